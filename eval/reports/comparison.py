@@ -165,7 +165,6 @@ def curve_figure(
     key: str,
     variants: Sequence[str],
     label: str,
-    scale: float = 1.0,
 ) -> Any:
     """An entry of the logs against the step, with a line for each variant and seed.
 
@@ -175,11 +174,11 @@ def curve_figure(
         key: of the entry.
         variants: those that are drawn.
         label: of the vertical axis.
-        scale: the entry is multiplied by it.
 
     Returns:
         A Bokeh figure.
     """
+    scale = 100.0 if "(%)" in label else 1.0
     figure = plot(
         "Step", label, height=280, tips={"run": "$name", "step": "@x", label: "@y{0.0000}"}
     )
@@ -250,43 +249,25 @@ def html(
 
 
 def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
-    measured = [
-        metric
-        for metric in comparison.metrics
-        if any(cell.metric == metric for cell in comparison.cells)
-    ]
+    measured = list(dict.fromkeys(cell.metric for cell in comparison.cells))
     spread = joined(
         drawn(forest_figure, comparison, metric, alt=f"Spread of {metric}") for metric in measured
     )
-    training = [
-        drawn(
-            curve_figure,
-            comparison,
-            logs,
-            metric,
-            comparison.variants,
-            metric_label(metric),
-            _scale(metric),
-            alt=f"{metric} while training",
-        )
+    curves = [
+        (metric, comparison.variants, metric_label(metric), f"{metric} while training")
         for metric in measured
         if any(sum(metric in entry for entry in log) > 1 for log in logs.values())
     ]
     with_loss = {name for (name, _), log in logs.items() if any("loss" in entry for entry in log)}
     losses = [
-        drawn(
-            curve_figure,
-            comparison,
-            logs,
-            "loss",
-            [variant],
-            "Loss",
-            alt=f"Loss of {variant}",
-            caption=variant,
-        )
+        ("loss", [variant], f"Loss of {variant}", f"Loss of {variant}")
         for variant in comparison.variants
         if variant in with_loss
     ]
+    training, of_loss = (
+        [drawn(curve_figure, comparison, logs, *values, alt=alt) for *values, alt in figures]
+        for figures in (curves, losses)
+    )
     dots = f"Bar: mean over seeds. Line: interval over {over_what(comparison)}. Dots: the seeds."
     scales = "A line per seed. Different losses have different scales: only the shapes compare."
     return {
@@ -294,12 +275,15 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
         "Metrics while training": block("two", parts=training)
         if any(training)
         else prose("Measured at the end only; schedule.eval_every=N gives curves."),
-        "Loss": prose(scales) + block("two", parts=losses) if losses else EMPTY,
+        "Loss": prose(scales) + block("two", parts=of_loss) if any(of_loss) else EMPTY,
     }
 
 
 def _scale(metric: str) -> float:
     return 100.0 if "(%)" in metric_label(metric) else 1.0
+
+
+# ---------------------------------------------------------------- text
 
 
 def table(comparison: Comparison) -> str:

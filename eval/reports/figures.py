@@ -147,15 +147,6 @@ def _single(values: Any) -> Any:
     return array.astype(np.float32) if fits else array
 
 
-def style_of(i: int) -> dict[str, Any]:
-    """Colour, dashes and width of the i-th line of a plot."""
-    return {
-        "line_color": COLOURS[i % len(COLOURS)],
-        "line_dash": DASHES[i % len(DASHES)],
-        "line_width": 1.8,
-    }
-
-
 def line(
     figure: Any,
     i: int,
@@ -163,7 +154,6 @@ def line(
     *,
     label: str = "",
     dots: int = 0,
-    marker: str = "circle",
     steps: bool = False,
     **values: ArrayLike,
 ) -> Any:
@@ -175,7 +165,6 @@ def line(
         name: what hovering calls it.
         label: of its entry in the legend, if it has one.
         dots: size of the dots at its points; 0 for none.
-        marker: of the dots.
         steps: whether the line keeps its value until the next point.
         values: the columns `x` and `y` of its points, and others that hovering shows.
 
@@ -183,15 +172,15 @@ def line(
         The Bokeh ColumnDataSource of the points.
     """
     source = columns(**values)
-    shared = {"source": source, "name": name} | ({"legend_label": label} if label else {})
+    shared = {"source": source, "name": name, "color": COLOURS[i % len(COLOURS)]}
+    shared |= {"legend_label": label} if label else {}
+    style = {"line_dash": DASHES[i % len(DASHES)], "line_width": 1.8}
     if steps:
-        figure.step("x", "y", mode="after", **shared, **style_of(i))
+        figure.step("x", "y", mode="after", **shared, **style)
     else:
-        figure.line("x", "y", **shared, **style_of(i))
+        figure.line("x", "y", **shared, **style)
     if dots:
-        figure.scatter(
-            "x", "y", size=dots, marker=marker, color=COLOURS[i % len(COLOURS)], **shared
-        )
+        figure.scatter("x", "y", size=dots, **shared)
     return source
 
 

@@ -17,7 +17,7 @@ from eval.progress import step
 from eval.reports.figures import Log, norms_by_correct, training_curves
 from eval.reports.map import embedding_map
 from eval.reports.media import Media
-from eval.reports.page import EMPTY, block, joined, prose, recompute, table, write
+from eval.reports.page import EMPTY, joined, prose, recompute, table, write
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 
@@ -128,4 +128,5 @@ def _mistakes(measured: PerItem, media: Media) -> Markup:
         )
         for i in surest.tolist()
     ]
-    return block("mistakes", rows=rows) + prose(media.note(), soft=True)
+    head = ["Item", "Is", "Taken for", "Confidence"]
+    return table(head, rows) + prose(media.note(), soft=True)

@@ -63,7 +63,7 @@ def embedding_map(
         "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
     )
     matrix, ids = embeddings.matrix[rows], [embeddings.ids[i] for i in rows]
-    planes = {name: make(matrix, seed) for name, make in _projections().items()}
+    planes = {name: make(matrix) for name, make in _projections().items()}
     first = next(iter(planes.values()))
     norms = embeddings.norms[rows]
     figure = drawn(
@@ -204,17 +204,17 @@ def _worst(ids: Sequence[str], evaluated: Evaluated) -> dict[str, list[Any]]:
     return worst
 
 
-def _projections() -> dict[str, Callable[[ArrayLike, int], Floats]]:
+def _projections() -> Mapping[str, Callable[[ArrayLike], Floats]]:
     """Name -> how the plane is made, of what is installed."""
-    made = {
-        "PCA": lambda matrix, seed: principal_plane(matrix),
-        "t-SNE": lambda matrix, seed: plane(matrix, seed=seed),
-    }
+    made = {"PCA": principal_plane, "t-SNE": plane}
     try:
-        import umap  # noqa: F401
+        from umap import UMAP
     except ImportError:
         return made
-    return made | {"UMAP": _umap_plane}
+    umap = UMAP(metric="cosine", random_state=0, n_jobs=1)
+    return made | {
+        "UMAP": lambda matrix: np.asarray(umap.fit_transform(_unit(matrix)), dtype=np.float64)
+    }
 
 
 def principal_plane(matrix: ArrayLike) -> Floats:
@@ -234,21 +234,13 @@ def principal_plane(matrix: ArrayLike) -> Floats:
     return np.column_stack([points, np.zeros((len(points), 2 - points.shape[1]))])
 
 
-def _umap_plane(matrix: ArrayLike, seed: int) -> Floats:
-    from umap import UMAP
-
-    made = UMAP(metric="cosine", random_state=seed, n_jobs=1).fit_transform(_unit(matrix))
-    return np.asarray(made, dtype=np.float64)
-
-
-def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
+def plane(matrix: ArrayLike) -> Floats:
     """A map of embeddings by their directions.
 
     It is made by PCA to min(50, N - 1, D) dimensions, then by t-SNE of perplexity min(30, N / 4).
 
     Args:
         matrix: (N, D), N >= 8.
-        seed: of both.
 
     Returns:
         (N, 2).
@@ -259,11 +251,11 @@ def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
     directions = _unit(matrix)
     if directions.shape[1] < 2 or np.ptp(directions, axis=0).max() < 1e-9:  # a line, or one point
         return np.column_stack([directions[:, 0], np.zeros(len(directions))])
-    reduced = PCA(
-        min(50, len(directions) - 1, directions.shape[1]), random_state=seed
-    ).fit_transform(directions)
+    reduced = PCA(min(50, len(directions) - 1, directions.shape[1]), random_state=0).fit_transform(
+        directions
+    )
     points = TSNE(
-        2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=seed
+        2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=0
     ).fit_transform(reduced)
     return np.asarray(points, dtype=np.float64)
 

@@ -152,7 +152,7 @@ def media_of_folder_or_list(source: Path) -> Media:
         LikenessError: the list has other lines; all are counted, the first is named.
     """
     if source.is_dir():
-        return Media(_Below(source))
+        return Media(_find_below(source))
     paths: dict[str, Path] = {}
     wrong = []
     for number, line in text_lines(source):
@@ -170,20 +170,19 @@ def media_of_folder_or_list(source: Path) -> Media:
     return Media(paths.get)
 
 
-class _Below:
-    """Finds the file of an id below a folder."""
+def _find_below(root: Path) -> Callable[[str], Path | None]:
+    """A function that finds the file of an id below a folder."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def __call__(self, id: str) -> Path | None:
+    def find(id: str) -> Path | None:
         if not id or os.path.isabs(id) or ".." in Path(id).parts or "\0" in id:
             return None
         for suffix in ("", *IMAGES, *SOUNDS):
-            path = as_stored(self._root, f"{id}{suffix}")
+            path = as_stored(root, f"{id}{suffix}")
             if path.suffix.lower() in (*IMAGES, *SOUNDS) and path.is_file():
                 return path
         return None
+
+    return find
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"

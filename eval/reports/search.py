@@ -241,39 +241,23 @@ def _curves(searched: Sequence[Searched]) -> Markup:
     mated = [search for search in searched if search.mated.any()]
     hits = np.array([[rank_hits(search, int(k)).sum() for k in ranks] for search in mated])
     cmc = hits.sum(axis=0) / sum(int(search.mated.sum()) for search in mated)
-    figures = [
-        drawn(
-            _curve_figure,
-            ranks,
-            100 * cmc,
-            "Rank",
-            "Found at this rank or before (%)",
-            alt=f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %.",
-        )
-    ]
-    without = [int(np.count_nonzero(~search.mated)) for search in searched]
-    if min(without):
-        fpirs = np.geomspace(1 / min(without), 0.5, _NUM_RATES)
-        tpirs = [np.mean([tpir(search, float(rate)).value for search in mated]) for rate in fpirs]
-        figures.append(
-            drawn(
-                _curve_figure,
-                100 * fpirs,
-                100 * np.array(tpirs),
-                "FPIR (%)",
-                "TPIR (%)",
-                alt="TPIR against FPIR",
-            )
-        )
     text = (
         "The CMC curve shows how many of the probes with a mate have it among the first subjects, "
         "by rank."
     )
-    if min(without):
+    alt = f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %."
+    found = "Found at this rank or before (%)"
+    figures = [drawn(_curve_figure, ranks, 100 * cmc, "Rank", found, alt=alt)]
+    if without := min(int(np.count_nonzero(~search.mated)) for search in searched):
         text += (
             " The other curve shows how many of them are found (TPIR) at the threshold at which "
             "this share of the probes without a mate raises a false alarm (FPIR)."
         )
+        fpir = np.geomspace(1 / without, 0.5, _NUM_RATES)
+        rates = [[tpir(search, float(rate)).value for search in mated] for rate in fpir]
+        values = 100 * np.mean(rates, axis=1)
+        alt = "TPIR against FPIR"
+        figures.append(drawn(_curve_figure, 100 * fpir, values, "FPIR (%)", "TPIR (%)", alt=alt))
     return prose(text) + block("two", parts=figures) if any(figures) else EMPTY
 
 
@@ -401,8 +385,7 @@ def clustering(
         "Clusters": prose(
             f"{len(ids):,} items in {count:,} clusters, of which {alone:,} "
             f"{'has' if alone == 1 else 'have'} a single item{left_out}. {how}"
-        )
-        + _sizes(sizes, clusters, fit),
+        ),
         "Doubtful items": _doubtful(ids, clusters, fit, shown),
         "Items by cluster": _items(ids, clusters, fit, sizes, shown),
         "Images and sound": prose(shown.note()),
@@ -414,22 +397,6 @@ def clustering(
 
 def _number(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.3f}".replace("-", MINUS)
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")
-
-
-def _sizes(sizes: Counts, clusters: Counts, fit: Fit) -> Markup:
-    rows = []
-    shared = int((sizes[1:] > 1).sum())  # they come first; single items are counted only
-    for number in range(1, min(shared, _NUM_CLUSTERS) + 1):
-        inside = clusters == number
-        rows.append(
-            [f"cluster {number}", f"{sizes[number]:,}", _number(_mean(fit.own[inside].tolist()))]
-        )
-    return table(["", "items", "mean score within"], rows, kind="t") if rows else EMPTY
 
 
 def _doubtful(ids: Sequence[str], clusters: Counts, fit: Fit, media: Media) -> Markup:
@@ -468,17 +435,16 @@ def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media:
                 {
                     "id": ids[i],
                     "shown": picture,
-                    "norm": _number(float(fit.own[i])),
+                    "score": _number(float(fit.own[i])),
                     "named": 'class="shown image"' not in picture,
                 }
             )
         rows = any(item["named"] for item in items)
         more = len(inside) - len(items)
         name = f"Cluster {number}" if number else "In no cluster"
-        plural = "" if len(inside) == 1 else "s"
-        heading = f"{name}: {len(inside):,} item{plural}"
+        heading = f"{name}: {len(inside):,} item{'' if len(inside) == 1 else 's'}"
         heading += f", {more:,} not shown" if more else ""
-        parts[heading] = block("tiles", heading="", items=items, rows=rows)
+        parts[heading] = block("tiles", items=items, rows=rows)
     if len(sizes) - 1 > _NUM_CLUSTERS:
         parts[f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"] = prose(
             "They are in the CSV file only."

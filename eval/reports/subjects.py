@@ -15,7 +15,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eval.reports.figures import COLOURS, columns, drawn, plot, shortened
-from eval.reports.page import EMPTY, block, prose, table
+from eval.reports.page import EMPTY, MINUS, headed, joined, prose, table
 from eval.types import Bools, Floats, Scores, Trials
 
 Counts = NDArray[np.int64]
@@ -67,7 +67,6 @@ class Zoo:
         pairs: (K, 2) subjects of each pair with nontarget trials, the lower number first.
         num_pair: (K,) its nontarget trials.
         pair_accepts: (K,) of them, those that are accepted.
-        pair_highest: (K,) their highest score.
         either_side: whether enrolment and probe are interchangeable: both counts are then those of
             both sides.
     """
@@ -83,7 +82,6 @@ class Zoo:
     pairs: Counts
     num_pair: Counts
     pair_accepts: Counts
-    pair_highest: Floats
     either_side: bool
 
     def kinds(self) -> list[str]:
@@ -150,8 +148,6 @@ def zoo(
         sides = [(sides[0][0] + sides[1][0], sides[0][1] + sides[1][1])] * 2
     low, high = np.minimum(enrolled, probe)[nontarget], np.maximum(enrolled, probe)[nontarget]
     codes, of_trial = np.unique(low * len(names) + high, return_inverse=True)
-    highest = np.full(codes.size, -np.inf)
-    np.maximum.at(highest, of_trial, scores.values[nontarget])
     return Zoo(
         names,
         num_targets,
@@ -162,7 +158,6 @@ def zoo(
         np.stack([codes // len(names), codes % len(names)], axis=1),
         np.bincount(of_trial, minlength=codes.size).astype(np.int64),
         np.bincount(of_trial, accepted[nontarget], minlength=codes.size).astype(np.int64),
-        highest,
         either,
     )
 
@@ -186,7 +181,7 @@ def who_errs(
         return EMPTY
     parts = [prose(text) for text in _sentences(trials, scores, subject_of)]
     parts.append(prose(_RULE + (_EITHER if by_subject.either_side else ""), soft=True))
-    return Markup("").join([*parts, _table(by_subject), _confusion(by_subject)])
+    return joined([*parts, _table(by_subject), _confusion(by_subject)])
 
 
 def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> list[str]:
@@ -242,15 +237,14 @@ def _table(by_subject: Zoo) -> Markup:
     order = np.argsort(-errors, kind="stable")[:_NUM_ROWS].tolist()
     left_out = len(rows) - len(order)
     note = f"{left_out:,} subjects with fewer errors are left out." if left_out else ""
-    shown = table(
+    return table(
         head,
         [rows[i] for i in order],
         kind="n",
         caption="Subjects",
         sortable=True,
         texts=(_HEAD[1], _HEAD[-1]),
-    )
-    return shown + (prose(note, soft=True) if note else EMPTY)
+    ) + prose(note, soft=True)
 
 
 def _rivals(by_subject: Zoo) -> dict[int, str]:
@@ -281,7 +275,7 @@ def _confusion(by_subject: Zoo) -> Markup:
     )
     if chosen.size < len(by_subject.names):
         text += f" The {chosen.size} subjects with the most of {len(by_subject.names):,} are shown."
-    return block("headed", heading="Who is taken for whom", part=prose(text)) + drawn(
+    return headed("Who is taken for whom", prose(text)) + drawn(
         _confusion_figure, by_subject, chosen, alt="Map of false accepts between subjects"
     )
 
@@ -290,9 +284,9 @@ def _confusion_figure(by_subject: Zoo, chosen: Counts) -> Any:
     place = {int(subject): i for i, subject in enumerate(np.sort(chosen))}
     kept = [k for k, (a, b) in enumerate(by_subject.pairs.tolist()) if a in place and b in place]
     both = np.concatenate([by_subject.pairs[kept], by_subject.pairs[kept][:, ::-1]]).tolist()
-    accepts, number, highest = (
+    accepts, number = (
         np.concatenate([values[kept]] * 2)
-        for values in (by_subject.pair_accepts, by_subject.num_pair, by_subject.pair_highest)
+        for values in (by_subject.pair_accepts, by_subject.num_pair)
     )
     rate = 100 * accepts / number
     figure = plot(
@@ -300,11 +294,7 @@ def _confusion_figure(by_subject: Zoo, chosen: Counts) -> Any:
         "",
         height=120 + 14 * len(place),
         width=160 + 14 * len(place),
-        tips={
-            "subjects": "@first and @second",
-            "false accepts": "@accepts of @number",
-            "highest score": "@highest{0.0000}",
-        },
+        tips={"subjects": "@first and @second", "false accepts": "@accepts of @number"},
         x_range=(-0.5, len(place) - 0.5),
         y_range=(len(place) - 0.5, -0.5),
     )
@@ -315,8 +305,6 @@ def _confusion_figure(by_subject: Zoo, chosen: Counts) -> Any:
         second=[by_subject.names[b] for _, b in both],
         accepts=accepts,
         number=number,
-        highest=highest,
-        rate=rate,
         share=rate / max(float(rate.max()), 1e-9),
     )
     figure.rect(
@@ -345,4 +333,4 @@ def _percent(part: Any, whole: Any) -> str:
 
 
 def _score(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.4f}".replace("-", "\u2212")
+    return "–" if np.isnan(value) else f"{value:.4f}".replace("-", MINUS)
