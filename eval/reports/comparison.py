@@ -26,9 +26,8 @@ from eval.reports.figures import (
     logged,
     plot,
     shortened,
-    trade_off,
 )
-from eval.reports.page import EMPTY, block, document, joined, prose
+from eval.reports.page import EMPTY, block, document, prose
 from eval.reports.page import table as table_block
 from eval.results import (
     NO_INTERVAL,
@@ -39,7 +38,6 @@ from eval.results import (
     signed_ends,
     signed_text,
 )
-from eval.types import Scores
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
@@ -54,7 +52,6 @@ def write(
     *,
     command: str,
     version: str,
-    scores: Mapping[str, Scores] | None = None,
 ) -> None:
     """Write comparison.json, table.txt, table.md, table.tex and report/index.html.
 
@@ -66,7 +63,6 @@ def write(
         logs: of the runs, for the curves.
         command: makes the comparison again.
         version: of Likeness.
-        scores: see `html`.
     """
     (out / "report").mkdir(exist_ok=True)
     texts = {
@@ -74,9 +70,7 @@ def write(
         "table.txt": table(comparison),
         "table.md": markdown(comparison),
         "table.tex": latex(comparison),
-        "report/index.html": html(
-            comparison, logs, command=command, version=version, scores=scores
-        ),
+        "report/index.html": html(comparison, logs, command=command, version=version),
     }
     for name, text in texts.items():
         with atomic_path(out / name) as temporary:
@@ -124,47 +118,8 @@ def _json_value(value: Any) -> Any:
 # ---------------------------------------------------------------- the page
 
 
-def forest_figure(comparison: Comparison, metric: str) -> Any:
-    """The variants' means (bars), intervals over subjects (lines) and seeds (dots).
-
-    Returns:
-        A Bokeh figure.
-    """
-    cells = [cell for cell in comparison.cells if cell.metric == metric]
-    scale = _scale(metric)
-    names = [cell.variant for cell in cells]
-    figure = plot(
-        metric_label(metric),
-        "",
-        height=90 + 34 * len(cells),
-        width=640,
-        tips={"variant": "$name", "value": "@x{0.0000}"},
-        y_range=(len(cells) - 0.4, -0.6),
-    )
-    for row, cell in enumerate(cells):
-        style = {"color": _colour(comparison, cell.variant), "name": cell.variant}
-        if cell.interval is not None:
-            ends = columns(x=scale * np.array(cell.interval), y=np.full(2, float(row)))
-            figure.line("x", "y", source=ends, line_width=2, **style)
-        mean = columns(x=np.array([scale * cell.mean]), y=np.array([float(row)]))
-        figure.scatter(
-            "x", "y", source=mean, marker="dash", angle=np.pi / 2, size=22, line_width=3, **style
-        )
-        seeds = scale * np.array(list(cell.values.values()), dtype=np.float64)
-        dots = columns(x=seeds, y=np.full(seeds.size, float(row)))
-        figure.scatter("x", "y", source=dots, size=7, alpha=0.6, **style)
-    figure.yaxis.ticker = list(range(len(cells)))
-    figure.yaxis.major_label_overrides = {i: shortened(name) for i, name in enumerate(names)}
-    figure.ygrid.grid_line_color = None
-    return figure
-
-
 def curve_figure(
-    comparison: Comparison,
-    logs: Logs,
-    key: str,
-    variants: Sequence[str],
-    label: str,
+    comparison: Comparison, logs: Logs, key: str, variants: Sequence[str], label: str
 ) -> Any:
     """An entry of the logs against the step, with a line for each variant and seed.
 
@@ -191,7 +146,7 @@ def curve_figure(
                     "x",
                     "y",
                     source=columns(x=points[0], y=scale * points[1]),
-                    line_color=_colour(comparison, variant),
+                    line_color=COLOURS[number % len(COLOURS)],
                     line_dash=DASHES[number // len(COLOURS) % len(DASHES)],
                     line_width=1.4,
                     line_alpha=0.8,
@@ -203,29 +158,15 @@ def curve_figure(
     return figure
 
 
-def _colour(comparison: Comparison, variant: str) -> str:
-    return COLOURS[list(comparison.variants).index(variant) % len(COLOURS)]
-
-
 @step("drawing the page")
-def html(
-    comparison: Comparison,
-    logs: Logs,
-    *,
-    command: str,
-    version: str,
-    scores: Mapping[str, Scores] | None = None,
-) -> str:
-    """One self-contained page: tables, every variant's spread, curves of the loss and the metrics,
-    notes, how to recompute. No network, light and dark.
+def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> str:
+    """One self-contained page: tables, notes, curves of the loss and the metrics, how to recompute.
 
     Args:
         comparison: what is shown.
         logs: of the runs.
         command: makes the comparison again.
         version: of Likeness.
-        scores: variant -> the scores of one of its runs, for DET and ROC curves; None where there
-            are no trials.
     """
     head, *rows = main_rows(comparison)
     sections = {"Results": table_block(head, rows, kind="t")}
@@ -234,8 +175,6 @@ def html(
             differences[0], differences[1:]
         )
     sections["What the numbers are"] = block("lines", texts=notes(comparison))
-    if scores and (curves := trade_off(scores)):
-        sections["Error trade-off"] = prose("Of one run of each variant.") + curves
     sections |= _plots(comparison, logs)
     rows = [[run.folder, run.scores or f"failed: {run.failed}"] for run in comparison.runs]
     sections["Recompute"] = block("command", text=command) + table_block(
@@ -250,9 +189,6 @@ def html(
 
 def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
     measured = list(dict.fromkeys(cell.metric for cell in comparison.cells))
-    spread = joined(
-        drawn(forest_figure, comparison, metric, alt=f"Spread of {metric}") for metric in measured
-    )
     curves = [
         (metric, comparison.variants, metric_label(metric), f"{metric} while training")
         for metric in measured
@@ -268,19 +204,13 @@ def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
         [drawn(curve_figure, comparison, logs, *values, alt=alt) for *values, alt in figures]
         for figures in (curves, losses)
     )
-    dots = f"Bar: mean over seeds. Line: interval over {over_what(comparison)}. Dots: the seeds."
     scales = "A line per seed. Different losses have different scales: only the shapes compare."
     return {
-        "Spread": prose(dots) + spread if spread else EMPTY,
         "Metrics while training": block("two", parts=training)
         if any(training)
         else prose("Measured at the end only; schedule.eval_every=N gives curves."),
         "Loss": prose(scales) + block("two", parts=of_loss) if any(of_loss) else EMPTY,
     }
-
-
-def _scale(metric: str) -> float:
-    return 100.0 if "(%)" in metric_label(metric) else 1.0
 
 
 # ---------------------------------------------------------------- text

@@ -7,7 +7,6 @@ in the field above it, shows what it is, its neighbours and its worst trials (te
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from colorsys import hls_to_rgb
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +33,6 @@ def embedding_map(
     trials: Evaluated | None = None,
     num_points: int = 2000,
     num_classes: int = 500,
-    seed: int = 0,
 ) -> Markup:
     """A plane map of unit embeddings, with the classes in colours and shapes.
 
@@ -47,12 +45,11 @@ def embedding_map(
         trials: of which those with the worst scores are shown of each point.
         num_points: items in all, as evenly over the classes as they allow.
         num_classes: classes, drawn at random; those of a single item only where there is room.
-        seed: of the draw.
 
     Returns:
         HTML.
     """
-    rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes, seed)
+    rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes)
     if rows.size < 8:
         return prose(f"{rows.size} items: too few for a map.", soft=True)
     text = f"{rows.size:,} of {len(embeddings.ids):,} items"
@@ -99,9 +96,6 @@ def _scatter(
     figure: Any,
     points: Floats,
     classes: Sequence[str],
-    *,
-    named: bool = True,
-    opacity: ArrayLike = _DISC,
     **more: Any,
 ) -> Any:
     """Draw points in the colours and shapes of their classes, without axes and grid, whose numbers
@@ -111,8 +105,6 @@ def _scatter(
         figure: a Bokeh figure.
         points: (N, 2).
         classes: N of them.
-        named: whether the classes have a legend, if they are few.
-        opacity: of the points, one for all or (N,).
         more: columns that hovering shows.
 
     Returns:
@@ -120,14 +112,13 @@ def _scatter(
     """
     names = sorted(set(classes))
     look = _looks(names)
-    named &= 1 < len(names) <= _NUM_NAMED
+    named = 1 < len(names) <= _NUM_NAMED
     source = columns(
         x=points[:, 0],
         y=points[:, 1],
         label=list(classes),
         colour=[look[name][0] for name in classes],
         marker=[look[name][1] for name in classes],
-        opacity=np.broadcast_to(opacity, len(points)),
         **more,
     )
     figure.scatter(
@@ -137,7 +128,7 @@ def _scatter(
         size=7,
         color="colour",
         marker="marker",
-        alpha="opacity",
+        alpha=_DISC,
         nonselection_alpha=0.18,
         name="items",
         **({"legend_group": "label"} if named else {}),
@@ -265,7 +256,6 @@ def _chosen(
     labels: Mapping[str, str] | None,
     num_points: int,
     num_classes: int,
-    seed: int,
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Rows of the items to show, and their classes ("" without labels).
 
@@ -274,9 +264,8 @@ def _chosen(
         labels: id -> class; items without one are left out. None where no classes are known.
         num_points: items in all, as evenly over the classes as they allow.
         num_classes: classes at most, drawn at random; those of a single item come last.
-        seed: of the draw.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     if labels is None:
         return np.sort(rng.permutation(len(ids))[:num_points]), [""] * min(len(ids), num_points)
     rows_of: dict[str, list[int]] = {}
@@ -303,21 +292,11 @@ def _chosen(
 
 def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and shape of each class: neighbours in the order differ in both."""
-    colours = _palette(min(len(names), 3 * len(COLOURS)))
+    number = len(COLOURS)
     return {
-        name: (colours[i % len(colours)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)
+        name: (COLOURS[i % number], MARKERS[(i + i // number) % len(MARKERS)])
+        for i, name in enumerate(names)
     }
-
-
-def _palette(num: int) -> list[str]:
-    """Colours of middle lightness.
-
-    They lie evenly around the circle where the few of eval.reports.figures do not suffice.
-    """
-    if num < len(COLOURS):
-        return list(COLOURS[: max(num, 1)])
-    shades = [hls_to_rgb(i / num, (0.45, 0.6)[i % 2], 0.55) for i in range(num)]
-    return ["#" + "".join(f"{round(255 * part):02x}" for part in shade) for shade in shades]
 
 
 def _unit(matrix: ArrayLike) -> Floats:

@@ -97,14 +97,3 @@ def test_subjects_of_a_single_item_are_on_the_map() -> None:
     assert "30 of 30 items, from 11 of 11 classes" in text
     few = embedding_map(embeddings, labels, num_points=22, num_classes=3)
     assert "22 of 30 items, from 3 of 11 classes" in few  # both of the lone, and 20 of the others
-
-
-def test_the_plane_is_the_same_of_more_dimensions_than_items() -> None:
-    """Against the singular vectors, up to the sign of each axis."""
-    for shape in ((12, 40), (40, 12)):
-        matrix = np.random.default_rng(1).standard_normal(shape)
-        unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-        left, values, _ = np.linalg.svd(unit - unit.mean(axis=0), full_matrices=False)
-        np.testing.assert_allclose(
-            np.abs(principal_plane(matrix)), np.abs(left[:, :2] * values[:2]), atol=1e-10
-        )
