@@ -18,6 +18,7 @@ import numpy as np
 from markupsafe import Markup
 from scipy.special import ndtri
 
+from eval.errors import LikenessError
 from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
 from eval.paired import notes as paired_notes
@@ -94,11 +95,15 @@ def write_page(
         The path of the page.
 
     Raises:
-        LikenessError: items of the trials have no embedding.
+        LikenessError: items of the trials have no embedding, or embeddings belong to no system.
     """
     results, scores = compared.results, compared.scores
     systems, _, _ = by_system(results)
     shown, used, paired = media or Media(lambda _: None), embeddings or {}, compared.paired
+    if unknown := sorted(set(used) - set(compared.trials)):
+        raise LikenessError(
+            f"Embeddings of {unknown} belong to no system; name those of {sorted(compared.trials)}"
+        )
     sections = {
         "Results": metric_table(results) + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),

@@ -117,6 +117,8 @@ def test_wrong_input_of_a_page_writes_none(folder: Path) -> None:
     both = likeness.evaluate([folder / "x.txt", folder / "y.txt"], FAST)
     with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
         both.report(folder / "out", embeddings=[folder / "x.npz"] * 3)
+    with pytest.raises(ValueError, match="belong to no system"):
+        both.report(folder / "out", embeddings={"z": folder / "x.npz"})
     (folder / "bad.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match="--media takes a folder or such a list"):
         both.report(folder / "out", media=folder / "bad.txt")
