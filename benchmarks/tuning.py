@@ -48,7 +48,7 @@ from eval.comparison import (
     summarise,
 )
 from eval.formats.trials import read_scores
-from eval.reports import text
+from eval.reports import comparison as text
 from eval.types import Scores
 from likeness.models.initial import read_initial
 from modalities import folders

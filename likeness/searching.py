@@ -294,8 +294,8 @@ class Clusters:
         Returns:
             The path of the page.
         """
-        from eval.reports.clusters import write_page
         from eval.reports.media import Media
+        from eval.reports.search import clustering
         from likeness.media import media_of
 
         if media is None or isinstance(media, Mapping):
@@ -303,7 +303,7 @@ class Clusters:
         else:
             shown = media_of(Path(media))
         fit = fit_of(self.embeddings.matrix, self.numbers, similarity=self.similarity)
-        return write_page(
+        return clustering(
             Path(folder),
             self.embeddings.ids,
             self.numbers,

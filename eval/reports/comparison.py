@@ -1,10 +1,11 @@
-"""What `likeness compare` writes: a comparison as JSON, as text (eval.reports.text), and as one
-self-contained HTML page with curves.
+"""What `likeness compare` writes: a comparison as JSON, as aligned text, Markdown and LaTeX
+(booktabs), and as one self-contained HTML page with curves.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,16 +14,30 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from eval.comparison import LEVEL, Comparison
+from eval.comparison import LEVEL, Cell, Comparison, Run, verdict
 from eval.formats.files import atomic_path
 from eval.progress import step
-from eval.reports.curves import trade_off
-from eval.reports.figures import COLOURS, DASHES, columns, drawn, legend, logged, plot, shortened
-from eval.reports.page import EMPTY, block, document, joined, prose
+from eval.reports.figures import (
+    COLOURS,
+    DASHES,
+    columns,
+    drawn,
+    legend,
+    logged,
+    plot,
+    shortened,
+)
+from eval.reports.page import EMPTY, block, document, prose
 from eval.reports.page import table as table_block
-from eval.reports.text import difference_rows, latex, main_rows, markdown, notes, over_what, table
-from eval.results import metric_label
-from eval.types import Scores
+from eval.results import (
+    NO_INTERVAL,
+    aligned,
+    ends_text,
+    metric_label,
+    metric_text,
+    signed_ends,
+    signed_text,
+)
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
@@ -37,7 +52,6 @@ def write(
     *,
     command: str,
     version: str,
-    scores: Mapping[str, Scores] | None = None,
 ) -> None:
     """Write comparison.json, table.txt, table.md, table.tex and report/index.html.
 
@@ -49,7 +63,6 @@ def write(
         logs: of the runs, for the curves.
         command: makes the comparison again.
         version: of Likeness.
-        scores: see `html`.
     """
     (out / "report").mkdir(exist_ok=True)
     texts = {
@@ -57,9 +70,7 @@ def write(
         "table.txt": table(comparison),
         "table.md": markdown(comparison),
         "table.tex": latex(comparison),
-        "report/index.html": html(
-            comparison, logs, command=command, version=version, scores=scores
-        ),
+        "report/index.html": html(comparison, logs, command=command, version=version),
     }
     for name, text in texts.items():
         with atomic_path(out / name) as temporary:
@@ -107,48 +118,8 @@ def _json_value(value: Any) -> Any:
 # ---------------------------------------------------------------- the page
 
 
-def forest_figure(comparison: Comparison, metric: str) -> Any:
-    """The variants' means (bars), intervals over subjects (lines) and seeds (dots).
-
-    Returns:
-        A Bokeh figure.
-    """
-    cells = [cell for cell in comparison.cells if cell.metric == metric]
-    scale = _scale(metric)
-    names = [cell.variant for cell in cells]
-    figure = plot(
-        metric_label(metric),
-        "",
-        height=90 + 34 * len(cells),
-        width=640,
-        tips={"variant": "$name", "value": "@x{0.0000}"},
-        y_range=(len(cells) - 0.4, -0.6),
-    )
-    for row, cell in enumerate(cells):
-        style = {"color": _colour(comparison, cell.variant), "name": cell.variant}
-        if cell.interval is not None:
-            ends = columns(x=scale * np.array(cell.interval), y=np.full(2, float(row)))
-            figure.line("x", "y", source=ends, line_width=2, **style)
-        mean = columns(x=np.array([scale * cell.mean]), y=np.array([float(row)]))
-        figure.scatter(
-            "x", "y", source=mean, marker="dash", angle=np.pi / 2, size=22, line_width=3, **style
-        )
-        seeds = scale * np.array(list(cell.values.values()), dtype=np.float64)
-        dots = columns(x=seeds, y=np.full(seeds.size, float(row)))
-        figure.scatter("x", "y", source=dots, size=7, alpha=0.6, **style)
-    figure.yaxis.ticker = list(range(len(cells)))
-    figure.yaxis.major_label_overrides = {i: shortened(name) for i, name in enumerate(names)}
-    figure.ygrid.grid_line_color = None
-    return figure
-
-
 def curve_figure(
-    comparison: Comparison,
-    logs: Logs,
-    key: str,
-    variants: Sequence[str],
-    label: str,
-    scale: float = 1.0,
+    comparison: Comparison, logs: Logs, key: str, variants: Sequence[str], label: str
 ) -> Any:
     """An entry of the logs against the step, with a line for each variant and seed.
 
@@ -158,11 +129,11 @@ def curve_figure(
         key: of the entry.
         variants: those that are drawn.
         label: of the vertical axis.
-        scale: the entry is multiplied by it.
 
     Returns:
         A Bokeh figure.
     """
+    scale = 100.0 if "(%)" in label else 1.0
     figure = plot(
         "Step", label, height=280, tips={"run": "$name", "step": "@x", label: "@y{0.0000}"}
     )
@@ -175,7 +146,7 @@ def curve_figure(
                     "x",
                     "y",
                     source=columns(x=points[0], y=scale * points[1]),
-                    line_color=_colour(comparison, variant),
+                    line_color=COLOURS[number % len(COLOURS)],
                     line_dash=DASHES[number // len(COLOURS) % len(DASHES)],
                     line_width=1.4,
                     line_alpha=0.8,
@@ -187,29 +158,15 @@ def curve_figure(
     return figure
 
 
-def _colour(comparison: Comparison, variant: str) -> str:
-    return COLOURS[list(comparison.variants).index(variant) % len(COLOURS)]
-
-
 @step("drawing the page")
-def html(
-    comparison: Comparison,
-    logs: Logs,
-    *,
-    command: str,
-    version: str,
-    scores: Mapping[str, Scores] | None = None,
-) -> str:
-    """One self-contained page: tables, every variant's spread, curves of the loss and the metrics,
-    notes, how to recompute. No network, light and dark.
+def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> str:
+    """One self-contained page: tables, notes, curves of the loss and the metrics, how to recompute.
 
     Args:
         comparison: what is shown.
         logs: of the runs.
         command: makes the comparison again.
         version: of Likeness.
-        scores: variant -> the scores of one of its runs, for DET and ROC curves; None where there
-            are no trials.
     """
     head, *rows = main_rows(comparison)
     sections = {"Results": table_block(head, rows, kind="t")}
@@ -218,8 +175,6 @@ def html(
             differences[0], differences[1:]
         )
     sections["What the numbers are"] = block("lines", texts=notes(comparison))
-    if scores and (curves := trade_off(scores)):
-        sections["Error trade-off"] = prose("Of one run of each variant.") + curves
     sections |= _plots(comparison, logs)
     rows = [[run.folder, run.scores or f"failed: {run.failed}"] for run in comparison.runs]
     sections["Recompute"] = block("command", text=command) + table_block(
@@ -233,53 +188,306 @@ def html(
 
 
 def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
-    measured = [
-        metric
-        for metric in comparison.metrics
-        if any(cell.metric == metric for cell in comparison.cells)
-    ]
-    spread = joined(
-        drawn(forest_figure, comparison, metric, alt=f"Spread of {metric}") for metric in measured
-    )
-    training = [
-        drawn(
-            curve_figure,
-            comparison,
-            logs,
-            metric,
-            comparison.variants,
-            metric_label(metric),
-            _scale(metric),
-            alt=f"{metric} while training",
-        )
+    measured = list(dict.fromkeys(cell.metric for cell in comparison.cells))
+    curves = [
+        (metric, comparison.variants, metric_label(metric), f"{metric} while training")
         for metric in measured
         if any(sum(metric in entry for entry in log) > 1 for log in logs.values())
     ]
     with_loss = {name for (name, _), log in logs.items() if any("loss" in entry for entry in log)}
     losses = [
-        drawn(
-            curve_figure,
-            comparison,
-            logs,
-            "loss",
-            [variant],
-            "Loss",
-            alt=f"Loss of {variant}",
-            caption=variant,
-        )
+        ("loss", [variant], f"Loss of {variant}", f"Loss of {variant}")
         for variant in comparison.variants
         if variant in with_loss
     ]
-    dots = f"Bar: mean over seeds. Line: interval over {over_what(comparison)}. Dots: the seeds."
+    training, of_loss = (
+        [drawn(curve_figure, comparison, logs, *values, alt=alt) for *values, alt in figures]
+        for figures in (curves, losses)
+    )
     scales = "A line per seed. Different losses have different scales: only the shapes compare."
     return {
-        "Spread": prose(dots) + spread if spread else EMPTY,
         "Metrics while training": block("two", parts=training)
         if any(training)
         else prose("Measured at the end only; schedule.eval_every=N gives curves."),
-        "Loss": prose(scales) + block("two", parts=losses) if losses else EMPTY,
+        "Loss": prose(scales) + block("two", parts=of_loss) if any(of_loss) else EMPTY,
     }
 
 
-def _scale(metric: str) -> float:
-    return 100.0 if "(%)" in metric_label(metric) else 1.0
+# ---------------------------------------------------------------- text
+
+
+def table(comparison: Comparison) -> str:
+    """Aligned text for a terminal.
+
+    First a row for each variant, with the mean, standard error and interval of each metric and the
+    cost; then the differences; then what the numbers are.
+    """
+    blocks = [
+        "\n".join(lines)
+        for lines in (
+            aligned(main_rows(comparison)),
+            aligned(difference_rows(comparison)),
+            notes(comparison),
+        )
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def markdown(comparison: Comparison) -> str:
+    """The same tables and notes in Markdown."""
+    tables = [_piped(rows) for rows in (main_rows(comparison), difference_rows(comparison)) if rows]
+    return (
+        "\n\n".join([*tables, "\n".join(f"- {_plain(note)}" for note in notes(comparison))]) + "\n"
+    )
+
+
+def latex(comparison: Comparison) -> str:
+    """The same tables in LaTeX, with the notes as comments. Needs \\usepackage{booktabs}."""
+    lines = [f"% {line}" for line in " ".join(notes(comparison)).splitlines()]
+    for rows in (main_rows(comparison), difference_rows(comparison)):
+        if rows:
+            head, *body = ([_tex(text) for text in row] for row in rows)
+            lines += [
+                rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+                r"\toprule",
+                " & ".join(head) + r" \\",
+                r"\midrule",
+            ]
+            lines += [" & ".join(row) + r" \\" for row in body] + [
+                r"\bottomrule",
+                r"\end{tabular}",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What the numbers are and what may not be concluded from them, a sentence or two each."""
+    c = comparison
+    texts = [*_notes_on_intervals(c), *_interval_notes(c)]
+    texts.append(f"The variants differ in {', '.join(c.varied) or 'nothing'}.")
+    if c.allowed:
+        texts.append(
+            f"As allowed, they differ in {', '.join(c.allowed)} too: this is no comparison of "
+            "methods alone."
+        )
+    if c.watched:
+        texts.append(
+            f"Checkpoints were picked by {c.watched} on these very trials, which flatters every "
+            "variant."
+        )
+    texts += _tuning_notes(c)
+    return texts + [f"Failed: {run.variant} seed {run.seed}: {run.failed}" for run in c.failed]
+
+
+def _notes_on_intervals(c: Comparison) -> list[str]:
+    """What was resampled, and what the differences and p-values are."""
+    counts = c.counts
+    over = f"trials, hence optimistic ({c.subjects_from})"
+    if (resampled := over_what(c)) != "trials":
+        over = (
+            f"{resampled} "
+            f"({counts.get(resampled) or 0:,}{'; ' if c.subjects_from else ''}{c.subjects_from})"
+        )
+    texts = [
+        f"Mean over {_count(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % "
+        f"bootstrap of that mean over {over}, "
+        f"{c.num_resamples:,} resamples]; {_tested_on(c)}."
+    ]
+    if any(cell.difference is not None for cell in c.cells):
+        picked = (
+            "; it was picked as the best on these trials, which flatters it: --reference names one "
+            "beforehand"
+            if c.picked
+            else ""
+        )
+        texts.append(
+            f"Differences are to {c.reference}{picked}. Over {resampled}: models fixed, the same "
+            f"resampled {resampled} for all variants. "
+            f"Over seeds: {resampled} fixed, Student's t of the differences of equal seeds. "
+            f"Distinguishable: the interval over {resampled} excludes 0."
+        )
+    if c.num_comparisons:
+        texts.append(
+            f"{_count(c.num_comparisons, 'comparison')}: of so many, "
+            f"{(1 - LEVEL) * c.num_comparisons:.2g} would seem distinguishable by chance alone; "
+            "p (Holm) below 0.05 holds for all at once."
+        )
+    return texts
+
+
+def _tuning_notes(c: Comparison) -> list[str]:
+    tuned = c.tuned or {}
+    texts = [
+        f"{name}: tuned on validation classes ({len(search.trials)} trials, "
+        f"{metric_label(search.metric)} {metric_text(search.metric, search.score)} there): "
+        + ", ".join(
+            f"{field}={value:.4g}" if isinstance(value, float) else f"{field}={value}"
+            for field, value in search.chosen.items()
+        )
+        for name, search in tuned.items()
+    ]
+    untuned = [name for name in c.variants if tuned and name not in tuned]
+    if untuned:
+        texts.append(f"Not tuned: {', '.join(untuned)}, which puts them at a disadvantage.")
+    return texts
+
+
+def over_what(comparison: Comparison) -> str:
+    """What the intervals resample: subjects, classes or items, else trials."""
+    counts = comparison.counts
+    if counts.get("subjects", 0) is None:
+        return "trials"
+    named = (kind for kind in ("subjects", "classes") if kind in counts)
+    return next(named, "items" if counts else "subjects")
+
+
+def _tested_on(comparison: Comparison) -> str:
+    counts = comparison.counts
+    if "items" in counts:
+        return f"{counts['items']:,} test items"
+    targets, nontargets = counts.get("targets") or 0, counts.get("nontargets") or 0
+    return f"{targets:,} target and {nontargets:,} nontarget trials"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def main_rows(comparison: Comparison) -> list[list[str]]:
+    """The head and a row for each variant: its metrics and its cost."""
+    cells = {(cell.variant, cell.metric): cell for cell in comparison.cells}
+    rows = [
+        [
+            "",
+            "seeds",
+            *(metric_label(metric) for metric in comparison.metrics),
+            "seconds",
+            "items/s",
+        ]
+    ]
+    for variant in comparison.variants:
+        runs = [run for run in comparison.runs if run.variant == variant]
+        finished = [run for run in runs if not run.failed]
+        row = [variant, f"{len(finished)} of {len(runs)}"]
+        row += [
+            _cell_text(cells.get((variant, metric)), "-" if finished else "failed")
+            for metric in comparison.metrics
+        ]
+        rows.append(
+            [
+                *row,
+                _mean(finished, "seconds", "{:,.1f}"),
+                _mean(finished, "items_per_second", "{:,.0f}"),
+            ]
+        )
+    return rows
+
+
+def difference_rows(comparison: Comparison) -> list[list[str]]:
+    """The head and a row for each difference to the reference; no row at all without any."""
+    over = f"over {over_what(comparison)}"
+    rows = [
+        [
+            f"minus {comparison.reference}",
+            "metric",
+            "difference",
+            over,
+            "over seeds",
+            "p",
+            "p (Holm)",
+            "distinguishable",
+        ]
+    ]
+    for cell in comparison.cells:
+        if (difference := cell.difference) is not None:
+            ends = [
+                signed_ends(cell.metric, difference.interval, difference.interval_note),
+                signed_ends(cell.metric, difference.seed_interval),
+            ]
+            chances = ["-" if p is None else f"{p:.3f}" for p in (difference.p, difference.p_holm)]
+            rows.append(
+                [
+                    cell.variant,
+                    metric_label(cell.metric),
+                    signed_text(cell.metric, difference.value),
+                    *ends,
+                    *chances,
+                    verdict(difference),
+                ]
+            )
+    return rows if len(rows) > 1 else []
+
+
+def _cell_text(cell: Cell | None, otherwise: str) -> str:
+    if cell is None:
+        return otherwise
+    error = (
+        "" if cell.standard_error is None else f" ± {metric_text(cell.metric, cell.standard_error)}"
+    )
+    if cell.interval is None:
+        ends = f" {NO_INTERVAL}" if cell.interval_note else ""
+    else:
+        ends = (
+            " "
+            f"[{', '.join(ends_text(cell.metric, cell.interval))}]"
+            f"{' *' if cell.interval_note else ''}"
+        )
+    return f"{metric_text(cell.metric, cell.mean)}{error}{ends}"
+
+
+def _interval_notes(comparison: Comparison) -> list[str]:
+    """Why intervals are missing or marked, a sentence for each reason."""
+    noted = [
+        (f"{cell.variant}, {metric_label(cell.metric)}", cell.interval, cell.interval_note)
+        for cell in comparison.cells
+    ]
+    noted += [
+        (
+            f"difference of {cell.variant}, {metric_label(cell.metric)}",
+            difference.interval,
+            difference.interval_note,
+        )
+        for cell in comparison.cells
+        if (difference := cell.difference) is not None
+    ]
+    sentences = []
+    for note in dict.fromkeys(reason for _, _, reason in noted if reason):
+        concerned = [(name, interval) for name, interval, reason in noted if reason == note]
+        where = (
+            "" if len(concerned) == len(noted) else "; ".join(name for name, _ in concerned) + ": "
+        )
+        star = "* " if concerned[0][1] is not None else ""
+        sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
+    return sentences
+
+
+def _mean(runs: Sequence[Run], name: str, shown: str) -> str:
+    values = [getattr(run, name) for run in runs if getattr(run, name) is not None]
+    return shown.format(float(np.mean(values))) if values else "-"
+
+
+def _plain(text: str) -> str:
+    one_line = text.replace("|", r"\|").replace("\n", " ")
+    # A star that begins a line would begin a list.
+    return "\\" + one_line if one_line.startswith("* ") else one_line
+
+
+def _piped(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(map(_plain, row))} |" for row in rows)
+    return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "±": r"$\pm$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+
+
+def _tex(text: str) -> str:
+    """The text, escaped. Signed numbers are mathematics, so that their minus is printed as one."""
+    escaped = "".join(_TEX.get(sign, sign) for sign in text)
+    return re.sub(r"(?<![\w.])([+-]\d[\d.]*)", r"$\1$", escaped)

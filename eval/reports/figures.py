@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike
+from scipy.special import ndtr, ndtri
 
-from eval.reports.page import EMPTY, block, can_plot
+from eval.classification import auroc
+from eval.reports.page import EMPTY, block, can_plot, prose
 from eval.results import metric_label
-from eval.types import Floats
+from eval.types import Bools, Floats, Scores
+from eval.uncertainty import RiskCoverage
+from eval.verification import det, eer, sort_scores
 
 GREY = "#8a9099"
 # Colours of middle lightness: they read on white and on black.
@@ -143,15 +147,6 @@ def _single(values: Any) -> Any:
     return array.astype(np.float32) if fits else array
 
 
-def style_of(i: int) -> dict[str, Any]:
-    """Colour, dashes and width of the i-th line of a plot."""
-    return {
-        "line_color": COLOURS[i % len(COLOURS)],
-        "line_dash": DASHES[i % len(DASHES)],
-        "line_width": 1.8,
-    }
-
-
 def line(
     figure: Any,
     i: int,
@@ -159,7 +154,6 @@ def line(
     *,
     label: str = "",
     dots: int = 0,
-    marker: str = "circle",
     steps: bool = False,
     **values: ArrayLike,
 ) -> Any:
@@ -171,7 +165,6 @@ def line(
         name: what hovering calls it.
         label: of its entry in the legend, if it has one.
         dots: size of the dots at its points; 0 for none.
-        marker: of the dots.
         steps: whether the line keeps its value until the next point.
         values: the columns `x` and `y` of its points, and others that hovering shows.
 
@@ -179,15 +172,15 @@ def line(
         The Bokeh ColumnDataSource of the points.
     """
     source = columns(**values)
-    shared = {"source": source, "name": name} | ({"legend_label": label} if label else {})
+    shared = {"source": source, "name": name, "color": COLOURS[i % len(COLOURS)]}
+    shared |= {"legend_label": label} if label else {}
+    style = {"line_dash": DASHES[i % len(DASHES)], "line_width": 1.8}
     if steps:
-        figure.step("x", "y", mode="after", **shared, **style_of(i))
+        figure.step("x", "y", mode="after", **shared, **style)
     else:
-        figure.line("x", "y", **shared, **style_of(i))
+        figure.line("x", "y", **shared, **style)
     if dots:
-        figure.scatter(
-            "x", "y", size=dots, marker=marker, color=COLOURS[i % len(COLOURS)], **shared
-        )
+        figure.scatter("x", "y", size=dots, **shared)
     return source
 
 
@@ -331,4 +324,303 @@ def training_curves(log: Log, metrics: Sequence[str] = ()) -> Markup:
 def _training_figure(steps: Floats, values: Floats, label: str) -> Any:
     figure = plot("Step", label, height=260, tips={"step": "@x", label: "@y{0.0000}"})
     line(figure, 0, label, x=steps, y=values)
+    return figure
+
+
+# ---------------------------------------------------------------- curves of scores
+
+_TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9)
+
+
+def marked(model: Any, mark: str, system: str) -> Any:
+    """The model, which the threshold slider of a system moves from now on (templates/threshold.js).
+
+    Args:
+        model: a Span or a BoxAnnotation on an axis of scores, or a ColumnDataSource of one point.
+        mark: "threshold" on an axis of scores; "det" or "roc" on the axes of these curves.
+        system: name of the system.
+    """
+    model.tags = [{"mark": mark, "system": system}]
+    return model
+
+
+def det_figure(scores: Mapping[str, Scores]) -> Any:
+    """The DET curves of the systems (Martin et al. 1997) on probit axes, each with its EER point.
+
+    Args:
+        scores: name of the system -> its scores.
+
+    Returns:
+        A Bokeh figure.
+    """
+    rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
+    high = 0.5 if max(rates.values()) < 0.3 else 0.92
+    curves = {name: det(system.targets, system.nontargets) for name, system in scores.items()}
+    lows = np.full(2, 0.02)  # the axes begin where the first curve does
+    for curve in curves.values():
+        shown = (curve.far <= high) & (curve.frr <= high)
+        if shown.any():
+            lows = np.minimum(lows, (0.7 * curve.far[shown].min(), 0.7 * curve.frr[shown].min()))
+    figure = plot(
+        "False accept rate (%)",
+        "False reject rate (%)",
+        height=400 + 20 * len(scores),
+        tips={"system": "$name", "FAR (%)": "@far{0.0000}", "FRR (%)": "@frr{0.00}"},
+        x_range=tuple(ndtri([lows[0], high])),
+        y_range=tuple(ndtri([lows[1], high])),
+    )
+    diagonal(figure)
+    for i, (name, curve) in enumerate(curves.items()):
+        x, y = _thinned(curve.far_deviate, curve.frr_deviate)
+        label = f"{shortened(name)}, EER {100 * rates[name]:.2f} %" + (
+            "" if x.size else " (no overlap, no curve)"
+        )
+        line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
+        at = [ndtri(rates[name])] if 0 < rates[name] < 1 else []
+        _mark(figure, "det", name, i, (at, at))
+    for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
+        ticks = _probit_ticks(low, high)
+        axis.ticker = [float(ndtri(rate)) for rate in ticks]
+        axis.major_label_overrides = {float(ndtri(rate)): f"{100 * rate:g}" for rate in ticks}
+    legend(figure)
+    return figure
+
+
+def _mark(figure: Any, mark: str, system: str, i: int, points: Sequence[Sequence[float]]) -> None:
+    """The dot of the i-th system that its threshold slider moves along the curve.
+
+    Args:
+        figure: of the curves.
+        mark: "det" or "roc".
+        system: its name.
+        i: its number.
+        points: the x and the y of the dot; both are empty where there is none.
+    """
+    x, y = points
+    figure.scatter(
+        "x",
+        "y",
+        source=marked(columns(x=np.array(x), y=np.array(y)), mark, system),
+        size=9,
+        marker=MARKERS[i % len(MARKERS)],
+        fill_color=COLOURS[i % len(COLOURS)],
+        line_color=GREY,
+        name=f"threshold of {system}",
+        level="overlay",  # painted apart: to move it repaints no curve
+    )
+
+
+def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """At most _NUM_POINTS points of a curve, evenly along the curve and not along the trials."""
+    if x.size <= _NUM_POINTS:
+        return x, y
+    along = np.append(0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
+    places = np.linspace(0, along[-1], _NUM_POINTS)
+    kept = np.unique(np.searchsorted(along, places).clip(max=x.size - 1))
+    return x[kept], y[kept]
+
+
+def _probit_ticks(low: float, high: float) -> list[float]:
+    """The rates at the ticks of a probit axis; each leaves room for the one before it."""
+    room = 0.06 * (ndtri(high) - ndtri(low))
+    ticks: list[float] = []
+    for rate in _TICKS:
+        if low <= rate <= high and (not ticks or ndtri(rate) - ndtri(ticks[-1]) > room):
+            ticks.append(rate)
+    return ticks
+
+
+def roc_points(scores: Scores) -> tuple[Floats, Floats]:
+    """The points of the ROC curve, at rising numbers of accepted nontargets.
+
+    They follow the strict rule of TAR@FAR, so that the curve shows what the table says.
+
+    Returns:
+        FAR and TAR, each (K,), K <= 1500.
+
+    >>> scores, labels = np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False])
+    >>> far, tar = roc_points(Scores(scores, labels))
+    >>> far.tolist(), tar.tolist()
+    ([0.0, 0.5, 1.0], [0.5, 1.0, 1.0])
+    """
+    s = sort_scores(scores.targets, scores.nontargets)
+    size = s.nontarget.size
+    accepted = np.unique(
+        np.append(
+            np.arange(min(size, 200)), np.geomspace(1, size, _NUM_POINTS - 200).astype(np.int64)
+        )
+    )
+    limit = s.nontarget[size - 1 - accepted[accepted < size]]  # the (accepted + 1)-th largest
+    tar = 1 - np.searchsorted(s.target, limit, side="right") / s.target.size
+    return accepted / size, np.append(tar, 1.0) if accepted[-1] == size else tar
+
+
+def roc_figure(scores: Mapping[str, Scores]) -> Any:
+    """The ROC curves of the systems: true accept rate against false accept rate.
+
+    The axis of the latter is logarithmic and begins at one nontarget trial, at least at 1e-6.
+
+    Args:
+        scores: name of the system -> its scores.
+
+    Returns:
+        A Bokeh figure.
+    """
+    curves, low, bottom = {}, 0.5, 1.0
+    for name, system in scores.items():
+        far, tar = curves[name] = roc_points(system)
+        begin = max(far[1], 1e-6)
+        low = min(low, begin)
+        bottom = min(bottom, tar[np.searchsorted(far, begin, side="right") - 1])
+    floor = min(10 * np.floor(10 * bottom), 90)
+    figure = plot(
+        "False accept rate (%)",
+        "True accept rate (%)",
+        height=400 + 20 * len(scores),
+        tips={"system": "$name", "FAR (%)": "@x{0.0000}", "TAR (%)": "@y{0.00}"},
+        x_axis_type="log",
+        x_range=(100 * low, 100),
+        y_range=(floor, 100 + 0.02 * (100 - floor)),
+    )
+    for i, (name, (far, tar)) in enumerate(curves.items()):
+        x = 100 * np.maximum(far, low / 10)
+        line(figure, i, name, label=shortened(name), steps=True, x=x, y=100 * tar)
+        rate = eer(scores[name].targets, scores[name].nontargets)
+        _mark(figure, "roc", name, i, ([100 * max(rate, low)], [100 * (1 - rate)]))
+    decades = [10.0**k for k in range(-4, 3)]
+    figure.xaxis[0].ticker = decades
+    figure.xaxis[0].major_label_overrides = {decade: f"{decade:g}" for decade in decades}
+    legend(figure)
+    return figure
+
+
+def trade_off(scores: Mapping[str, Scores], *, movable: bool = False) -> Markup:
+    """DET and ROC curves of the systems, side by side where there is room.
+
+    Args:
+        scores: name of the system -> its scores.
+        movable: whether the page has a threshold slider, which moves the dots.
+
+    Returns:
+        HTML, which is empty without Bokeh.
+    """
+    rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
+    summary = "; ".join(f"{name}: EER {100 * rate:.2f} %" for name, rate in rates.items())
+    curves = [
+        drawn(det_figure, scores, alt=f"DET curves. {summary}."),
+        drawn(roc_figure, scores, alt=f"ROC curves. {summary}."),
+    ]
+    if not any(curves):
+        return EMPTY
+    until = " until the slider moves it" if movable else ""
+    text = (
+        "Both curves show what happens as the threshold moves. First the DET curve: how many "
+        "nontarget trials are accepted against how many target trials are rejected. Nearer to the "
+        f"lower left is better, and the dot marks the equal error rate{until}. Its axes are normal "
+        "deviates, on which Gaussian scores draw a straight line. Then the ROC curve."
+    )
+    return prose(text) + block("two", parts=curves)
+
+
+def histogram_figure(scores: Scores, threshold: float | None, system: str = "") -> Any:
+    """How the target and the nontarget scores of one system are distributed.
+
+    Args:
+        scores: of the system; each of the two classes adds up to 100 %.
+        threshold: where the dashed line stands; None for no line. What lies right of it is
+            accepted, and tinted.
+        system: its name, by which the threshold slider finds the line.
+
+    Returns:
+        A Bokeh figure.
+    """
+    from bokeh.models import BoxAnnotation, Span
+
+    edges = histogram_edges(scores.values, 72)
+    figure = plot(
+        "Score (higher = more similar)",
+        "Trials of a class (%)",
+        height=280,
+        tips={"class": "$name", "scores": "@left to @right", "trials": "@number{0,0}"},
+        x_range=(float(edges[0]), float(edges[-1])),
+    )
+    figure.y_range.start = 0
+    histogram(figure, edges, {"nontarget": scores.nontargets, "target": scores.targets})
+    if threshold is not None:
+        edge = Span(location=threshold, dimension="height", line_width=2)
+        edge.line_color, edge.line_dash = GREY, "dashed"
+        side = BoxAnnotation(left=threshold, fill_color=GREY, fill_alpha=0.12, line_color=None)
+        edge.level = side.level = "overlay"  # painted apart: to move them repaints no bar
+        figure.add_layout(marked(side, "threshold", system))
+        figure.add_layout(marked(edge, "threshold", system))
+    return figure
+
+
+def norms_by_correct(norms: ArrayLike, correct: ArrayLike) -> Markup:
+    """Histograms of the norms of right and of wrong answers (nivMF paper, Fig. 9), and the AUROC of
+    the norm.
+
+    Args:
+        norms: (N,).
+        correct: (N,) booleans, of predictions, rank-1 retrievals or decisions.
+
+    Returns:
+        HTML.
+    """
+    values, right = np.asarray(norms, dtype=np.float64), np.asarray(correct, dtype=np.bool_)
+    text = f"{right.sum():,} of {right.size:,} answers are right ({100 * right.mean():.2f} %)."
+    if right.all() or not right.any():
+        return prose(
+            text + " All are of one kind, so their norms cannot be set against each other."
+        )
+    text += (
+        f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm "
+        "than every wrong one; 0.5: the norm says nothing)."
+    )
+    alt = "Norms of right and wrong answers"
+    return prose(text) + drawn(_norms_figure, values, right, alt=alt)
+
+
+def _norms_figure(norms: Floats, right: Bools) -> Any:
+    edges = histogram_edges(norms, 36)
+    figure = plot(
+        "Norm",
+        "Answers of a kind (%)",
+        height=280,
+        tips={"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"},
+    )
+    figure.y_range.start = 0
+    histogram(figure, edges, {"wrong": norms[~right], "right": norms[right]})
+    return figure
+
+
+_NUM_KEPT = 200  # points of a curve of risk and coverage
+
+
+def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
+    """The risk of the answers that are kept against the share of them.
+
+    The dotted lines stand for leaving answers out by chance.
+
+    Returns:
+        A Bokeh figure.
+    """
+    figure = plot(
+        "Answers kept, highest quality first (%)",
+        "Wrong among the kept (%)",
+        height=300,
+        tips={"of": "$name", "kept (%)": "@x{0.0}", "wrong among the kept (%)": "@y{0.00}"},
+    )
+    figure.y_range.start = 0
+    for i, (name, curve) in enumerate(curves.items()):
+        # At low coverage a single answer moves the curve, and a page needs no more points.
+        shown = np.unique(
+            np.searchsorted(curve.coverage, np.linspace(0.01, 1, _NUM_KEPT)).clip(
+                max=curve.coverage.size - 1
+            )
+        )
+        x, y = 100 * curve.coverage[shown], 100 * curve.risk[shown]
+        line(figure, i, name, label=shortened(name), x=x, y=y)
+        level(figure, 100 * float(curve.risk[-1]), COLOURS[i % len(COLOURS)])
+    legend(figure)
     return figure

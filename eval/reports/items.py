@@ -1,5 +1,5 @@
-"""The page of a classification or retrieval test: metrics with intervals, calibration, norms of
-right and wrong answers, the space, the surest mistakes.
+"""The page of a classification or retrieval test: metrics with intervals, norms of right and wrong
+answers, the map of the embeddings, the surest mistakes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from eval import per_item
 from eval.bootstrap import bounds
 from eval.per_item import Metric, PerItem
 from eval.progress import step
-from eval.reports.figures import Log, training_curves
-from eval.reports.map import embedding_map, space_3d
+from eval.reports.figures import Log, norms_by_correct, training_curves
+from eval.reports.map import embedding_map
 from eval.reports.media import Media
-from eval.reports.norms import norm_grid, norms_by_correct, reliability
-from eval.reports.page import EMPTY, block, folded, joined, prose, recompute, table, write
+from eval.reports.page import EMPTY, joined, prose, recompute, table, write
 from eval.results import NO_INTERVAL, ends_text
 from eval.types import Embeddings
 
@@ -39,7 +38,7 @@ def html(
     """Write one self-contained page. No network is used, now or when it is read.
 
     The page shows the embeddings, the names of the classes and the media where `measured` has
-    them. The space is shown as it is in three dimensions, else as a map by t-SNE.
+    them.
 
     Args:
         path: of the page; its folder is made.
@@ -51,16 +50,11 @@ def html(
     """
     media = Media(measured.show or (lambda _: None))
     columns = measured.columns
-    norms = columns.get("norm")
     sections = {
         "Results": _metrics(measured, metrics, num_resamples),
         "Training": training_curves(log, list(metrics)),
-        "Calibration": _calibration(measured),
         "Norms": _norms(measured),
-        "Lowest and highest norms": EMPTY
-        if norms is None
-        else norm_grid(measured.ids, norms, media),
-        "The space of the embeddings": _space(measured),
+        "Embedding map": _map(measured),
         "The surest mistakes": _mistakes(measured, media),
         "How to recompute": recompute(command, {}),
     }
@@ -91,19 +85,6 @@ def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: in
     return table(["", "value", "interval"], rows) + prose(text, soft=True) + joined(notes)
 
 
-def _calibration(measured: PerItem) -> Markup:
-    columns = measured.columns
-    if "confidence" not in columns or "correct" not in columns:
-        return EMPTY
-    parts = {"As predicted": reliability(columns["confidence"], columns["correct"])}
-    if "scaled_confidence" in columns:
-        temperature = float(columns["temperature"][0]) if "temperature" in columns else float("nan")
-        parts[f"After temperature scaling, temperature {temperature:.3f}"] = reliability(
-            columns["scaled_confidence"], columns["correct"]
-        )
-    return folded(parts)
-
-
 def _norms(measured: PerItem) -> Markup:
     """The norms of right and wrong answers, without lone queries and ties that are half right."""
     columns = measured.columns
@@ -114,18 +95,15 @@ def _norms(measured: PerItem) -> Markup:
     return norms_by_correct(norms[known], right[known].astype(np.bool_)) if known.any() else EMPTY
 
 
-def _space(measured: PerItem) -> Markup:
+def _map(measured: PerItem) -> Markup:
     if measured.embeddings is None:
         return EMPTY
     embeddings = Embeddings(measured.ids, measured.embeddings.astype(np.float32), {})
     numbers, classes = measured.columns.get("label"), measured.classes
-    labels = (
-        {id: classes[int(number)] for id, number in zip(measured.ids, numbers, strict=True)}
-        if classes and numbers is not None
-        else None
-    )
-    show = space_3d if embeddings.matrix.shape[1] == 3 else embedding_map
-    return show(embeddings, labels)
+    if not classes or numbers is None:
+        return embedding_map(embeddings)
+    names = [classes[int(number)] for number in numbers]
+    return embedding_map(embeddings, dict(zip(measured.ids, names, strict=True)))
 
 
 def _mistakes(measured: PerItem, media: Media) -> Markup:
@@ -150,4 +128,5 @@ def _mistakes(measured: PerItem, media: Media) -> Markup:
         )
         for i in surest.tolist()
     ]
-    return block("mistakes", rows=rows) + prose(media.note(), soft=True)
+    head = ["Item", "Is", "Taken for", "Confidence"]
+    return table(head, rows) + prose(media.note(), soft=True)

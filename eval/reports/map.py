@@ -1,4 +1,4 @@
-"""The maps of a report: a plane of embeddings to explore, and embeddings of three dimensions.
+"""The map of a report: a plane of embeddings to explore.
 
 What is shown is bounded, whatever the number of items. A click on a point of the plane, or its name
 in the field above it, shows what it is, its neighbours and its worst trials (templates/map.js).
@@ -7,7 +7,6 @@ in the field above it, shows what it is, its neighbours and its worst trials (te
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from colorsys import hls_to_rgb
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from eval.reports.figures import COLOURS, GREY, MARKERS, columns, drawn, legend, plot
+from eval.reports.figures import COLOURS, MARKERS, columns, drawn, legend, plot
 from eval.reports.page import block, prose
 from eval.types import Embeddings, Floats, Scores, Trials
 
@@ -34,7 +33,6 @@ def embedding_map(
     trials: Evaluated | None = None,
     num_points: int = 2000,
     num_classes: int = 500,
-    seed: int = 0,
 ) -> Markup:
     """A plane map of unit embeddings, with the classes in colours and shapes.
 
@@ -47,12 +45,11 @@ def embedding_map(
         trials: of which those with the worst scores are shown of each point.
         num_points: items in all, as evenly over the classes as they allow.
         num_classes: classes, drawn at random; those of a single item only where there is room.
-        seed: of the draw.
 
     Returns:
         HTML.
     """
-    rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes, seed)
+    rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes)
     if rows.size < 8:
         return prose(f"{rows.size} items: too few for a map.", soft=True)
     text = f"{rows.size:,} of {len(embeddings.ids):,} items"
@@ -63,7 +60,7 @@ def embedding_map(
         "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
     )
     matrix, ids = embeddings.matrix[rows], [embeddings.ids[i] for i in rows]
-    planes = {name: make(matrix, seed) for name, make in _projections().items()}
+    planes = {name: make(matrix) for name, make in _projections().items()}
     first = next(iter(planes.values()))
     norms = embeddings.norms[rows]
     figure = drawn(
@@ -99,9 +96,6 @@ def _scatter(
     figure: Any,
     points: Floats,
     classes: Sequence[str],
-    *,
-    named: bool = True,
-    opacity: ArrayLike = _DISC,
     **more: Any,
 ) -> Any:
     """Draw points in the colours and shapes of their classes, without axes and grid, whose numbers
@@ -111,8 +105,6 @@ def _scatter(
         figure: a Bokeh figure.
         points: (N, 2).
         classes: N of them.
-        named: whether the classes have a legend, if they are few.
-        opacity: of the points, one for all or (N,).
         more: columns that hovering shows.
 
     Returns:
@@ -120,14 +112,13 @@ def _scatter(
     """
     names = sorted(set(classes))
     look = _looks(names)
-    named &= 1 < len(names) <= _NUM_NAMED
+    named = 1 < len(names) <= _NUM_NAMED
     source = columns(
         x=points[:, 0],
         y=points[:, 1],
         label=list(classes),
         colour=[look[name][0] for name in classes],
         marker=[look[name][1] for name in classes],
-        opacity=np.broadcast_to(opacity, len(points)),
         **more,
     )
     figure.scatter(
@@ -137,7 +128,7 @@ def _scatter(
         size=7,
         color="colour",
         marker="marker",
-        alpha="opacity",
+        alpha=_DISC,
         nonselection_alpha=0.18,
         name="items",
         **({"legend_group": "label"} if named else {}),
@@ -204,17 +195,17 @@ def _worst(ids: Sequence[str], evaluated: Evaluated) -> dict[str, list[Any]]:
     return worst
 
 
-def _projections() -> dict[str, Callable[[ArrayLike, int], Floats]]:
+def _projections() -> Mapping[str, Callable[[ArrayLike], Floats]]:
     """Name -> how the plane is made, of what is installed."""
-    made = {
-        "PCA": lambda matrix, seed: principal_plane(matrix),
-        "t-SNE": lambda matrix, seed: plane(matrix, seed=seed),
-    }
+    made = {"PCA": principal_plane, "t-SNE": plane}
     try:
-        import umap  # noqa: F401
+        from umap import UMAP
     except ImportError:
         return made
-    return made | {"UMAP": _umap_plane}
+    umap = UMAP(metric="cosine", random_state=0, n_jobs=1)
+    return made | {
+        "UMAP": lambda matrix: np.asarray(umap.fit_transform(_unit(matrix)), dtype=np.float64)
+    }
 
 
 def principal_plane(matrix: ArrayLike) -> Floats:
@@ -226,32 +217,21 @@ def principal_plane(matrix: ArrayLike) -> Floats:
     Returns:
         (N, 2).
     """
+    from sklearn.decomposition import PCA
+
     directions = _unit(matrix)
-    centred = directions - directions.mean(axis=0)
-    if len(centred) < centred.shape[1]:  # such as pixels: the smaller of the two products
-        squares, sides = np.linalg.eigh(centred @ centred.T)
-        points = (sides * np.sqrt(np.maximum(squares, 0)))[:, ::-1][:, :2]
-    else:
-        _, axes = np.linalg.eigh(centred.T @ centred)
-        points = centred @ axes[:, ::-1][:, :2]
+    with np.errstate(invalid="ignore"):  # where no item differs from another
+        points = PCA(min(2, *directions.shape), random_state=0).fit_transform(directions)
     return np.column_stack([points, np.zeros((len(points), 2 - points.shape[1]))])
 
 
-def _umap_plane(matrix: ArrayLike, seed: int) -> Floats:
-    from umap import UMAP
-
-    made = UMAP(metric="cosine", random_state=seed, n_jobs=1).fit_transform(_unit(matrix))
-    return np.asarray(made, dtype=np.float64)
-
-
-def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
+def plane(matrix: ArrayLike) -> Floats:
     """A map of embeddings by their directions.
 
     It is made by PCA to min(50, N - 1, D) dimensions, then by t-SNE of perplexity min(30, N / 4).
 
     Args:
         matrix: (N, D), N >= 8.
-        seed: of both.
 
     Returns:
         (N, 2).
@@ -262,99 +242,13 @@ def plane(matrix: ArrayLike, *, seed: int = 0) -> Floats:
     directions = _unit(matrix)
     if directions.shape[1] < 2 or np.ptp(directions, axis=0).max() < 1e-9:  # a line, or one point
         return np.column_stack([directions[:, 0], np.zeros(len(directions))])
-    reduced = PCA(
-        min(50, len(directions) - 1, directions.shape[1]), random_state=seed
-    ).fit_transform(directions)
+    reduced = PCA(min(50, len(directions) - 1, directions.shape[1]), random_state=0).fit_transform(
+        directions
+    )
     points = TSNE(
-        2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=seed
+        2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=0
     ).fit_transform(reduced)
     return np.asarray(points, dtype=np.float64)
-
-
-def space_3d(
-    embeddings: Embeddings,
-    labels: Mapping[str, str] | None = None,
-    *,
-    num_points: int = 2000,
-    seed: int = 0,
-) -> Markup:
-    """Embeddings of 3 dimensions as they are and on the unit sphere (vMF paper, Fig. 4).
-
-    They are seen from (1, 1, 1); points behind the sphere are pale.
-
-    Args:
-        embeddings: of 3 dimensions.
-        labels: id -> class; None if unknown.
-        num_points: items in all, drawn as for `embedding_map`.
-        seed: of the draw.
-
-    Returns:
-        HTML.
-    """
-    assert embeddings.matrix.shape[1] == 3
-    rows, classes = _chosen(embeddings.ids, labels, num_points, num_points, seed)
-    matrix = embeddings.matrix[rows]
-    raw = drawn(
-        _space_figure,
-        matrix,
-        classes,
-        alt="Embeddings in three dimensions",
-        caption=f"{rows.size:,} of {len(embeddings.ids):,} items, as they are; the cross is the "
-        "origin.",
-    )
-    sphere = drawn(
-        _sphere_figure,
-        matrix,
-        classes,
-        alt="Directions of the embeddings",
-        caption="Their directions; pale points lie on the far side.",
-    )
-    return block("two", parts=[raw, sphere])
-
-
-def project(points: ArrayLike) -> tuple[Floats, Floats]:
-    """The orthographic projection as seen from (1, 1, 1), with the third axis upwards.
-
-    Args:
-        points: (N, 3).
-
-    Returns:
-        (N, 2) places on the plane, and (N,) nearness to the eye.
-
-    >>> flat, near = project([[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
-    >>> flat.round(3).tolist(), near.round(3).tolist()
-    ([[0.0, 0.816], [0.0, 0.0]], [0.577, 1.732])
-    """
-    values = np.asarray(points, dtype=np.float64)
-    right, up, eye = (
-        np.array([-1, 1, 0]) / np.sqrt(2),
-        np.array([-1, -1, 2]) / np.sqrt(6),
-        np.ones(3) / np.sqrt(3),
-    )
-    return values @ np.stack([right, up], axis=1), values @ eye
-
-
-def _space_figure(matrix: Floats, classes: Sequence[str]) -> Any:
-    figure = _square()
-    _scatter(figure, project(matrix)[0], classes)
-    figure.scatter([0], [0], marker="cross", size=14, color=GREY, name="origin")
-    return figure
-
-
-def _sphere_figure(matrix: Floats, classes: Sequence[str]) -> Any:
-    flat, near = project(_unit(matrix))
-    figure = _square()
-    _scatter(figure, flat, classes, named=False, opacity=np.where(near >= 0, _DISC, 0.15))
-    figure.circle([0], [0], radius=1, fill_color=None, line_color=GREY, name="sphere")
-    return figure
-
-
-def _square() -> Any:
-    from bokeh.models import DataRange1d
-
-    ranges = {"x_range": DataRange1d(), "y_range": DataRange1d()}
-    tips = {"class": "@label"}
-    return plot("", "", height=440, width=440, tips=tips, match_aspect=True, **ranges)
 
 
 def _chosen(
@@ -362,7 +256,6 @@ def _chosen(
     labels: Mapping[str, str] | None,
     num_points: int,
     num_classes: int,
-    seed: int,
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Rows of the items to show, and their classes ("" without labels).
 
@@ -371,9 +264,8 @@ def _chosen(
         labels: id -> class; items without one are left out. None where no classes are known.
         num_points: items in all, as evenly over the classes as they allow.
         num_classes: classes at most, drawn at random; those of a single item come last.
-        seed: of the draw.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     if labels is None:
         return np.sort(rng.permutation(len(ids))[:num_points]), [""] * min(len(ids), num_points)
     rows_of: dict[str, list[int]] = {}
@@ -400,27 +292,11 @@ def _chosen(
 
 def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and shape of each class: neighbours in the order differ in both."""
-    colours = _palette(min(len(names), 3 * len(COLOURS)))
+    number = len(COLOURS)
     return {
-        name: (colours[i % len(colours)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)
+        name: (COLOURS[i % number], MARKERS[(i + i // number) % len(MARKERS)])
+        for i, name in enumerate(names)
     }
-
-
-def _palette(num: int) -> list[str]:
-    """Colours of middle lightness.
-
-    They lie evenly around the circle where the few of eval.reports.figures do not suffice.
-    """
-    if num < len(COLOURS):
-        return list(COLOURS[: max(num, 1)])
-    shades = [hls_to_rgb(i / num, (0.45, 0.6)[i % 2], 0.55) for i in range(num)]
-    return ["#" + "".join(f"{round(255 * part):02x}" for part in shade) for shade in shades]
-
-
-def _bare(figure: Any) -> None:
-    """Leave out axes and grid, whose numbers mean nothing on a map."""
-    figure.axis.visible = False
-    figure.grid.visible = False
 
 
 def _unit(matrix: ArrayLike) -> Floats:

@@ -152,7 +152,7 @@ def media_of_folder_or_list(source: Path) -> Media:
         LikenessError: the list has other lines; all are counted, the first is named.
     """
     if source.is_dir():
-        return Media(_Below(source))
+        return Media(_find_below(source))
     paths: dict[str, Path] = {}
     wrong = []
     for number, line in text_lines(source):
@@ -170,20 +170,19 @@ def media_of_folder_or_list(source: Path) -> Media:
     return Media(paths.get)
 
 
-class _Below:
-    """Finds the file of an id below a folder."""
+def _find_below(root: Path) -> Callable[[str], Path | None]:
+    """A function that finds the file of an id below a folder."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def __call__(self, id: str) -> Path | None:
+    def find(id: str) -> Path | None:
         if not id or os.path.isabs(id) or ".." in Path(id).parts or "\0" in id:
             return None
         for suffix in ("", *IMAGES, *SOUNDS):
-            path = as_stored(self._root, f"{id}{suffix}")
+            path = as_stored(root, f"{id}{suffix}")
             if path.suffix.lower() in (*IMAGES, *SOUNDS) and path.is_file():
                 return path
         return None
+
+    return find
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -196,20 +195,11 @@ def thumbnail(source: Path | Pixels) -> bytes:
 
     Raises:
         LikenessError: it is no image of a known format, has over 67 megapixels or 256 MiB, or is
-            truncated or damaged; or it is an array that is not uint8 (H, W) or (H, W, 3).
+            truncated or damaged.
     """
     from PIL import Image, ImageOps
 
     if isinstance(source, np.ndarray):
-        if (
-            source.dtype != np.uint8
-            or source.shape[2:] not in ((), (3,))
-            or not 0 < source.size <= 3 * MAX_PIXELS
-        ):
-            raise LikenessError(
-                f"image: {source.dtype} of shape {source.shape}; give uint8 pixels (H, W) or (H, "
-                "W, 3)"
-            )
         return _encoded(Image.fromarray(source))
     if source.stat().st_size > MAX_BYTES or not source.is_file():
         raise LikenessError(f"{source.name}: no file, or over {MAX_BYTES} bytes")

@@ -1,5 +1,6 @@
 """The pages of `likeness retrieve` and `likeness identify`: results, curves, queries with their
-nearest items as pictures or sounds, right and wrong, and who is taken for whom.
+nearest items as pictures or sounds, right and wrong, and who is taken for whom. The page of a
+clustering: every cluster with its pictures or sounds, and the doubtful items.
 """
 
 from __future__ import annotations
@@ -13,16 +14,27 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from eval.clustering import Counts, Fit
 from eval.identification import Searched, rank_hits, tpir
 from eval.progress import step
 from eval.protocols import identification as identified
 from eval.protocols import retrieval as retrieved
 from eval.protocols.quality import Answers
-from eval.reports.figures import drawn, line, plot
+from eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from eval.reports.map import embedding_map
-from eval.reports.media import Media
-from eval.reports.norms import coverage_figure, norms_by_correct
-from eval.reports.page import EMPTY, MINUS, block, joined, prose, recompute, table, write
+from eval.reports.media import SECONDS, Media
+from eval.reports.page import (
+    EMPTY,
+    MINUS,
+    block,
+    folded,
+    headed,
+    joined,
+    prose,
+    recompute,
+    table,
+    write,
+)
 from eval.results import Result, footnotes, interval_notes, interval_text, percent_text
 from eval.similarity import against
 from eval.types import Embeddings, Floats
@@ -229,39 +241,23 @@ def _curves(searched: Sequence[Searched]) -> Markup:
     mated = [search for search in searched if search.mated.any()]
     hits = np.array([[rank_hits(search, int(k)).sum() for k in ranks] for search in mated])
     cmc = hits.sum(axis=0) / sum(int(search.mated.sum()) for search in mated)
-    figures = [
-        drawn(
-            _curve_figure,
-            ranks,
-            100 * cmc,
-            "Rank",
-            "Found at this rank or before (%)",
-            alt=f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %.",
-        )
-    ]
-    without = [int(np.count_nonzero(~search.mated)) for search in searched]
-    if min(without):
-        fpirs = np.geomspace(1 / min(without), 0.5, _NUM_RATES)
-        tpirs = [np.mean([tpir(search, float(rate)).value for search in mated]) for rate in fpirs]
-        figures.append(
-            drawn(
-                _curve_figure,
-                100 * fpirs,
-                100 * np.array(tpirs),
-                "FPIR (%)",
-                "TPIR (%)",
-                alt="TPIR against FPIR",
-            )
-        )
     text = (
         "The CMC curve shows how many of the probes with a mate have it among the first subjects, "
         "by rank."
     )
-    if min(without):
+    alt = f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %."
+    found = "Found at this rank or before (%)"
+    figures = [drawn(_curve_figure, ranks, 100 * cmc, "Rank", found, alt=alt)]
+    if without := min(int(np.count_nonzero(~search.mated)) for search in searched):
         text += (
             " The other curve shows how many of them are found (TPIR) at the threshold at which "
             "this share of the probes without a mate raises a false alarm (FPIR)."
         )
+        fpir = np.geomspace(1 / without, 0.5, _NUM_RATES)
+        rates = [[tpir(search, float(rate)).value for search in mated] for rate in fpir]
+        values = 100 * np.mean(rates, axis=1)
+        alt = "TPIR against FPIR"
+        figures.append(drawn(_curve_figure, 100 * fpir, values, "FPIR (%)", "TPIR (%)", alt=alt))
     return prose(text) + block("two", parts=figures) if any(figures) else EMPTY
 
 
@@ -348,3 +344,115 @@ def _by_class(sides: Sides, answers: Nearest, what: str) -> Markup:
     return table(
         head, rows[:1000], kind="n", caption=f"By {what.lower()}", sortable=True, texts=head[-1:]
     )
+
+
+_NUM_CLUSTERS = 100  # shown with their items; the others are counted
+_NUM_ITEMS = 24  # of a cluster
+_NUM_DOUBTFUL = 20
+
+
+@step("drawing the page")
+def clustering(
+    folder: str | Path,
+    ids: Sequence[str],
+    clusters: Counts,
+    fit: Fit,
+    *,
+    how: str,
+    command: str,
+    media: Media | None = None,
+) -> Path:
+    """Write the page, `index.html`, into a folder.
+
+    Args:
+        folder: Where it is written; it is made if it does not exist.
+        ids: N items.
+        clusters: Of each item (N,), from 1 by size; 0 stands for none.
+        fit: How well each item sits in its cluster.
+        how: How the clusters were found, as a sentence.
+        command: Makes the page again.
+        media: Shows an item by its id.
+
+    Returns:
+        The path of the page.
+    """
+    shown = media or Media(lambda _: None)
+    count = int(clusters.max(initial=0))
+    sizes = np.bincount(clusters, minlength=count + 1)
+    left_out = f", {sizes[0]:,} items belong to none" if sizes[0] else ""
+    alone = int((sizes[1:] == 1).sum())
+    sections = {
+        "Clusters": prose(
+            f"{len(ids):,} items in {count:,} clusters, of which {alone:,} "
+            f"{'has' if alone == 1 else 'have'} a single item{left_out}. {how}"
+        ),
+        "Doubtful items": _doubtful(ids, clusters, fit, shown),
+        "Items by cluster": _items(ids, clusters, fit, sizes, shown),
+        "Images and sound": prose(shown.note()),
+        "Recompute": block("command", text=command),
+    }
+    about = f"{len(ids):,} items in {count:,} clusters"
+    return write(Path(folder) / "index.html", "Clusters", about, sections)
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.3f}".replace("-", MINUS)
+
+
+def _doubtful(ids: Sequence[str], clusters: Counts, fit: Fit, media: Media) -> Markup:
+    """The items that are nearly as similar to another cluster as to their own."""
+    margin = fit.own - fit.other
+    known = np.flatnonzero(~np.isnan(margin))
+    if not known.size:
+        return EMPTY
+    rows = [
+        {
+            "score": _number(float(margin[i])),
+            "sides": [(media.show(ids[i]), f"{ids[i]}: in {clusters[i]}, near {fit.nearest[i]}")],
+            "number": "",
+        }
+        for i in known[np.argsort(margin[known], kind="stable")][:_NUM_DOUBTFUL].tolist()
+    ]
+    text = prose(
+        "Look and listen here first. The score is that with the item's own cluster minus that with "
+        "the most similar other cluster: near 0 the item may belong to either."
+    )
+    head = "Item, its cluster, and the other one"
+    return text + block("trials", caption="Least certain", head=head, rows=rows)
+
+
+def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media: Media) -> Markup:
+    """The items of each cluster, the most typical first, each with its mean score with the rest."""
+    parts = {}
+    for number in [*range(1, min(len(sizes) - 1, _NUM_CLUSTERS) + 1), *([0] if sizes[0] else [])]:
+        inside = np.flatnonzero(clusters == number)
+        own = np.where(np.isnan(fit.own[inside]), np.inf, -fit.own[inside])
+        order = inside[np.argsort(own, kind="stable")]
+        items = []
+        for i in order[:_NUM_ITEMS].tolist():
+            picture = media.show(ids[i])
+            items.append(
+                {
+                    "id": ids[i],
+                    "shown": picture,
+                    "score": _number(float(fit.own[i])),
+                    "named": 'class="shown image"' not in picture,
+                }
+            )
+        rows = any(item["named"] for item in items)
+        more = len(inside) - len(items)
+        name = f"Cluster {number}" if number else "In no cluster"
+        heading = f"{name}: {len(inside):,} item{'' if len(inside) == 1 else 's'}"
+        heading += f", {more:,} not shown" if more else ""
+        parts[heading] = block("tiles", items=items, rows=rows)
+    if len(sizes) - 1 > _NUM_CLUSTERS:
+        parts[f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"] = prose(
+            "They are in the CSV file only."
+        )
+    text = (
+        "Below each item stands its mean score with the others of its cluster, highest first; of "
+        f"recordings the first {SECONDS:g} seconds can be heard."
+    )
+    if "<audio" in joined(parts.values()):  # players take a line each
+        return prose(text, soft=True) + folded(parts)
+    return prose(text, soft=True) + joined(headed(heading, part) for heading, part in parts.items())

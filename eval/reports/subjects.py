@@ -15,7 +15,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eval.reports.figures import COLOURS, columns, drawn, plot, shortened
-from eval.reports.page import EMPTY, block, prose, table
+from eval.reports.page import EMPTY, MINUS, headed, joined, prose, table
 from eval.types import Bools, Floats, Scores, Trials
 
 Counts = NDArray[np.int64]
@@ -23,7 +23,6 @@ Counts = NDArray[np.int64]
 _TIMES = 2.0  # the overall rate: above it a subject is no sheep
 _LEAST_ERRORS = 3  # so that one bad recording makes no goat
 _NUM_HARDEST = 100  # trials of each kind, of which the subjects are counted
-_NUM_PAIRS = 15
 _NUM_ROWS = 1000  # subjects in the table
 _NUM_ON_MAP = 40
 _HEAD = (
@@ -68,7 +67,6 @@ class Zoo:
         pairs: (K, 2) subjects of each pair with nontarget trials, the lower number first.
         num_pair: (K,) its nontarget trials.
         pair_accepts: (K,) of them, those that are accepted.
-        pair_highest: (K,) their highest score.
         either_side: whether enrolment and probe are interchangeable: both counts are then those of
             both sides.
     """
@@ -84,7 +82,6 @@ class Zoo:
     pairs: Counts
     num_pair: Counts
     pair_accepts: Counts
-    pair_highest: Floats
     either_side: bool
 
     def kinds(self) -> list[str]:
@@ -151,8 +148,6 @@ def zoo(
         sides = [(sides[0][0] + sides[1][0], sides[0][1] + sides[1][1])] * 2
     low, high = np.minimum(enrolled, probe)[nontarget], np.maximum(enrolled, probe)[nontarget]
     codes, of_trial = np.unique(low * len(names) + high, return_inverse=True)
-    highest = np.full(codes.size, -np.inf)
-    np.maximum.at(highest, of_trial, scores.values[nontarget])
     return Zoo(
         names,
         num_targets,
@@ -163,7 +158,6 @@ def zoo(
         np.stack([codes // len(names), codes % len(names)], axis=1),
         np.bincount(of_trial, minlength=codes.size).astype(np.int64),
         np.bincount(of_trial, accepted[nontarget], minlength=codes.size).astype(np.int64),
-        highest,
         either,
     )
 
@@ -186,11 +180,8 @@ def who_errs(
     if by_subject is None or len(by_subject.names) < 2:
         return EMPTY
     parts = [prose(text) for text in _sentences(trials, scores, subject_of)]
-    parts += [
-        _pairs(by_subject),
-        prose(_RULE + (_EITHER if by_subject.either_side else ""), soft=True),
-    ]
-    return Markup("").join([*parts, _table(by_subject), _confusion(by_subject)])
+    parts.append(prose(_RULE + (_EITHER if by_subject.either_side else ""), soft=True))
+    return joined([*parts, _table(by_subject), _confusion(by_subject)])
 
 
 def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> list[str]:
@@ -221,26 +212,6 @@ def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) ->
     return sentences
 
 
-def _pairs(by_subject: Zoo) -> Markup:
-    """The pairs of subjects with the most false accepts."""
-    order = np.lexsort((-by_subject.pair_highest, -by_subject.pair_accepts))[:_NUM_PAIRS]
-    order = order[by_subject.pair_accepts[order] > 0]
-    everything = max(int(by_subject.pair_accepts.sum()), 1)
-    rows = [
-        [
-            " and ".join(by_subject.names[i] for i in by_subject.pairs[k]),
-            f"{by_subject.pair_accepts[k]:,}",
-            f"{by_subject.num_pair[k]:,}",
-            _percent(by_subject.pair_accepts[k], by_subject.num_pair[k]),
-            _percent(by_subject.pair_accepts[k], everything),
-            _score(by_subject.pair_highest[k]),
-        ]
-        for k in order.tolist()
-    ]
-    head = ["Pair", "False accepts", "Trials", "FAR %", "% of all false accepts", "Highest score"]
-    return table(head, rows, kind="n", caption="Subjects taken for each other most often")
-
-
 def _table(by_subject: Zoo) -> Markup:
     errors = by_subject.false_rejects + by_subject.enrolled_accepts + by_subject.probe_accepts
     rival = _rivals(by_subject)
@@ -266,15 +237,14 @@ def _table(by_subject: Zoo) -> Markup:
     order = np.argsort(-errors, kind="stable")[:_NUM_ROWS].tolist()
     left_out = len(rows) - len(order)
     note = f"{left_out:,} subjects with fewer errors are left out." if left_out else ""
-    shown = table(
+    return table(
         head,
         [rows[i] for i in order],
         kind="n",
         caption="Subjects",
         sortable=True,
         texts=(_HEAD[1], _HEAD[-1]),
-    )
-    return shown + (prose(note, soft=True) if note else EMPTY)
+    ) + prose(note, soft=True)
 
 
 def _rivals(by_subject: Zoo) -> dict[int, str]:
@@ -305,7 +275,7 @@ def _confusion(by_subject: Zoo) -> Markup:
     )
     if chosen.size < len(by_subject.names):
         text += f" The {chosen.size} subjects with the most of {len(by_subject.names):,} are shown."
-    return block("headed", heading="Who is taken for whom", part=prose(text)) + drawn(
+    return headed("Who is taken for whom", prose(text)) + drawn(
         _confusion_figure, by_subject, chosen, alt="Map of false accepts between subjects"
     )
 
@@ -314,9 +284,9 @@ def _confusion_figure(by_subject: Zoo, chosen: Counts) -> Any:
     place = {int(subject): i for i, subject in enumerate(np.sort(chosen))}
     kept = [k for k, (a, b) in enumerate(by_subject.pairs.tolist()) if a in place and b in place]
     both = np.concatenate([by_subject.pairs[kept], by_subject.pairs[kept][:, ::-1]]).tolist()
-    accepts, number, highest = (
+    accepts, number = (
         np.concatenate([values[kept]] * 2)
-        for values in (by_subject.pair_accepts, by_subject.num_pair, by_subject.pair_highest)
+        for values in (by_subject.pair_accepts, by_subject.num_pair)
     )
     rate = 100 * accepts / number
     figure = plot(
@@ -324,11 +294,7 @@ def _confusion_figure(by_subject: Zoo, chosen: Counts) -> Any:
         "",
         height=120 + 14 * len(place),
         width=160 + 14 * len(place),
-        tips={
-            "subjects": "@first and @second",
-            "false accepts": "@accepts of @number",
-            "highest score": "@highest{0.0000}",
-        },
+        tips={"subjects": "@first and @second", "false accepts": "@accepts of @number"},
         x_range=(-0.5, len(place) - 0.5),
         y_range=(len(place) - 0.5, -0.5),
     )
@@ -339,8 +305,6 @@ def _confusion_figure(by_subject: Zoo, chosen: Counts) -> Any:
         second=[by_subject.names[b] for _, b in both],
         accepts=accepts,
         number=number,
-        highest=highest,
-        rate=rate,
         share=rate / max(float(rate.max()), 1e-9),
     )
     figure.rect(
@@ -369,4 +333,4 @@ def _percent(part: Any, whole: Any) -> str:
 
 
 def _score(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.4f}".replace("-", "\u2212")
+    return "–" if np.isnan(value) else f"{value:.4f}".replace("-", MINUS)

@@ -1,70 +1,68 @@
-"""The page of `likeness evaluate`: metrics with intervals, curves, distributions, quality, the
-space of the embeddings, the hardest trials, the conventions.
+"""The page of `likeness evaluate`: metrics with intervals, the threshold slider with curves,
+distributions and the hardest trials, subjects, quality, the map of embeddings, the conventions.
+
+templates/threshold.js moves the slider: its table, the dots on the DET and ROC curves, the lines in
+the histograms and the verdicts on the hardest trials follow it. The page holds exact counts at a
+few thousand real scores, never the scores of all trials. Without scripts, and on paper before it
+was moved, all of them stand at the threshold of the equal error rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup
+from scipy.special import ndtri
 
 from eval.errors import LikenessError
-from eval.groups import Grouped
+from eval.groups import Grouped, blocks, notes
 from eval.paired import Paired
+from eval.paired import notes as paired_notes
+from eval.paired import rows as paired_rows
 from eval.progress import step
-from eval.reports.curves import histogram_figure, reliability_figure, trade_off
-from eval.reports.figures import Log, drawn, training_curves
-from eval.reports.hardest import hardest_trials
-from eval.reports.map import embedding_map, space_3d
-from eval.reports.media import SECONDS, Media
-from eval.reports.metric_tables import (
-    conventions_table,
-    differences,
-    grouped_table,
-    metric_table,
-    sizes,
+from eval.reports.figures import (
+    Log,
+    coverage_figure,
+    drawn,
+    histogram_figure,
+    trade_off,
+    training_curves,
 )
-from eval.reports.norms import coverage_figure, norm_grid, reject_curves, reject_figure
-from eval.reports.operating import positions, slider
-from eval.reports.page import EMPTY, block, folded, headed, joined, prose, recompute, write
+from eval.reports.map import embedding_map
+from eval.reports.media import Media
+from eval.reports.page import (
+    EMPTY,
+    MINUS,
+    block,
+    folded,
+    headed,
+    joined,
+    prose,
+    recompute,
+    table,
+    write,
+)
 from eval.reports.subjects import who_errs
-from eval.results import Result, by_system, footnotes
-from eval.types import Embeddings, Scores, Trials
+from eval.results import (
+    NO_INTERVAL,
+    Result,
+    by_system,
+    ends_text,
+    footnotes,
+    metric_label,
+    metric_text,
+    threshold_text,
+)
+from eval.types import Embeddings, Floats, Ints, Scores, Trials
 from eval.uncertainty import errors_at, risk_coverage, trial_quality
-from eval.verification import threshold_at_eer
+from eval.verification import sort_scores, threshold_at_eer
 
 if TYPE_CHECKING:
     from eval.protocols.side_by_side import Compared
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What a page can show beside the results. Every part may be missing.
-
-    Attributes:
-        inputs: file -> its SHA-256.
-        trials: system -> its trials, for the ids of the hardest; else these have numbers.
-        embeddings: system -> those that it scored, for error-versus-reject, norm grids and maps.
-        labels: id -> subject, for the colours of the maps.
-        media: shows the hardest trials and the items of the norm grids.
-        groups: error rates by group; they have a section of their own.
-        paired: differences to one of the systems.
-        log: the entries of a training's log.jsonl, for its curves.
-        logged: the metrics that the training measured in between.
-    """
-
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    trials: Mapping[str, Trials] = field(default_factory=dict)
-    embeddings: Mapping[str, Embeddings] = field(default_factory=dict)
-    labels: Mapping[str, str] | None = None
-    media: Media | None = None
-    groups: Sequence[Grouped] = ()
-    paired: Paired | None = None
-    log: Log = ()
-    logged: Sequence[str] = ()
 
 
 @step("drawing the page")
@@ -86,10 +84,10 @@ def write_page(
         compared: what was measured.
         command: makes the page again.
         inputs: file -> its SHA-256.
-        embeddings: system -> the embeddings that were scored. The page then has
-            error-versus-reject, norm grids and a map.
+        embeddings: system -> the embeddings that were scored. The page then shows
+            what the norms are worth, and a map.
         media: the recordings or images that the ids name. The page then shows those of the hardest
-            trials and of the norm grids.
+            trials.
         log: the entries of a training's log.jsonl, for its curves.
         logged: the metrics that the training measured in between.
 
@@ -97,84 +95,39 @@ def write_page(
         The path of the page.
 
     Raises:
-        LikenessError: items of the trials have no embedding.
+        LikenessError: items of the trials have no embedding, or embeddings belong to no system.
     """
-    page = Path(folder) / "index.html"
-    html(
-        page,
-        compared.results,
-        compared.scores,
-        command=command,
-        evidence=Evidence(
-            inputs=inputs or {},
-            trials=compared.trials,
-            embeddings=embeddings or {},
-            labels=compared.subject_of or None,
-            media=media,
-            groups=compared.grouped,
-            paired=compared.paired,
-            log=log,
-            logged=logged,
-        ),
-    )
-    return page
-
-
-def html(
-    path: str | Path,
-    results: Sequence[Result],
-    scores: Mapping[str, Scores],
-    *,
-    command: str,
-    evidence: Evidence | None = None,
-    num_hardest: int = 10,
-) -> None:
-    """Write one self-contained HTML page. No network is used, now or when it is read.
-
-    Args:
-        path: of the page.
-        results: of one system or several.
-        scores: system -> its scores, for the systems in `results`.
-        command: makes the page again.
-        evidence: what else there is to show.
-        num_hardest: trials at each end.
-
-    Raises:
-        LikenessError: the systems of the results, scores, trials and embeddings are not the same,
-            or the trials and scores of a system are not equally many. Items of the trials have no
-            embedding.
-    """
-    seen = evidence or Evidence()
-    media = seen.media or Media(lambda _: None)
+    results, scores = compared.results, compared.scores
     systems, _, _ = by_system(results)
-    _check(systems, scores, seen)
+    shown, used, paired = media or Media(lambda _: None), embeddings or {}, compared.paired
+    if unknown := sorted(set(used) - set(compared.trials)):
+        raise LikenessError(
+            f"Embeddings of {unknown} belong to no system; name those of {sorted(compared.trials)}"
+        )
     sections = {
         "Results": metric_table(results) + block("lines", texts=footnotes(results)),
-        "Differences" + (f" to {seen.paired.reference}" if seen.paired else ""): differences(
-            seen.paired
-        ),
-        "Training": training_curves(seen.log, seen.logged),
-        "Groups": folded({grouped.system: grouped_table(grouped) for grouped in seen.groups}),
+        "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
+        "Training": training_curves(log, logged),
+        "Groups": folded({grouped.system: grouped_table(grouped) for grouped in compared.grouped}),
         "Errors and thresholds": joined(
             [
-                _slider(results, scores),
+                slider(results, scores),
                 headed("Error trade-off", _trade_offs(results, scores)),
                 headed("Score distributions", _distributions(results, scores)),
-                headed("Hardest trials", hardest_trials(scores, seen.trials, num_hardest, media)),
+                headed("Hardest trials", hardest_trials(scores, compared.trials, shown)),
             ]
         ),
-        "Reliability": _reliability(results, scores),
-        "Subjects": _subjects(scores, seen),
-        "Quality": _quality(scores, seen, media),
-        "Embedding map": _maps(scores, seen),
+        "Subjects": _subjects(compared),
+        "Quality": _quality(compared, used),
+        "Embedding map": _maps(compared, used),
         # After the sections that show images and sound, so that it knows what is missing.
-        "Images and sound": prose(media.note()),
+        "Images and sound": prose(shown.note()),
         "Conventions": prose("Each number above depends on these choices.")
         + conventions_table(results),
-        "Recompute": recompute(command, seen.inputs),
+        "Recompute": recompute(command, inputs or {}),
     }
     about = f"{', '.join(systems)} on {sizes(results, systems)}"
-    write(Path(path), "Verification report", about, sections)
+    return write(Path(folder) / "index.html", "Verification report", about, sections)
 
 
 def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
@@ -198,56 +151,15 @@ def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Mark
     return note + joined(headed(heading, part) for heading, part in parts.items())
 
 
-def _subjects(scores: Mapping[str, Scores], seen: Evidence) -> Markup:
+def _subjects(compared: Compared) -> Markup:
     """Who the errors come from, of each system whose subjects are known."""
     parts = {}
-    for name, trials in seen.trials.items():
-        threshold = threshold_at_eer(scores[name].targets, scores[name].nontargets)
-        if part := who_errs(trials, scores[name], seen.labels or {}, threshold):
+    for name, trials in compared.trials.items():
+        scores = compared.scores[name]
+        threshold = threshold_at_eer(scores.targets, scores.nontargets)
+        if part := who_errs(trials, scores, compared.subject_of, threshold):
             parts[name] = part
     return folded(parts) if parts else EMPTY
-
-
-def _slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
-    """The thresholds of all results are among those of the slider."""
-    made = {
-        name: positions(
-            of,
-            [
-                threshold_at_eer(of.targets, of.nontargets),
-                *(
-                    result.threshold
-                    for result in results
-                    if result.system == name and result.threshold is not None
-                ),
-            ],
-        )
-        for name, of in scores.items()
-    }
-    text = (
-        "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
-        "the curves, the lines in the histograms and the verdicts on the hardest trials."
-    )
-    return prose(text) + slider(results, scores, made)
-
-
-def _check(systems: Sequence[str], scores: Mapping[str, Scores], seen: Evidence) -> None:
-    if (
-        set(systems) != set(scores)
-        or not set(seen.trials) <= set(systems)
-        or not set(seen.embeddings) <= set(seen.trials)
-    ):
-        raise LikenessError(
-            f"report: results of {sorted(systems)}, scores of {sorted(scores)}, trials of "
-            f"{sorted(seen.trials)}, embeddings of {sorted(seen.embeddings)}; "
-            "give the same systems everywhere"
-        )
-    for name, trials in seen.trials.items():
-        if len(trials) != scores[name].values.size:
-            raise LikenessError(
-                f"report: {name} has {len(trials)} trials and {scores[name].values.size} scores; "
-                "they must pair up"
-            )
 
 
 def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
@@ -268,89 +180,339 @@ def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> M
     return text + block("two", parts=columns)
 
 
-def _reliability(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
-    """Of the systems whose scores were evaluated as log-likelihood ratios."""
-    stated = {result.system: scores[result.system] for result in results if result.metric == "cllr"}
-    if not stated:
+def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
+    """What the norms are worth: the decisions that are wrong among those of the highest norms."""
+    if not embeddings:
         return EMPTY
-    text = (
-        "The scores are log-likelihood ratios: a trial of LLR 2.3 should be ten times likelier "
-        "among targets. On the diagonal they are what they say; "
-        "flatter means overconfident, steeper too timid. Bars: 95 % intervals over trials, which "
-        "share subjects."
-    )
-    figure = drawn(reliability_figure, stated, alt="Reliability of the log-likelihood ratios")
-    return prose(text) + figure
-
-
-def _quality(scores: Mapping[str, Scores], seen: Evidence, media: Media) -> Markup:
-    """What the norms are worth: error-versus-reject of all systems, then the items of lowest and
-    highest norm of each set of embeddings.
-    """
-    if not seen.embeddings:
-        return EMPTY
-    measures, meanings = {}, []
-    for name, embeddings in seen.embeddings.items():
-        norms = dict(zip(embeddings.ids, embeddings.norms.tolist(), strict=True))
-        measures[name], meaning = trial_quality(seen.trials[name], norms)
+    curves, meanings = {}, []
+    for name, of_system in embeddings.items():
+        norms = dict(zip(of_system.ids, of_system.norms.tolist(), strict=True))
+        quality, meaning = trial_quality(compared.trials[name], norms)
+        scores = compared.scores[name]
+        threshold = threshold_at_eer(scores.targets, scores.nontargets)
+        curves[name] = risk_coverage(quality, errors_at(scores, threshold))
         meanings.append(meaning)
     text = (
-        "The norm of an embedding as a measure of the quality of its input. Trials are rejected "
-        f"by quality, {'; '.join(dict.fromkeys(meanings))}; "
-        "the error of the rest falls if the measure is worth its name and stays at the dotted line "
-        "if it says nothing."
+        "The norm of an embedding as a measure of the quality of its input. Trials are left out "
+        f"by quality, {'; '.join(dict.fromkeys(meanings))}. The decisions are those at the "
+        "threshold of the EER of all trials. The share of wrong ones among the rest falls if the "
+        "measure is worth its name, and stays at the dotted line if it says nothing."
     )
-    curve = drawn(reject_figure, reject_curves(scores, measures), alt="Error versus reject")
-    kept = {
-        name: risk_coverage(
-            measure,
-            errors_at(
-                scores[name], threshold_at_eer(scores[name].targets, scores[name].nontargets)
-            ),
-        )
-        for name, measure in measures.items()
-    }
-    coverage = drawn(coverage_figure, kept, alt="Risk and coverage")
-    if coverage:
-        coverage = coverage + prose(
-            "The error rate above sets a new threshold for the trials that remain. This curve "
-            "keeps that of the EER of all trials, and shows how many of the decisions are wrong.",
-            soft=True,
-        )
-    grids = {
-        ", ".join(names): norm_grid(used.ids, used.norms, media) for names, used in _distinct(seen)
-    }
-    with_sound = 'class="shown sound"' in joined(grids.values())
-    ends = "Below: the items at both ends, each with its norm" + (
-        f"; of recordings the first {SECONDS:g} seconds." if with_sound else "."
-    )
-    return prose(text) + curve + coverage + prose(ends, soft=True) + folded(grids)
+    return prose(text) + drawn(coverage_figure, curves, alt="Risk and coverage")
 
 
-def _maps(scores: Mapping[str, Scores], seen: Evidence) -> Markup:
+def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
+    """A map of each set of embeddings, with the items that the trials of its systems use."""
+    systems: dict[int, list[str]] = {}
+    for name, of_system in embeddings.items():
+        systems.setdefault(id(of_system), []).append(name)
     columns = []
-    for names, used in _distinct(seen):
-        heading = ", ".join(names) if len(seen.embeddings) > len(names) else ""
-        space = space_3d(used, seen.labels) if used.matrix.shape[1] == 3 else EMPTY
-        trials = (seen.trials[names[0]], scores[names[0]])
-        part = space + embedding_map(used, seen.labels, trials=trials)
+    for names in systems.values():
+        trials = [compared.trials[name] for name in names]
+        in_trials = {id for each in trials for id in (*each.enrol_ids, *each.probe_ids)}
+        of_system = embeddings[names[0]]
+        kept = [id for id in of_system.ids if id in in_trials]
+        matrix = of_system.matrix[of_system.rows(kept)]
+        part = embedding_map(
+            Embeddings(tuple(kept), matrix, of_system.meta),
+            compared.subject_of or None,
+            trials=(trials[0], compared.scores[names[0]]),
+        )
+        heading = ", ".join(names) if len(systems) > 1 else ""
         columns.append(block("column", heading=heading, part=part))
     return block("two", parts=columns) if columns else EMPTY
 
 
-def _distinct(seen: Evidence) -> Iterator[tuple[list[str], Embeddings]]:
-    """Each set of embeddings once: the systems that it is of, and those of its embeddings that
-    their trials use.
+_NUM_HARDEST = 10  # trials of each kind
+_NUM_EACH = 500  # thresholds of each of four kinds, see `positions`
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """What is accepted at some thresholds: a trial is, if its score is at least the threshold.
+
+    Attributes:
+        thresholds: (K,) rising; the last accepts nothing.
+        false_accepts: (K,) nontarget trials that are accepted.
+        false_rejects: (K,) target trials that are rejected.
+        num_targets: of all trials.
+        num_nontargets: of all trials.
+        all_distinct: whether every distinct score is among the thresholds.
     """
-    groups: dict[int, list[str]] = {}
-    for name, embeddings in seen.embeddings.items():
-        groups.setdefault(id(embeddings), []).append(name)
-    for names in groups.values():
-        embeddings = seen.embeddings[names[0]]
-        trials = [seen.trials[name] for name in names]
-        in_trials = {
-            id for each in trials for ids in (each.enrol_ids, each.probe_ids) for id in ids
+
+    thresholds: Floats
+    false_accepts: Ints
+    false_rejects: Ints
+    num_targets: int
+    num_nontargets: int
+    all_distinct: bool
+
+    @property
+    def far(self) -> Floats:
+        """(K,) false accept rates."""
+        return np.asarray(self.false_accepts / self.num_nontargets)
+
+    @property
+    def frr(self) -> Floats:
+        """(K,) false reject rates."""
+        return np.asarray(self.false_rejects / self.num_targets)
+
+    def nearest(self, threshold: float) -> int:
+        """The number of the position whose threshold is nearest."""
+        return int(np.argmin(np.abs(self.thresholds - threshold)))
+
+
+def positions(scores: Scores, wanted: Iterable[float] = ()) -> Positions:
+    """Thresholds at real scores, close together where errors are counted: evenly over the targets
+    and over the nontargets, and evenly over the powers of ten at the low ends of FAR and FRR.
+
+    Args:
+        scores: of one system.
+        wanted: thresholds that have to be among them, such as that of the equal error rate.
+
+    Returns:
+        At most about 2,000 positions, with exact counts.
+
+    >>> made = positions(Scores([0.9, 0.2, 0.4, 0.1], [True, True, False, False]))
+    >>> made.thresholds.round(2).tolist(), made.false_accepts.tolist(), made.false_rejects.tolist()
+    ([0.1, 0.2, 0.4, 0.9, 0.9], [2, 1, 1, 0, 0], [0, 0, 1, 1, 2])
+    """
+    s = sort_scores(scores.targets, scores.nontargets)
+    some = [
+        s.target[_spread(s.target.size)],
+        s.nontarget[s.nontarget.size - 1 - _ends(s.nontarget.size)],
+    ]
+    some += [s.nontarget[_spread(s.nontarget.size)], s.target[_ends(s.target.size)]]
+    top = max(s.target[-1], s.nontarget[-1])
+    rejecting_all = np.nextafter(top, np.inf)
+    chosen = np.unique(
+        np.concatenate([*some, [rejecting_all], np.array([*wanted], dtype=top.dtype)])
+    )
+    chosen = chosen[np.isfinite(chosen) & (chosen <= rejecting_all)]
+    return Positions(
+        chosen.astype(np.float64),
+        (s.nontarget.size - np.searchsorted(s.nontarget, chosen)).astype(np.int32),
+        np.searchsorted(s.target, chosen).astype(np.int32),
+        s.target.size,
+        s.nontarget.size,
+        s.target.size <= _NUM_EACH and s.nontarget.size <= _NUM_EACH,
+    )
+
+
+def _spread(size: int) -> Ints:
+    """At most _NUM_EACH places of an array of `size`, evenly."""
+    return np.unique(np.linspace(0, size - 1, min(size, _NUM_EACH)).astype(np.int32))
+
+
+def _ends(size: int) -> Ints:
+    """At most _NUM_EACH places of an array of `size`, the closer the nearer to its beginning."""
+    return np.unique(np.geomspace(1, size, min(size, _NUM_EACH)).astype(np.int32)) - 1
+
+
+def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    """The sliders of the systems, and the table that they move.
+
+    Args:
+        results: of the systems; their thresholds become buttons.
+        scores: system -> its scores.
+    """
+    systems, most = [], 0
+    for name, of_system in scores.items():
+        at_eer = threshold_at_eer(of_system.targets, of_system.nontargets)
+        stated = {
+            metric_label(result.metric).replace(" (%)", ""): result.threshold
+            for result in results
+            if result.system == name and result.threshold is not None
         }
-        kept = [id for id in embeddings.ids if id in in_trials]
-        matrix = embeddings.matrix[embeddings.rows(kept)]
-        yield names, Embeddings(tuple(kept), matrix, embeddings.meta)
+        each = positions(of_system, [at_eer, *stated.values()])
+        start, last = each.nearest(at_eer), each.thresholds.size - 1
+        systems.append(
+            {
+                "name": name,
+                "data": _data(name, each, start),
+                "last": last,
+                "start": start,
+                "points": {label: each.nearest(value) for label, value in stated.items()},
+                "row": _row(each, start),
+            }
+        )
+        most = most if each.all_distinct else max(most, last + 1)
+    text = (
+        "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
+        "the curves, the lines in the histograms and the verdicts on the hardest trials."
+    )
+    note = "Every number is counted over all trials at the threshold that is shown."
+    if most:
+        note += (
+            f" The slider stops at {most:,} of the scores; what lies between two stops is not "
+            "shown."
+        )
+    return prose(text) + block("operating", systems=systems, note=note)
+
+
+def _data(system: str, each: Positions, start: int) -> dict[str, Any]:
+    """What threshold.js needs of a system."""
+    with np.errstate(divide="ignore"):
+        x, y = ndtri(each.far), ndtri(each.frr)
+    return {
+        "system": system,
+        "start": start,
+        "targets": each.num_targets,
+        "nontargets": each.num_nontargets,
+        "thresholds": each.thresholds.tolist(),
+        "false_accepts": each.false_accepts.tolist(),
+        "false_rejects": each.false_rejects.tolist(),
+        # On the axes of the DET curve; beyond its edges where a rate is 0 or 1.
+        "x": np.clip(x, -9, 9).round(3).tolist(),
+        "y": np.clip(y, -9, 9).round(3).tolist(),
+    }
+
+
+def _row(each: Positions, i: int) -> dict[str, str]:
+    """The cells of the table at position i, as threshold.js writes them."""
+    return {
+        "threshold": f"{each.thresholds[i]:.4f}".replace("-", MINUS),
+        "far": f"{100 * each.far[i]:.3f}",
+        "frr": f"{100 * each.frr[i]:.3f}",
+        "false_accepts": f"{each.false_accepts[i]:,} of {each.num_nontargets:,}",
+        "false_rejects": f"{each.false_rejects[i]:,} of {each.num_targets:,}",
+    }
+
+
+def hardest_trials(
+    scores: Mapping[str, Scores], trials: Mapping[str, Trials], media: Media
+) -> Markup:
+    """The hardest target and nontarget trials of each system.
+
+    Args:
+        scores: system -> its scores.
+        trials: system -> its trials, where they are known; else trials are numbered.
+        media: shows their items.
+
+    Returns:
+        HTML. The threshold slider changes the verdicts.
+    """
+    text = "Look and listen here first: wrong labels and broken files collect at both ends."
+    parts = {name: _hardest(name, of, trials.get(name), media) for name, of in scores.items()}
+    return prose(text) + folded(parts)
+
+
+def _hardest(system: str, scores: Scores, trials: Trials | None, media: Media) -> Markup:
+    """Two tables: the target trials with the lowest and the nontarget trials with the highest
+    scores (file order among ties).
+    """
+    threshold = threshold_at_eer(scores.targets, scores.nontargets)
+    tables = []
+    for caption, chosen, sign in (
+        ("Lowest target scores", scores.target, 1),
+        ("Highest nontarget scores", ~scores.target, -1),
+    ):
+        index, ease = np.flatnonzero(chosen), sign * scores.values[chosen]
+        last = min(_NUM_HARDEST, ease.size) - 1
+        near = np.flatnonzero(ease <= np.partition(ease, last)[last])
+        rows = []
+        for i in index[near[np.argsort(ease[near], kind="stable")[:_NUM_HARDEST]]].tolist():
+            ids = (
+                ()
+                if trials is None
+                else (trials.enrol_ids[trials.enrol[i]], trials.probe_ids[trials.probe[i]])
+            )
+            rows.append(
+                {
+                    "system": system,
+                    "value": repr(float(scores.values[i])),
+                    "target": int(scores.target[i]),
+                    "verdict": _verdict(scores.values[i] >= threshold, scores.target[i]),
+                    "score": f"{scores.values[i]:.4f}".replace("-", MINUS),
+                    "sides": [(media.show(id), id) for id in ids],
+                    "number": f"{i + 1:,}",
+                }
+            )
+        head = "Trial" if trials is None else "Enrol, probe"
+        tables.append(block("trials", caption=caption, head=head, rows=rows))
+    return block("two", parts=tables)
+
+
+def _verdict(accepted: bool, target: bool) -> str:
+    """What a trial is at a threshold, as threshold.js writes it."""
+    return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")
+
+
+_DASH = "\u2013"
+
+
+def sizes(results: Sequence[Result], systems: Sequence[str]) -> str:
+    """How many trials of how many subjects the systems were measured on, as text."""
+    counts = [
+        next(result.counts for result in results if result.system == system) for system in systems
+    ]
+    sizes = {
+        f"{c['targets']:,} target and {c['nontargets']:,} nontarget trials"
+        + (f" of {c['subjects']:,} subjects" if c["subjects"] is not None else "")
+        for c in counts
+    }
+    return sizes.pop() if len(sizes) == 1 else "different trial lists"
+
+
+def metric_table(results: Sequence[Result]) -> Markup:
+    """A row for each metric: of each system the value, its interval and its threshold."""
+    systems, metrics, by_cell = by_system(results)
+    rows = []
+    for metric in metrics:
+        cells = []
+        for result in (by_cell.get((metric, system)) for system in systems):
+            value = _DASH if result is None else metric_text(metric, result.value)
+            threshold = "" if result is None else threshold_text(result).replace("-", MINUS)
+            cells.append((value, "" if result is None else _interval(result), threshold))
+        rows.append((metric_label(metric), cells))
+    return block("metrics", systems=systems, rows=rows)
+
+
+def _interval(result: Result) -> str:
+    noted = "interval_note" in result.conventions
+    if result.interval is None:
+        return NO_INTERVAL if noted else ""
+    return _DASH.join(ends_text(result.metric, result.interval)) + (" *" if noted else "")
+
+
+def differences(paired: Paired | None) -> Markup:
+    """The paired differences to the reference, and what they are; empty without any."""
+    if paired is None:
+        return EMPTY
+    head, *body = paired_rows(paired) or [[]]
+    shown = table(head, body, kind="t") if body else EMPTY
+    return shown + joined(prose(note, soft=True) for note in paired_notes(paired))
+
+
+def grouped_table(grouped: Grouped) -> Markup:
+    """Sizes and rates of the groups, then what they are."""
+    tables = [
+        headed(caption.removeprefix(f"{grouped.system}: "), table(head, rows, kind="t"))
+        for caption, head, rows in blocks(grouped)
+    ]
+    return joined(tables) + joined(prose(note, soft=True) for note in notes(grouped))
+
+
+def conventions_table(results: Sequence[Result]) -> Markup:
+    """What all results share first, then each metric's own switches."""
+    shared = {
+        key: value
+        for key, value in results[0].conventions.items()
+        if all(result.conventions.get(key) == value for result in results)
+    }
+    everywhere = {"protocol": results[0].protocol, **shared}
+    lines: dict[tuple[str, str], list[str]] = {("All", _listed(everywhere)): []}
+    for result in results:
+        own = {key: value for key, value in result.conventions.items() if key not in shared}
+        lines.setdefault((metric_label(result.metric), _listed(own)), []).append(result.system)
+    num_systems = len({result.system for result in results})
+    rows = []
+    for (label, text), systems in lines.items():
+        only = f" ({', '.join(systems)})" if systems and len(systems) < num_systems else ""
+        if text:
+            rows.append((label + only, text))
+    return block("conventions", rows=rows)
+
+
+def _listed(conventions: Mapping[str, object]) -> str:
+    return "; ".join(f"{key}: {value}" for key, value in conventions.items())

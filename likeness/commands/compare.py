@@ -84,7 +84,7 @@ def compare(
     All see the same data in the same order. The table has standard errors, intervals over subjects
     and paired differences.
     """
-    from eval.reports.text import table
+    from eval.reports.comparison import table
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from toolkit.training import compare as comparing

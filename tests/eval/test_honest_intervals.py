@@ -25,9 +25,8 @@ from eval.protocols.identification import IdentificationSettings, Labelled, iden
 from eval.protocols.ijb import PRESETS, verification_1_1
 from eval.protocols.retrieval import RetrievalSettings
 from eval.protocols.verification import VerificationSettings, evaluate
-from eval.reports.comparison import forest_figure, to_json
+from eval.reports.comparison import table, to_json
 from eval.reports.items import html as items_html
-from eval.reports.text import table
 from eval.results import ends_text
 from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
@@ -343,7 +342,6 @@ def test_a_comparison(number: int, has: bool, marked: bool) -> None:
         json.loads(to_json(made, command="", version="0"))["cells"][0]["interval_note"]
         == made.cells[0].interval_note
     )
-    forest_figure(made, "eer")
     classes = {
         name: {
             0: measure_items(

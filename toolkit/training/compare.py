@@ -18,7 +18,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -232,9 +232,7 @@ def compare(
     runs.sort(key=lambda run: list(chosen).index(run.variant))
     result = _stated(_summary(chosen, runs, measured, out, terms.reference), chosen, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
-    scores = _first_scores(chosen, runs, measured, out)
-    version = likeness_version()
-    comparison.write(out, result, logs, command=terms.command, version=version, scores=scores)
+    comparison.write(out, result, logs, command=terms.command, version=likeness_version())
     return result
 
 
@@ -378,23 +376,6 @@ def _stated(
             for name, metric in recipe.metrics.items()
         },
     )
-
-
-def _first_scores(
-    variants: Collection[str], runs: Sequence[Run], measured: Mapping[str, Data], out: Path
-) -> dict[str, Scores]:
-    """The scores of each variant's first finished run, for the DET and ROC curves; none where
-    items are measured instead of trials.
-    """
-    scores: dict[str, Scores] = {}
-    for name in variants:
-        run = next((run for run in runs if run.variant == name and not run.failed), None)
-        trials = measured[name].trials
-        if run is not None and trials is not None:
-            scored, values = read_scores(out / run.folder / SCORES, trials)
-            assert scored.target is not None
-            scores[name] = Scores(values, scored.target)
-    return scores
 
 
 def _summary(

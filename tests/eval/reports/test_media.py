@@ -92,8 +92,6 @@ def test_16_bit_images_and_arrays_keep_their_content(tmp_path: Path) -> None:
     )
     digit = RNG.integers(0, 255, (28, 28), dtype=np.uint8)
     np.testing.assert_array_equal(np.array(seen(thumbnail(digit))), digit)
-    with pytest.raises(ValueError, match="float64"):
-        thumbnail(np.zeros((2, 2)))
 
 
 def test_bombs_false_headers_and_damaged_images_are_refused_before_decoding(tmp_path: Path) -> None:

@@ -97,8 +97,8 @@ def test_groups_of_two_lists_do_not_share_a_name(
     """Subjects that only target trials tell are found for each list anew."""
     report: dict[str, str] = {}
     monkeypatch.setattr(
-        "eval.reports.verification.html",
-        lambda *_, evidence, **more: report.update(evidence.labels),
+        "eval.reports.verification.write_page",
+        lambda _, compared, **more: report.update(compared.subject_of),
     )
     (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
     (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
@@ -117,6 +117,8 @@ def test_wrong_input_of_a_page_writes_none(folder: Path) -> None:
     both = likeness.evaluate([folder / "x.txt", folder / "y.txt"], FAST)
     with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
         both.report(folder / "out", embeddings=[folder / "x.npz"] * 3)
+    with pytest.raises(ValueError, match="belong to no system"):
+        both.report(folder / "out", embeddings={"z": folder / "x.npz"})
     (folder / "bad.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match="--media takes a folder or such a list"):
         both.report(folder / "out", media=folder / "bad.txt")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.reports.operating import positions
+from eval.reports.verification import positions
 from eval.types import Scores
 
 

@@ -1,4 +1,4 @@
-"""The space of embeddings in reports: maps against loops, bounded, and what is told of a point."""
+"""The map of embeddings in reports: against loops, bounded, and what is told of a point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.reports.map import embedding_map, neighbours, plane, principal_plane, project, space_3d
+from eval.reports.map import embedding_map, neighbours, plane, principal_plane
 from eval.types import Embeddings, Scores, Trials
 
 
@@ -61,23 +61,6 @@ def test_a_map_is_bounded_and_says_what_it_shows() -> None:
     )
 
 
-def test_three_dimensions_are_seen_from_the_diagonal() -> None:
-    flat, near = project(np.eye(3))
-    assert near == pytest.approx(np.full(3, 3**-0.5))
-    # the three axes look alike
-    assert np.linalg.norm(flat, axis=1) == pytest.approx(np.full(3, (2 / 3) ** 0.5))
-    points = np.random.default_rng(3).standard_normal((50, 3))
-    flat, near = project(points)
-    assert np.linalg.norm(flat, axis=1) ** 2 + near**2 == pytest.approx(
-        np.linalg.norm(points, axis=1) ** 2
-    )
-    contents, labels = clusters(10, 20, 3)
-    text = space_3d(contents, labels)
-    assert text.count('class="plot"') == 2
-    assert "200 of 200 items" in text
-    assert "c9" in text
-
-
 def test_the_first_plane_is_that_of_the_largest_variance() -> None:
     contents, _ = clusters(3, 20, 7)
     unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
@@ -114,14 +97,3 @@ def test_subjects_of_a_single_item_are_on_the_map() -> None:
     assert "30 of 30 items, from 11 of 11 classes" in text
     few = embedding_map(embeddings, labels, num_points=22, num_classes=3)
     assert "22 of 30 items, from 3 of 11 classes" in few  # both of the lone, and 20 of the others
-
-
-def test_the_plane_is_the_same_of_more_dimensions_than_items() -> None:
-    """Against the singular vectors, up to the sign of each axis."""
-    for shape in ((12, 40), (40, 12)):
-        matrix = np.random.default_rng(1).standard_normal(shape)
-        unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-        left, values, _ = np.linalg.svd(unit - unit.mean(axis=0), full_matrices=False)
-        np.testing.assert_allclose(
-            np.abs(principal_plane(matrix)), np.abs(left[:, :2] * values[:2]), atol=1e-10
-        )

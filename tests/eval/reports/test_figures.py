@@ -1,0 +1,126 @@
+"""Figures of a report against loops and known distributions, bounded; norms of right and wrong
+answers; the frame of a page.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from eval.classification import auroc
+from eval.reports.figures import (
+    drawn,
+    histogram_edges,
+    norms_by_correct,
+    roc_figure,
+    roc_points,
+    trade_off,
+)
+from eval.reports.page import document
+from eval.types import Scores
+from eval.verification import tar_at_far
+
+
+def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Scores:
+    rng = np.random.default_rng(seed)
+    target = rng.random(num) < share
+    target[:2] = True, False
+    return Scores(gap * target + rng.standard_normal(num), target)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=40))
+def test_roc_points_are_what_tar_at_far_says_ties_and_all(pairs) -> None:
+    values, target = (np.array(value) for value in zip(*pairs, strict=True))
+    target[:2] = True, False
+    scores = Scores(values, target)
+    far, tar = roc_points(scores)
+    size = scores.nontargets.size
+    assert far.tolist() == [k / size for k in range(size + 1)]
+    assert tar[-1] == 1
+    for rate, value in zip(far[:-1], tar[:-1], strict=True):
+        assert (
+            value
+            == pytest.approx(tar_at_far(scores.targets, scores.nontargets, float(rate)), abs=1e-12)
+            if rate
+            else True
+        )
+    assert tar[0] == pytest.approx(np.mean(scores.targets > scores.nontargets.max()))
+
+
+def test_what_is_drawn_does_not_grow_with_the_trials() -> None:
+    small, large = ({"a": made(num)} for num in (20_000, 200_000))
+    assert roc_points(large["a"])[0].size <= 1500
+    assert len(trade_off(large)) < 1.3 * len(trade_off(small)) < 250_000
+
+
+@example(0.0, 91, 36)  # denormal numbers
+@given(st.floats(-1e300, 1e300), st.integers(0, 200), st.sampled_from([36, 72]))
+def test_histograms_of_nearly_equal_scores_have_edges(
+    start: float, spacings: int, num_bins: int
+) -> None:
+    values = np.array([start, start + spacings * np.spacing(abs(start))])
+    edges = histogram_edges(values, num_bins)
+    assert edges.shape == (num_bins + 1,)
+    assert np.all(np.diff(edges) > 0)
+    assert np.histogram(values, edges)[0].sum() == 2
+
+
+def test_histograms_of_other_scores_have_the_usual_edges() -> None:
+    values = made(500).values
+    np.testing.assert_allclose(
+        histogram_edges(values, 72), np.histogram_bin_edges(values, bins=72), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_names_are_text_wherever_they_stand() -> None:
+    scores = {"$x_1$<&": made(300), "$": made(300, seed=1)}
+    text = drawn(roc_figure, scores, alt="ROC of $x$ <b>")
+    assert "$x_1$\\u003c\\u0026" in text
+    assert "<&" not in text
+    assert "&lt;b&gt;" in text
+
+
+def test_extreme_systems_are_drawn() -> None:
+    perfect = Scores(np.array([1.0, 0.0]), np.array([True, False]))
+    constant = Scores(np.zeros(40), np.arange(40) < 3)
+    assert (
+        trade_off(
+            {
+                "perfect": perfect,
+                "constant": constant,
+                "huge": Scores(1e300 * made(40).values, made(40).target),
+            }
+        ).count('class="plot"')
+        == 2
+    )
+
+
+def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:
+    page = document(
+        "<t>",
+        "<a>",
+        {
+            "<One>": Markup("<p>1</p>"),
+            "Gone": Markup(""),
+            "Two words": Markup("<p>2</p>"),
+            "Made by no block": "<p>3</p>",
+        },
+    )
+    assert '<h2 id="one-heading">&lt;One&gt;</h2><p>1</p></section>' in page
+    assert "Gone" not in page
+    assert '<a href="#two-words">Two words</a>' in page
+    assert "&lt;p&gt;3&lt;/p&gt;" in page
+    assert "<t>" not in page
+
+
+def test_norms_of_right_and_wrong_answers_are_shown_with_the_auroc() -> None:
+    rng = np.random.default_rng(2)
+    norms = rng.random(200)
+    correct = rng.random(200) < norms
+    text = norms_by_correct(norms, correct)
+    assert f"AUROC of the norm: {auroc(norms, correct):.3f}" in text
+    assert text.count('class="plot"') == 1
+    assert "All are of one kind" in norms_by_correct(norms, np.ones(200, bool))
