@@ -200,9 +200,9 @@ def report(demos: Sequence[Made], out: Path, *, page: bool = True) -> str:
     again = command(
         "likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report"
     )
-    evaluation = evaluate(scores)
+    evaluation = evaluate(scores, embeddings=embedded)
     if page:
-        evaluation.report(out / "report", embeddings=embedded, media=media, command=again)
+        evaluation.report(out / "report", media=media, command=again)
     evaluation.save(out / "results.json")
     return str(evaluation)
 

@@ -215,6 +215,14 @@ def evaluate(
             f"--save-to keeps the thresholds of one score file, but {len(scores)} are given; "
             "evaluate the one that is used alone"
         )
+    if save_to is not None:
+        from eval.guarantee import check_confidence
+        from eval.scoring.origin import read_origin
+        from likeness.thresholds import place_for
+
+        if guarantee is not None:
+            check_confidence(guarantee)
+        place_for(save_to, read_origin(scores[0]), name=str(scores[0]))
     import likeness
 
     settings = likeness.VerificationSettings(
@@ -235,14 +243,15 @@ def evaluate(
         groups=groups,
         reference=reference,
         score_order=score_order,
-        quality=embeddings if quality == "norm" and embeddings else quality,
+        quality=quality,
+        embeddings=embeddings,
     )
     text = str(evaluation)
+    if report is not None:
+        evaluation.report(report, media=media, command=str(context.obj))
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
         text += f"\n\n{stored}\nkept with {save_to}"
-    if report is not None:
-        evaluation.report(report, embeddings=embeddings, media=media, command=str(context.obj))
     if json_file is not None:
         evaluation.save(json_file)
     say(text)

@@ -121,6 +121,7 @@ def verify(
         listed = read_pairs(pairs)
     compared = files if listed is None else [path for pair in listed for path in pair[:2]]
     chosen = model_for(model, compared)
+    rule.read(chosen)  # refuses what is not stored before the model is loaded, which takes seconds
 
     import likeness
 

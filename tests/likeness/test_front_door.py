@@ -434,9 +434,11 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
         assert "EER" in text
     assert result.to_frame()["metric"].iloc[0] == "eer"
     result.save(world / "results.json")
-    page = result.report(world / "report", embeddings=world / "voices.npz", media=voices)
+    shown = likeness.evaluate(of_values, embeddings=world / "voices.npz")
+    page = shown.report(world / "report", media=voices)
     assert "voices.npz" in page.read_text(encoding="utf-8")  # a file is named with its digest
-    assert result.report(world / "report", embeddings=embeddings, media=voices) == page
+    shown = likeness.evaluate(of_values, embeddings=embeddings)
+    assert shown.report(world / "report", media=voices) == page
     assert "voices.npz" not in page.read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8").count("<table") > 1
     blind = likeness.Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
