@@ -324,7 +324,7 @@ class Found:
 
     def save(self, path: Path) -> None:
         """Write the rows to a .csv, .tsv or .json file, whole or not at all."""
-        check_written(path, WRITTEN, "results")
+        check_written(path, WRITTEN)
         delimiter = DELIMITERS.get(path.suffix.lower())
         document = {
             "schema": "likeness.found/1",

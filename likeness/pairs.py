@@ -117,7 +117,7 @@ class VerifiedPairs:
                 installed.
         """
         target = Path(path)
-        check_written(target)
+        row_files.check_written(target, WRITTEN)
         with atomic_path(target) as temporary:
             if target.suffix.lower() == ".parquet":
                 self._write_parquet(temporary)
@@ -176,15 +176,6 @@ class VerifiedPairs:
             names = name_first(f"{row.first} {row.second}" for row in noted)
             lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
         return "\n".join(lines)
-
-
-def check_written(path: Path) -> None:
-    """Refuse a file that could not be written, before the work.
-
-    Raises:
-        LikenessError: It has an ending that is not written, or its folder does not exist.
-    """
-    row_files.check_written(path, WRITTEN, "pairs")
 
 
 def read_pairs(source: Any) -> list[Pair]:

@@ -39,17 +39,16 @@ def _shown(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def check_written(path: Path, endings: Collection[str], what: str) -> None:
+def check_written(path: Path, endings: Collection[str] = ()) -> None:
     """Refuse a file that could not be written, before the work.
 
     Args:
         path: The file.
-        endings: The endings of files that are written, such as ".csv".
-        what: What is written, in the plural.
+        endings: The endings of files that are written, such as ".csv"; without any, all are.
 
     Raises:
         LikenessError: The file has another ending. Its folder does not exist.
     """
-    if path.suffix.lower() not in endings:
-        raise LikenessError(f"{path}: {what} are written to files that end in {', '.join(endings)}")
+    if endings and path.suffix.lower() not in endings:
+        raise LikenessError(f"{path}: name a file that ends in {', '.join(endings)}")
     refuse_missing_folder(path)

@@ -270,7 +270,7 @@ class Clusters:
             path: The file; it ends in .csv or .tsv.
         """
         target = Path(path)
-        check_written(target, DELIMITERS, "clusters")
+        check_written(target, DELIMITERS)
         rows = zip(self.embeddings.ids, self.numbers.tolist(), strict=True)
         text = table_text(["id", "cluster"], rows, DELIMITERS[target.suffix.lower()])
         with atomic_path(target) as temporary:

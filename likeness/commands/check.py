@@ -13,14 +13,13 @@ from eval.errors import LikenessError
 from likeness.commands.options import (
     EMBEDDINGS,
     Columns,
+    JsonFile,
     LabelPattern,
     Root,
     Trust,
     refuse_idle,
-    refuse_input_as_output,
+    writes,
 )
-from likeness.missing import refuse_missing_folder
-from likeness.row_files import check_written
 from toolkit.console import say, warn
 
 if TYPE_CHECKING:
@@ -99,6 +98,7 @@ def check(
             metavar="ITEMS.csv",
             help="Write the items that can be trained on, for `train --data`. What is left out is "
             "in ITEMS.left-out.csv, with the reasons.",
+            callback=writes(".csv"),
         ),
     ] = None,
     clean: Annotated[
@@ -108,9 +108,7 @@ def check(
             help="Leave items whose label is likely wrong, and near copies, out of --out too.",
         ),
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all findings into this JSON file.")
-    ] = None,
+    json_file: JsonFile = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -136,12 +134,6 @@ def check(
     from toolkit.data.kaldi_folder import is_kaldi_folder
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
-    for option in ("out", "json_file"):
-        refuse_input_as_output(context, option)
-    if out is not None:
-        check_written(out, [".csv"], "lists to train on")
-    if json_file is not None:
-        refuse_missing_folder(json_file)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         listing = ",".join(columns or ()), label, root

@@ -63,11 +63,10 @@ def _refuse_taken(folders: Mapping[str, Path]) -> None:
 def _run_all(scripts: Mapping[str, Path], folders: Mapping[str, Path], out: Path) -> None:
     """Run every demo in its folder, and report on all of them in `out`."""
     from likeness.all_demos import Job, run_all
-    from toolkit.console import Interrupted
 
     try:
         run_all([Job(name, scripts[name], folder) for name, folder in folders.items()])
-    except (KeyboardInterrupt, Interrupted):
+    except KeyboardInterrupt:
         say(_STOPPED, error=True)
         raise typer.Exit(130) from None
     from likeness.demo import command, made_in, program, report, summary

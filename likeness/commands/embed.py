@@ -16,8 +16,9 @@ from likeness.commands.options import (
     Columns,
     Frontend,
     Trust,
+    writes,
 )
-from likeness.missing import refuse_missing_folder, refuse_missing_model
+from likeness.missing import refuse_missing_model
 
 app = typer.Typer()
 
@@ -34,6 +35,7 @@ def embed(
         typer.Option(
             help="The file to write: .npz, .ark (with .scp), .parquet or .h5.",
             metavar="FILE",
+            callback=writes(),
         ),
     ],
     model: Annotated[
@@ -146,7 +148,6 @@ def embed(
 
     skips_bad = bad_items == "skip"
     embeddings.check_suffix(out)
-    refuse_missing_folder(out)
     if join or parts:
         if not (join and parts) or model is not None or items is not None or ijb is not None:
             raise LikenessError("--join takes the files of all parts and --out, and nothing else")

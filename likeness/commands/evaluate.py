@@ -24,7 +24,6 @@ from likeness.commands.options import (
     is_default,
     refuse_beside_ijb,
     refuse_idle,
-    refuse_input_as_output,
 )
 from likeness.held_out import existing, run_of_scores
 from toolkit.console import say, warn
@@ -179,7 +178,6 @@ def evaluate(
     Of several score files on the same trials, the paired differences are measured too.
     """
     run = run_of_scores(scores)
-    refuse_input_as_output(context, "json_file")
     others = tuple(name for name in context.params if name not in _WITH_IJB)
     refuse_beside_ijb(context, ijb, others)
     refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import EXISTING, Root, Trust, refuse_idle
+from likeness.commands.options import EXISTING, Root, Trust, refuse_idle, writes
 from likeness.defaults import MAX_LOSS, NUM_CALIBRATED
-from likeness.missing import refuse_missing_folder, refuse_missing_model
+from likeness.missing import refuse_missing_model
 
 app = typer.Typer()
 
@@ -31,7 +31,9 @@ def export(
             "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="The file to write, FILE.onnx.")],
+    out: Annotated[
+        Path, typer.Argument(help="The file to write, FILE.onnx.", callback=writes(".onnx"))
+    ],
     size: Annotated[
         str,
         typer.Option(
@@ -109,7 +111,6 @@ def export(
     if trials is not None and items is None:
         raise LikenessError("--trials needs the items that the trials name; give --items LIST")
     refuse_missing_model(model)
-    refuse_missing_folder(out)
     height_width = _height_width(size)
 
     # These are slow to import, so that what is wrong was refused before.

@@ -23,7 +23,6 @@ from likeness.commands.options import (
     SubjectLines,
     refuse_beside_ijb,
     refuse_idle,
-    refuse_input_as_output,
     write_search,
 )
 from toolkit.console import say
@@ -109,7 +108,6 @@ def identify(
 
     The search takes about 150 MB beside the embeddings and their ids, whatever their number.
     """
-    refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
     refuse_idle(context, ("media",), "--report", report)

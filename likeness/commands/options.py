@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +11,7 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.models import filterbanks
+from likeness.row_files import check_written
 from toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
 
 EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
+
+
+def writes(*endings: str) -> Callable[[Path | None], Path | None]:
+    """What checks the option of a file to write, before the work: its ending, and its folder."""
+
+    def check(path: Path | None) -> Path | None:
+        if path is not None:
+            check_written(path, endings)
+        return path
+
+    return check
+
 
 # Options that are the same in several commands.
 Frontend = Annotated[
@@ -126,7 +139,8 @@ QualityMeasured = Annotated[
     ),
 ]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write the results into this JSON file.")
+    Path | None,
+    typer.Option("--json", help="Write the results into this JSON file.", callback=writes()),
 ]
 
 ReportFolder = Annotated[
@@ -215,28 +229,6 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[st
             f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
             "whose protocol is set by --preset and --switch; leave it out"
         )
-
-
-def refuse_input_as_output(context: typer.Context, output: str) -> None:
-    """Refuse an output that would replace one of the files that the command reads.
-
-    Args:
-        context: Has the values of all options.
-        output: The option of the output, by the name of its parameter.
-
-    Raises:
-        LikenessError: The output is one of the inputs.
-    """
-    out = context.params.get(output)
-    if not isinstance(out, Path) or not out.is_file():
-        return
-    for name, value in context.params.items():
-        for read in value if isinstance(value, list | tuple) else [value]:
-            if name != output and isinstance(read, Path) and read.is_file() and read.samefile(out):
-                raise LikenessError(
-                    f"{out} is one of the inputs, and the output would replace it; name another "
-                    "file for the output"
-                )
 
 
 @contextmanager

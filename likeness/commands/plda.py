@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import EMBEDDINGS, EXISTING, refuse_input_as_output
+from likeness.commands.options import EMBEDDINGS, EXISTING, writes
 from toolkit.console import say
 
 app = typer.Typer()
@@ -19,13 +19,15 @@ app = typer.Typer()
     "plda.json"
 )
 def plda(
-    context: typer.Context,
     embeddings: Annotated[
         Path,
         typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS),
     ],
     out: Annotated[
-        Path, typer.Option(help="The .json file to write, for `likeness score --plda`.")
+        Path,
+        typer.Option(
+            help="The .json file to write, for `likeness score --plda`.", callback=writes()
+        ),
     ],
     labels: Annotated[
         Path | None,
@@ -49,7 +51,6 @@ def plda(
     ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
-    refuse_input_as_output(context, "out")
     say(
         fit_files(
             embeddings,

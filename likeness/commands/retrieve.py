@@ -17,7 +17,6 @@ from likeness.commands.options import (
     Resamples,
     Similarity,
     refuse_idle,
-    refuse_input_as_output,
     write_search,
 )
 
@@ -85,7 +84,6 @@ def retrieve(
     from likeness.files import quality_of
     from likeness.searching import retrieve as search
 
-    refuse_input_as_output(context, "json_file")
     refuse_idle(context, ("media",), "--report", report)
     settings = RetrievalSettings(
         similarity=similarity,

@@ -19,7 +19,6 @@ from likeness.commands.options import (
     Similarity,
     is_default,
     refuse_idle,
-    refuse_input_as_output,
 )
 from toolkit.console import say
 
@@ -171,7 +170,6 @@ def score(
     calibrated. A fusion is fitted on one list by `--fuse A.txt B.txt --calibrate --out FUSION.json`
     and applied to another by `--fuse A2.txt B2.txt --calibration FUSION.json --out FUSED.txt`.
     """
-    refuse_input_as_output(context, "out")
     if fuse:
         say(_fuse(context, scores or [], out))
         return

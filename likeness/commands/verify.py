@@ -11,6 +11,7 @@ from eval.errors import LikenessError
 from likeness.commands.options import (
     EXISTING,
     Frontend,
+    JsonFile,
     ModelCalibration,
     ModelDetector,
     OwnThreshold,
@@ -18,11 +19,11 @@ from likeness.commands.options import (
     ThresholdFile,
     Trust,
     refuse_idle,
-    refuse_input_as_output,
     rule_of,
+    writes,
 )
 from likeness.included import introduction, model_for
-from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
+from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -64,7 +65,8 @@ def verify(
         Path | None,
         typer.Option(
             help="With --pairs: the file to write, .csv, .tsv, .parquet or .json (default: CSV on "
-            "the standard output)."
+            "the standard output).",
+            callback=writes(".csv", ".tsv", ".parquet", ".json"),
         ),
     ] = None,
     root: Annotated[
@@ -84,9 +86,7 @@ def verify(
     calibration: ModelCalibration = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the result into this JSON file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
 
@@ -94,8 +94,6 @@ def verify(
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
-    refuse_input_as_output(context, "json_file")
-    refuse_input_as_output(context, "out")
     refuse_idle(context, ("out", "root", "workers"), "--pairs", pairs)
     refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = [path for path in (first, second) if path is not None]
@@ -105,8 +103,6 @@ def verify(
             f"{'is' if len(files) == 1 else 'are'} given" + (" beside --pairs" if pairs else "")
         )
     refuse_missing_files(files)
-    if json_file is not None:
-        refuse_missing_folder(json_file)
     if len(files) == 2 and files[0].samefile(files[1]):
         warn(f"A and B are the same file ({files[0]})")
     if model is not None:
@@ -114,10 +110,8 @@ def verify(
     rule = rule_of(threshold, far, thresholds)
     listed = None
     if pairs is not None:
-        from likeness.pairs import check_written, read_pairs
+        from likeness.pairs import read_pairs
 
-        if out is not None:
-            check_written(out)
         listed = read_pairs(pairs)
     compared = files if listed is None else [path for pair in listed for path in pair[:2]]
     chosen = model_for(model, compared)
