@@ -28,7 +28,6 @@ from likeness.files import (
     files_in,
     names_of,
     quality_of,
-    settings_of,
     trials_of,
 )
 from likeness.frames import data_frame
@@ -335,7 +334,7 @@ def evaluate(
     systems = with_bare(given, score_order)
     if reference is not None:
         reference = _name_of(reference, given)
-    settings = settings_of(settings, VerificationSettings)
+    settings = settings or VerificationSettings()
     bare = {name: of for name, of in systems.items() if isinstance(of, Scores)}
     about = (trials, subjects, groups, quality, embeddings)
     if bare and any(each is not None for each in about):

@@ -184,17 +184,6 @@ class Model:
         from likeness.inputs import items_of
         from toolkit.models.embed import embed_where_readable
 
-        if unknown := [name for name in reading if name not in Reading.__annotations__]:
-            raise LikenessError(
-                f"Model.embed() has no argument {unknown[0]!r}; beside inputs, rate_hz, root, "
-                "columns, batch_size, workers and progress it has "
-                f"{', '.join(Reading.__annotations__)}"
-            )
-        if batch_size < 1 or workers < 0:
-            raise LikenessError(
-                f"batch_size {batch_size}, workers {workers}: a batch of at least 1 and at least 0 "
-                "processes are allowed"
-            )
         loaded = _reading(self.loaded, **reading) if reading else self.loaded
         with (
             items_of(
@@ -405,25 +394,6 @@ def _reading(
     return with_flip(in_pieces, flip)
 
 
-def _refuse_wrong(model: object, detector: object, calibration: object, thresholds: object) -> None:
-    """Refuse what `load` cannot use, before anything slow is imported."""
-    if not isinstance(model, str | PathLike):
-        raise LikenessError(
-            f"a model of type {type(model).__name__} cannot be loaded; give a path, or a text such "
-            "as speechbrain:SOURCE"
-        )
-    for option, value in (("detector", detector), ("calibration", calibration)):
-        if value is True:
-            raise LikenessError(f"{option}=True names no {option}; give its file, or leave it out")
-    refuse_missing_model(str(model))
-    if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
-        raise LikenessError(f"{calibration}: there is no such calibration file; correct it")
-    if isinstance(thresholds, str | PathLike) and not Path(thresholds).is_file():
-        raise LikenessError(f"{thresholds}: there is no such file of thresholds; correct it")
-    if isinstance(detector, str | PathLike) and not Path(detector).is_file():
-        raise LikenessError(f"{detector}: there is no such detector file; correct the path")
-
-
 def load(
     model: str | Path,
     *,
@@ -467,7 +437,10 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
-    _refuse_wrong(model, detector, calibration, thresholds)
+    refuse_missing_model(str(model))
+    for file in (detector, calibration, thresholds):
+        if isinstance(file, str | PathLike) and not Path(file).is_file():
+            raise LikenessError(f"{file}: there is no such file; correct the path")
 
     from likeness.models import load as loading
     from likeness.models.trust import entries_of

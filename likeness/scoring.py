@@ -17,7 +17,7 @@ from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
 from eval.similarity import lacking
 from eval.types import Embeddings, Ints, Trials, name_first
-from likeness.files import File, Models, embeddings_of, models_of, settings_of, trials_of
+from likeness.files import File, Models, embeddings_of, models_of, trials_of
 
 Missing = Literal["refuse", "skip"]
 
@@ -63,7 +63,7 @@ def score(
         (28, 'cosine')
     """
     listed, sides, left_out = _read(trials, embeddings, probe, models, strip_extension, missing)
-    scored = score_values(listed, scoring=settings_of(scoring, Scoring, name="scoring"), **sides)
+    scored = score_values(listed, scoring=scoring or Scoring(), **sides)
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     return named(scored, name + left_out) if name or left_out else scored
 
@@ -224,7 +224,7 @@ def calibrate(
     listed, sides, _ = _read(trials, embeddings, probe, models, strip_extension, missing)
     return calibrate_values(
         listed,
-        scoring=settings_of(scoring, Scoring, name="scoring"),
+        scoring=scoring or Scoring(),
         quality=(quality,) if isinstance(quality, str) else quality,
         p_target=p_target,
         **sides,

@@ -26,7 +26,6 @@ from likeness.files import (
     embeddings_of,
     files_in,
     names_of,
-    settings_of,
 )
 from likeness.frames import data_frame
 from likeness.row_files import DELIMITERS, check_written, table_text
@@ -166,7 +165,7 @@ def identify(
     measured = identify_values(
         galleries,
         queries,
-        settings_of(settings, IdentificationSettings),
+        settings or IdentificationSettings(),
         gallery_subjects=of_gallery,
         probe_subjects=of_probes,
     )
@@ -220,7 +219,7 @@ def retrieve(
     measured = retrieve_values(
         queries,
         of_queries,
-        settings_of(settings, RetrievalSettings),
+        settings or RetrievalSettings(),
         gallery=searched,
         gallery_labels=of_gallery,
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,

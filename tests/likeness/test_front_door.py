@@ -341,16 +341,14 @@ def test_a_missing_model_is_refused() -> None:
         likeness.load("runs/nothing")
     with pytest.raises(ValueError, match="''"):
         likeness.load("")
-    with pytest.raises(ValueError, match="detector"):
+    with pytest.raises(ValueError, match=r"nothing\.onnx"):
         likeness.load("insightface:none", detector="nothing.onnx")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "word"),
     [
-        ({"calibration": "nothing.json"}, ValueError, "calibration"),
-        ({"calibration": True}, ValueError, "calibration"),
-        ({"detector": True}, ValueError, "detector"),
+        ({"calibration": "nothing.json"}, ValueError, "nothing.json"),
         ({"device": "gpu"}, ValueError, "'gpu'"),
         ({"frontend": "kaldi"}, ValueError, "kaldi"),
     ],
@@ -360,12 +358,6 @@ def test_what_a_model_cannot_be_loaded_with(
 ) -> None:
     with pytest.raises(error, match=word):
         likeness.load(run, **options)
-
-
-@pytest.mark.parametrize("value", [None, 3])
-def test_a_model_is_loaded_by_its_name(value: object) -> None:
-    with pytest.raises(ValueError, match=type(value).__name__):
-        likeness.load(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -518,11 +510,7 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
         (["a.txt"], FileNotFoundError, "a.txt"),
         ("a.txt", FileNotFoundError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
-        ([0.1, 0.2], ValueError, "float"),
-        (np.ones(3), ValueError, "ndarray"),
-        (b"a.txt", ValueError, "bytes"),
-        ({"a.txt": 1}, ValueError, "int"),
-        (3, ValueError, "int"),
+        ([np.ones(3)], ValueError, "ndarray"),
         ({"a": np.ones(3)}, ValueError, "ndarray"),
         (likeness.Scores(np.ones(1), np.ones(1, bool)), ValueError, "target"),
         (likeness.Scores(np.ones(1), np.zeros(1, bool)), ValueError, "nontarget"),
@@ -597,14 +585,8 @@ def test_a_calibration_of_values_is_that_of_the_command(
 def test_what_cannot_be_scored(world: Path, measure: str) -> None:
     trials, embeddings = world / "trials.txt", world / "voices.npz"
     function = getattr(likeness, measure)
-    for arguments, error, word in (
-        (("nowhere.txt", embeddings), ValueError, "nowhere"),
-        ((trials, "nowhere.npz"), ValueError, "nowhere"),
-        (([("a", "b")], embeddings), ValueError, "Trials"),
-        ((trials, np.ones((2, 3))), ValueError, "ndarray"),
-        ((trials, embeddings, "dot"), ValueError, "Scoring"),
-    ):
-        with pytest.raises(error, match=word):
+    for arguments in (("nowhere.txt", embeddings), (trials, "nowhere.npz")):
+        with pytest.raises(ValueError, match="nowhere"):
             function(*arguments)
 
 
@@ -691,8 +673,7 @@ def test_embed_reads_as_the_command_does(
         ({"crops": -1}, ValueError, "crops: -1"),
         ({"crops": 1.5}, ValueError, "crops: 1.5"),
         ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
-        ({"batch_size": 0}, ValueError, "batch_size 0"),
-        ({"mirror": True}, ValueError, r"embed\(\) .*'mirror'"),
+        ({"mirror": True}, TypeError, "'mirror'"),
     ],
 )
 def test_what_embed_cannot_read(
