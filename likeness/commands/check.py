@@ -5,16 +5,18 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
+    DATA_HELP,
     EMBEDDINGS,
     Columns,
     JsonFile,
     LabelPattern,
+    Modality,
     Root,
     Trust,
     refuse_idle,
@@ -24,7 +26,7 @@ from toolkit.console import say, warn
 
 if TYPE_CHECKING:
     from eval.types import Embeddings
-    from likeness.checking.files import Modality
+    from likeness.checking.files import Modality as Known
     from toolkit.data.items import Items
 
 app = typer.Typer()
@@ -41,20 +43,8 @@ _UNREAD = (
 )
 def check(
     context: typer.Context,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet "
-            "file, a Kaldi folder, or an .rttm file."
-        ),
-    ],
-    modality: Annotated[
-        Literal["speaker", "face", "image"] | None,
-        typer.Option(
-            help="What the items are (default: speaker where most files are recordings, else "
-            "image)."
-        ),
-    ] = None,
+    data: Annotated[Path, typer.Argument(help=DATA_HELP)],
+    modality: Modality = None,
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
@@ -173,7 +163,7 @@ def check(
 
 def _listed(
     data: Path,
-    modality: Modality,
+    modality: Known,
     columns: str,
     label: str,
     root: Path | None,
@@ -193,7 +183,7 @@ def _listed(
     )
 
 
-def _warn_of_unread(folder: Path, modality: Modality) -> None:
+def _warn_of_unread(folder: Path, modality: Known) -> None:
     """Warn of recordings and images that are not read: of other formats, or of the other kind."""
     from modalities.folders import suffixes_of
     from toolkit.data.tree import anywhere
@@ -212,7 +202,7 @@ def _warn_of_unread(folder: Path, modality: Modality) -> None:
 
 
 def _vectors(
-    embeddings: Path | None, model: str | None, trust: list[str], items: Items, modality: Modality
+    embeddings: Path | None, model: str | None, trust: list[str], items: Items, modality: Known
 ) -> Embeddings | None:
     """The embeddings of the items, read or made."""
     if embeddings is not None and model is not None:

@@ -15,7 +15,10 @@ from likeness.commands.options import (
     BadItems,
     Columns,
     Frontend,
+    ModelDetector,
+    ModelName,
     Trust,
+    Workers,
     writes,
 )
 from likeness.missing import refuse_missing_model
@@ -38,13 +41,7 @@ def embed(
             callback=writes(),
         ),
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, own.py[:NAME] or an .onnx file."
-        ),
-    ] = None,
+    model: ModelName = None,
     items: Annotated[
         Path | None,
         typer.Option(
@@ -77,17 +74,8 @@ def embed(
             "keeps both, which every IJB preset can use."
         ),
     ] = "none",
-    detector: Annotated[
-        Path | None,
-        typer.Option(
-            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. The items are then "
-            "photographs, not aligned crops, and the largest face near the centre of each is "
-            "aligned. By default the detector of insightface:FOLDER is taken; for aligned crops "
-            "name the recognition file, insightface:FOLDER/FILE.onnx.",
-            **EXISTING,
-        ),
-    ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    detector: ModelDetector = None,
+    workers: Workers = 0,
     frontend: Frontend = "wespeaker",
     crops: Annotated[
         int,

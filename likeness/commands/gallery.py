@@ -17,10 +17,13 @@ from likeness.commands.options import (
     Frontend,
     LabelPattern,
     ModelDetector,
+    ModelName,
     OwnThreshold,
+    Root,
     StoredThreshold,
     ThresholdFile,
     Trust,
+    Workers,
     refuse_idle,
     rule_of,
     writes,
@@ -60,10 +63,6 @@ Gallery = Annotated[
     ),
 ]
 ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
-Root = Annotated[
-    Path | None,
-    typer.Option(help="The folder that relative paths of a list or table start from."),
-]
 
 
 @app.command(
@@ -94,7 +93,7 @@ def enrol(
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    workers: Workers = 0,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
@@ -240,13 +239,7 @@ def cluster(
             callback=writes(".csv", ".tsv"),
         ),
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model, as for `likeness verify`; not needed where DATA is a file of "
-            "embeddings."
-        ),
-    ] = None,
+    model: ModelName = None,
     far: StoredThreshold = None,
     threshold: OwnThreshold = None,
     thresholds: ThresholdFile = None,
@@ -275,7 +268,7 @@ def cluster(
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    workers: Workers = 0,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,

@@ -20,6 +20,7 @@ from likeness.commands.options import (
     MediaFiles,
     ReportFolder,
     Resamples,
+    Similarity,
     SubjectLines,
     refuse_beside_ijb,
     refuse_idle,
@@ -85,13 +86,7 @@ def identify(
         list[int] | None,
         typer.Option(help="The K of rank-K. It may be given several times (default: 1, 5 and 10)."),
     ] = None,
-    similarity: Annotated[
-        str | None,
-        typer.Option(
-            help="How two embeddings are compared, a name of docs/reference/protocols.md "
-            "(default: what the probes name, else cosine)."
-        ),
-    ] = None,
+    similarity: Similarity = None,
     protocol: Annotated[
         Literal["open", "closed"],
         typer.Option(

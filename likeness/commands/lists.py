@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import Columns, LabelPattern, Root
+from likeness.commands.options import DATA_HELP, Columns, LabelPattern, Modality, Root
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -21,21 +21,9 @@ _SUBJECTS = {"speaker": "speaker", "face": "subject", "image": "class"}
     "likeness lists voices.csv lists --same-sex --cross-session --num-trials 100000"
 )
 def lists(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet "
-            "file, a Kaldi folder, or an .rttm file."
-        ),
-    ],
+    data: Annotated[Path, typer.Argument(help=DATA_HELP)],
     out: Annotated[Path, typer.Argument(help="The folder to write the lists into.")],
-    modality: Annotated[
-        Literal["speaker", "face", "image"] | None,
-        typer.Option(
-            help="What the items are, which says which files of a folder count (default: "
-            "recordings or images, whichever most files are)."
-        ),
-    ] = None,
+    modality: Modality = None,
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,

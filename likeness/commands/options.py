@@ -33,7 +33,48 @@ def writes(*endings: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
-# Options that are the same in several commands.
+# Options and arguments that are the same in several commands.
+DATA_HELP = (
+    "A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a Kaldi "
+    "folder, or an .rttm file."
+)
+Modality = Annotated[
+    Literal["speaker", "face", "image"] | None,
+    typer.Option(
+        help="What the items are (default: speaker where most files are recordings, else image)."
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="The model: likeness:voice, the folder of a run, a .safetensors checkpoint, an .onnx "
+        "file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, own.py[:NAME], or "
+        "insightface:PATH, the folder of a pack such as buffalo_l or a recognition .onnx file. "
+        "InsightFace's own weights are for non-commercial research only.",
+    ),
+]
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py; :VARIANT after "
+        "it names one of its variants."
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FIELD=VALUE", help="Changes of the recipe's fields, such as optim.lr=0.05."
+    ),
+]
+TrainingData = Annotated[
+    Path,
+    typer.Option(
+        help="The folder of the data set. Recipes that are called `folders` also take a list, "
+        "a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file."
+    ),
+]
+Workers = Annotated[int, typer.Option(min=0, help="How many processes read files.")]
 Frontend = Annotated[
     filterbanks.Frontend,
     typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
@@ -89,7 +130,8 @@ ModelDetector = Annotated[
     typer.Option(
         help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
         "taken, of which the largest face near the centre is aligned. By default the detector of "
-        "insightface:FOLDER is taken; without one, aligned crops are taken.",
+        "insightface:FOLDER is taken; without one, aligned crops are taken, as by "
+        "insightface:FOLDER/FILE.onnx.",
         **EXISTING,
     ),
 ]
@@ -188,6 +230,22 @@ SWITCH = (
     "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
     "tar_rule=strict. It may be given several times."
 )
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """The height and the width that are written as HEIGHTxWIDTH.
+
+    Raises:
+        LikenessError: It is written otherwise.
+
+    Example:
+        >>> size_of("112x96")
+        (112, 96)
+    """
+    height, _, width = text.lower().partition("x")
+    if not all(side.isdecimal() and 0 < int(side) < 100_000 for side in (height, width)):
+        raise LikenessError(f"size {text!r}: give height and width in pixels, such as 112x96")
+    return int(height), int(width)
 
 
 def is_default(context: typer.Context, name: str) -> bool:

@@ -13,6 +13,7 @@ from likeness.commands.options import (
     EXISTING,
     Frontend,
     ModelCalibration,
+    ModelDetector,
     OwnThreshold,
     StoredThreshold,
     ThresholdFile,
@@ -67,15 +68,7 @@ def serve(
     threshold: OwnThreshold = None,
     thresholds: ThresholdFile = None,
     calibration: ModelCalibration = None,
-    detector: Annotated[
-        Path | None,
-        typer.Option(
-            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file, so that photographs "
-            "may be sent, of each of which the largest face near the centre is aligned (default: "
-            "the detector of insightface:FOLDER).",
-            **EXISTING,
-        ),
-    ] = None,
+    detector: ModelDetector = None,
     examples: Annotated[
         Path | None,
         typer.Option(

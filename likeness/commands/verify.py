@@ -14,10 +14,12 @@ from likeness.commands.options import (
     JsonFile,
     ModelCalibration,
     ModelDetector,
+    ModelName,
     OwnThreshold,
     StoredThreshold,
     ThresholdFile,
     Trust,
+    Workers,
     refuse_idle,
     rule_of,
     writes,
@@ -42,16 +44,7 @@ def verify(
         typer.Argument(metavar="A", help="A recording or image, as the model takes them."),
     ] = None,
     second: Annotated[Path | None, typer.Argument(metavar="B", help="The other one.")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, an .onnx file, own.py[:NAME], or "
-            "insightface:PATH, which is a recognition .onnx file or the folder of a pack such as "
-            "buffalo_l. InsightFace's own weights are for non-commercial research only. (Default "
-            "for recordings: likeness:voice, the small model that comes with Likeness.)"
-        ),
-    ] = None,
+    model: ModelName = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
@@ -76,9 +69,7 @@ def verify(
             "one)."
         ),
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=0, help="With --pairs: how many processes read files.")
-    ] = 0,
+    workers: Workers = 0,
     detector: ModelDetector = None,
     far: StoredThreshold = None,
     threshold: OwnThreshold = None,
@@ -90,6 +81,7 @@ def verify(
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
 
+    Recordings need no --model: likeness:voice comes with Likeness.
     The command prints the score, the norms as a measure of quality, a decision where there is a
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
