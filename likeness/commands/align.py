@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import EXISTING, size_of
+from likeness.commands.options import input_file, size_of
 from toolkit.console import say
 
 app = typer.Typer()
@@ -24,10 +24,7 @@ def align(
     out: Annotated[
         Path, typer.Argument(help="The folder of the crops, which get the places of their images.")
     ],
-    detector: Annotated[
-        Path,
-        typer.Option(help="An SCRFD (with landmarks) or YuNet .onnx file.", **EXISTING),
-    ],
+    detector: Annotated[Path, input_file("An SCRFD (with landmarks) or YuNet .onnx file.")],
     size: Annotated[
         str, typer.Option(metavar="HEIGHTxWIDTH", help="The size of the crops in pixels.")
     ] = "112x112",

@@ -12,13 +12,13 @@ import typer
 from eval.errors import LikenessError
 from likeness.commands.options import (
     DATA_HELP,
-    EMBEDDINGS,
     Columns,
     JsonFile,
     LabelPattern,
     Modality,
     Root,
     Trust,
+    input_file,
     refuse_idle,
     writes,
 )
@@ -65,10 +65,9 @@ def check(
     ] = None,
     embeddings: Annotated[
         Path | None,
-        typer.Option(
-            help="Embeddings of the items by their ids, to find labels that are likely wrong and "
-            "near copies.",
-            **EMBEDDINGS,
+        input_file(
+            "Embeddings of the items by their ids, to find labels that are likely wrong and "
+            "near copies."
         ),
     ] = None,
     model: Annotated[

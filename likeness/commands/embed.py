@@ -10,7 +10,6 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EXISTING,
     PACK,
     BadItems,
     Columns,
@@ -121,7 +120,9 @@ def embed(
     ] = False,
     parts: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PART...]", help="The files to --join.", **EXISTING),
+        typer.Argument(
+            metavar="[PART...]", help="The files to --join.", exists=True, dir_okay=False
+        ),
     ] = None,
     trust: Trust = None,
 ) -> None:

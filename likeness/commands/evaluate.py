@@ -12,8 +12,6 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EMBEDDINGS,
-    EXISTING,
     PACK,
     PRESET,
     SWITCH,
@@ -21,6 +19,7 @@ from likeness.commands.options import (
     MediaFiles,
     QualityMeasured,
     ReportFolder,
+    input_file,
     is_default,
     refuse_beside_ijb,
     refuse_idle,
@@ -68,25 +67,20 @@ def evaluate(
         ),
     ] = None,
     trials: Annotated[
-        Path | None,
-        typer.Option(
-            help="A trial list with the labels, where the score files have none.", **EXISTING
-        ),
+        Path | None, input_file("A trial list with the labels, where the score files have none.")
     ] = None,
     subjects: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `id subject`, over whose subjects the intervals are resampled (default: "
-            "the first folder of the ids, else what target trials link).",
-            **EXISTING,
+        input_file(
+            "Lines `id subject`, over whose subjects the intervals are resampled (default: "
+            "the first folder of the ids, else what target trials link)."
         ),
     ] = None,
     groups: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `id group` or `subject group`, such as age bands: error rates are then "
-            "measured within and across groups as well.",
-            **EXISTING,
+        input_file(
+            "Lines `id group` or `subject group`, such as age bands: error rates are then "
+            "measured within and across groups as well."
         ),
     ] = None,
     p_target: Annotated[
@@ -125,11 +119,10 @@ def evaluate(
     report: ReportFolder = None,
     embeddings: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="The embeddings that were scored, one file for all score files or one for each. "
+        input_file(
+            "The embeddings that were scored, one file for all score files or one for each. "
             "The report then shows quality by norm and a map, and --quality norm takes their "
-            "norms.",
-            **EMBEDDINGS,
+            "norms."
         ),
     ] = None,
     media: MediaFiles = None,

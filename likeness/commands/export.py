@@ -11,7 +11,15 @@ from typing import Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import EXISTING, Frontend, Root, Trust, refuse_idle, size_of, writes
+from likeness.commands.options import (
+    Frontend,
+    Root,
+    Trust,
+    input_file,
+    refuse_idle,
+    size_of,
+    writes,
+)
 from likeness.defaults import MAX_LOSS, NUM_CALIBRATED
 from likeness.missing import refuse_missing_model
 
@@ -64,9 +72,8 @@ def export(
     ] = None,
     trials: Annotated[
         Path | None,
-        typer.Option(
-            help="A trial list with labels, on which the cost of a smaller precision is measured.",
-            **EXISTING,
+        input_file(
+            "A trial list with labels, on which the cost of a smaller precision is measured."
         ),
     ] = None,
     items: Annotated[

@@ -12,7 +12,6 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EXISTING,
     Columns,
     Frontend,
     LabelPattern,
@@ -24,6 +23,7 @@ from likeness.commands.options import (
     ThresholdFile,
     Trust,
     Workers,
+    input_file,
     refuse_idle,
     rule_of,
     writes,
@@ -77,10 +77,9 @@ def enrol(
     ] = None,
     subjects: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `id subject` (default: the label of a list or table, else the first folder "
-            "of each file below DATA).",
-            **EXISTING,
+        input_file(
+            "Lines `id subject` (default: the label of a list or table, else the first folder "
+            "of each file below DATA)."
         ),
     ] = None,
     existing: Annotated[

@@ -12,7 +12,6 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EMBEDDINGS,
     PACK,
     PRESET,
     SWITCH,
@@ -22,6 +21,7 @@ from likeness.commands.options import (
     Resamples,
     Similarity,
     SubjectLines,
+    input_file,
     refuse_beside_ijb,
     refuse_idle,
     write_search,
@@ -48,14 +48,9 @@ _NOT_WITH_IJB = (
 def identify(
     context: typer.Context,
     probes: Annotated[
-        Path,
-        typer.Option(
-            help="The embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS
-        ),
+        Path, input_file("The embeddings to search for, or with --ijb those of all its faces.")
     ],
-    gallery: Annotated[
-        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
-    ] = None,
+    gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
     ijb: Annotated[
         Path | None,
         typer.Option(
@@ -70,10 +65,7 @@ def identify(
     probe_subjects: SubjectLines = None,
     second_gallery: Annotated[
         Path | None,
-        typer.Option(
-            help="A second gallery, such as G2 of IJB. Open-set rates are the mean over both.",
-            **EMBEDDINGS,
-        ),
+        input_file("A second gallery, such as G2 of IJB. Open-set rates are the mean over both."),
     ] = None,
     fpir: Annotated[
         list[float] | None,

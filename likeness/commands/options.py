@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
 
-EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
+
+
+def input_file(help: str) -> Any:
+    """The option of a file to read, which has to exist."""
+    return typer.Option(help=help, exists=True, dir_okay=False)
 
 
 def writes(*endings: str) -> Callable[[Path | None], Path | None]:
@@ -119,20 +123,18 @@ BadItems = Annotated[
 ]
 ModelCalibration = Annotated[
     Path | None,
-    typer.Option(
-        help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if it "
-        "exists).",
-        **EXISTING,
+    input_file(
+        "A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if it "
+        "exists)."
     ),
 ]
 ModelDetector = Annotated[
     Path | None,
-    typer.Option(
-        help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
+    input_file(
+        "For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
         "taken, of which the largest face near the centre is aligned. By default the detector of "
         "insightface:FOLDER is taken; without one, aligned crops are taken, as by "
-        "insightface:FOLDER/FILE.onnx.",
-        **EXISTING,
+        "insightface:FOLDER/FILE.onnx."
     ),
 ]
 OwnThreshold = Annotated[
@@ -150,10 +152,9 @@ StoredThreshold = Annotated[
 ]
 ThresholdFile = Annotated[
     Path | None,
-    typer.Option(
-        help="The file of stored thresholds, for a model that has no place for them, such as "
-        "hub:ID (default: RUN/thresholds.json, or FILE.onnx.thresholds.json).",
-        **EXISTING,
+    input_file(
+        "The file of stored thresholds, for a model that has no place for them, such as "
+        "hub:ID (default: RUN/thresholds.json, or FILE.onnx.thresholds.json)."
     ),
 ]
 Similarity = Annotated[
@@ -165,7 +166,7 @@ Similarity = Annotated[
 ]
 SubjectLines = Annotated[
     Path | None,
-    typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
+    input_file("Lines `id subject` (default: the first folder of the ids)."),
 ]
 Resamples = Annotated[
     int,
@@ -221,7 +222,6 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     return Rule(threshold, rate, file)
 
 
-EMBEDDINGS: dict[str, Any] = {**EXISTING, "metavar": "FILE"}
 PRESET = (
     "With --ijb: whose conventions are used, a name of docs/reference/protocols.md such as "
     "insightface, adaface or opensphere. It may be given several times (default: likeness)."

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import EMBEDDINGS, EXISTING, writes
+from likeness.commands.options import input_file, writes
 from toolkit.console import say
 
 app = typer.Typer()
@@ -20,8 +20,7 @@ app = typer.Typer()
 )
 def plda(
     embeddings: Annotated[
-        Path,
-        typer.Option(help="Embeddings of other subjects than those to be scored.", **EMBEDDINGS),
+        Path, input_file("Embeddings of other subjects than those to be scored.")
     ],
     out: Annotated[
         Path,
@@ -30,8 +29,7 @@ def plda(
         ),
     ],
     labels: Annotated[
-        Path | None,
-        typer.Option(help="Lines `id class` (default: the first folder of the ids).", **EXISTING),
+        Path | None, input_file("Lines `id class` (default: the first folder of the ids).")
     ] = None,
     lda_dim: Annotated[
         int, typer.Option(min=0, help="How many dimensions LDA leaves; 0 leaves LDA out.")

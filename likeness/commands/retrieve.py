@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands.options import (
-    EMBEDDINGS,
-    EXISTING,
     JsonFile,
     MediaFiles,
     QualityMeasured,
     ReportFolder,
     Resamples,
     Similarity,
+    input_file,
     refuse_idle,
     write_search,
 )
@@ -30,24 +29,14 @@ app = typer.Typer()
 def retrieve(
     context: typer.Context,
     embeddings: Annotated[
-        Path,
-        typer.Option(
-            help="The embeddings of the queries. Each searches all others, or --gallery.",
-            **EMBEDDINGS,
-        ),
+        Path, input_file("The embeddings of the queries. Each searches all others, or --gallery.")
     ],
     labels: Annotated[
-        Path | None,
-        typer.Option(help="Lines `id label` (default: the first folder of the ids).", **EXISTING),
+        Path | None, input_file("Lines `id label` (default: the first folder of the ids).")
     ] = None,
-    gallery: Annotated[
-        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
-    ] = None,
+    gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
     gallery_labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Lines `id label` of the gallery (default: those of --labels).", **EXISTING
-        ),
+        Path | None, input_file("Lines `id label` of the gallery (default: those of --labels).")
     ] = None,
     similarity: Similarity = None,
     k: Annotated[

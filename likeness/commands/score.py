@@ -14,9 +14,8 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EMBEDDINGS,
-    EXISTING,
     Similarity,
+    input_file,
     is_default,
     refuse_idle,
 )
@@ -34,18 +33,17 @@ def score(
     scores: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="With --fuse: the score files of several systems on the same trials.", **EXISTING
+            help="With --fuse: the score files of several systems on the same trials.",
+            exists=True,
+            dir_okay=False,
         ),
     ] = None,
     trials: Annotated[
         Path | None,
-        typer.Option(
-            help="The trial list, as text, .npz or .parquet; its columns are detected.", **EXISTING
-        ),
+        input_file("The trial list, as text, .npz or .parquet; its columns are detected."),
     ] = None,
     embeddings: Annotated[
-        Path | None,
-        typer.Option(help="The embeddings of the enrolment side, or of both sides.", **EMBEDDINGS),
+        Path | None, input_file("The embeddings of the enrolment side, or of both sides.")
     ] = None,
     out: Annotated[
         Path,
@@ -63,17 +61,13 @@ def score(
         ),
     ] = False,
     probe_embeddings: Annotated[
-        Path | None,
-        typer.Option(
-            help="The embeddings of the probe side, where they are in another file.", **EMBEDDINGS
-        ),
+        Path | None, input_file("The embeddings of the probe side, where they are in another file.")
     ] = None,
     enrolment: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `model item item ...`: the enrolment ids of the trials are then models, "
-            "which several items enrol.",
-            **EXISTING,
+        input_file(
+            "Lines `model item item ...`: the enrolment ids of the trials are then models, "
+            "which several items enrol."
         ),
     ] = None,
     pooling: Annotated[
@@ -81,15 +75,11 @@ def score(
     ] = "mean",
     similarity: Similarity = None,
     subtract_mean: Annotated[
-        Path | None,
-        typer.Option(help="Embeddings whose mean is subtracted from all others.", **EMBEDDINGS),
+        Path | None, input_file("Embeddings whose mean is subtracted from all others.")
     ] = None,
     plda: Annotated[
         Path | None,
-        typer.Option(
-            help="Score by a PLDA that `likeness plda` has fitted, instead of a similarity.",
-            **EXISTING,
-        ),
+        input_file("Score by a PLDA that `likeness plda` has fitted, instead of a similarity."),
     ] = None,
     scoring_length: Annotated[
         Literal["kaldi", "simple", "none"] | None,
@@ -99,17 +89,13 @@ def score(
         ),
     ] = None,
     cohort: Annotated[
-        Path | None,
-        typer.Option(
-            help="Embeddings of other subjects, by which the scores are normalised.", **EMBEDDINGS
-        ),
+        Path | None, input_file("Embeddings of other subjects, by which the scores are normalised.")
     ] = None,
     cohort_subjects: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `id subject` of the cohort: the mean embeddings of its subjects are then "
-            "the cohort.",
-            **EXISTING,
+        input_file(
+            "Lines `id subject` of the cohort: the mean embeddings of its subjects are then "
+            "the cohort."
         ),
     ] = None,
     norm: Annotated[
@@ -121,10 +107,9 @@ def score(
     ] = 300,
     calibration: Annotated[
         Path | None,
-        typer.Option(
-            help="A calibration made with --calibrate, which turns the scores into log-likelihood "
-            "ratios.",
-            **EXISTING,
+        input_file(
+            "A calibration made with --calibrate, which turns the scores into log-likelihood "
+            "ratios."
         ),
     ] = None,
     calibrate: Annotated[
@@ -142,8 +127,7 @@ def score(
         ),
     ] = None,
     durations: Annotated[
-        Path | None,
-        typer.Option(help="Lines `id seconds`, from which log_duration is taken.", **EXISTING),
+        Path | None, input_file("Lines `id seconds`, from which log_duration is taken.")
     ] = None,
     strip_extension: Annotated[
         bool,

@@ -10,7 +10,6 @@ import typer
 from eval.errors import LikenessError
 from eval.progress import reported_to
 from likeness.commands.options import (
-    EXISTING,
     Frontend,
     ModelCalibration,
     ModelDetector,
@@ -18,6 +17,7 @@ from likeness.commands.options import (
     StoredThreshold,
     ThresholdFile,
     Trust,
+    input_file,
     rule_of,
 )
 from likeness.included import VOICE
@@ -117,10 +117,9 @@ def serve(
         ),
     ] = 0,
     tls_certificate: Annotated[
-        Path | None,
-        typer.Option(help="A certificate in PEM, for HTTPS; --tls-key names its key.", **EXISTING),
+        Path | None, input_file("A certificate in PEM, for HTTPS; --tls-key names its key.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key in PEM.", **EXISTING)] = None,
+    tls_key: Annotated[Path | None, input_file("Its key in PEM.")] = None,
 ) -> None:
     """Serve a web page and a REST interface that compare two voices or photos.
 

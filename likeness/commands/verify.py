@@ -9,7 +9,6 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EXISTING,
     Frontend,
     JsonFile,
     ModelCalibration,
@@ -20,6 +19,7 @@ from likeness.commands.options import (
     ThresholdFile,
     Trust,
     Workers,
+    input_file,
     refuse_idle,
     rule_of,
     writes,
@@ -47,11 +47,10 @@ def verify(
     model: ModelName = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(
-            help="Many pairs instead of A and B: a .csv, .tsv or .parquet file with the columns "
+        input_file(
+            "Many pairs instead of A and B: a .csv, .tsv or .parquet file with the columns "
             "first and second (or path1 and path2) and possibly label, or a list of two paths on "
-            "each line.",
-            **EXISTING,
+            "each line."
         ),
     ] = None,
     out: Annotated[
