@@ -44,16 +44,15 @@ def embed(
     items: Annotated[
         Path | None,
         typer.Option(
-            help="What is embedded: a folder, a list with one path per line or with lines `id path "
-            "[label]`, a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.",
+            help="A folder, a list with lines `path` or `id path [label]`, a .csv, .tsv or "
+            ".parquet file, a Kaldi folder or an .rttm file.",
             exists=True,
         ),
     ] = None,
     ijb: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of IJB-B or IJB-C (with meta and loose_crop), instead of a list. "
-            "Its faces are aligned by its landmarks.",
+            help="The folder of IJB-B or IJB-C, whose faces are aligned by its landmarks.",
             **PACK,
         ),
     ] = None,
@@ -68,10 +67,7 @@ def embed(
     ] = 16,
     flip: Annotated[
         Literal["none", "sum", "mean", "concat"],
-        typer.Option(
-            help="For images: how the embedding is joined with that of the mirror image. concat "
-            "keeps both, which every IJB preset can use."
-        ),
+        typer.Option(help="For images: how the embedding is joined with that of the mirror image."),
     ] = "none",
     detector: ModelDetector = None,
     workers: Workers = 0,
@@ -80,8 +76,7 @@ def embed(
         int,
         typer.Option(
             min=0,
-            help="For speech: embed so many evenly spaced crops and take their mean. 0 takes the "
-            "whole recording.",
+            help="For speech: take the mean of so many evenly spaced crops.",
         ),
     ] = 0,
     crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
@@ -89,8 +84,7 @@ def embed(
         float,
         typer.Option(
             min=0,
-            help="For speech: the longest chunk in seconds, such as 60, for recordings of hours. "
-            "The embedding is the mean of the chunks. 0 takes the recording whole.",
+            help="For recordings of hours: take the mean of chunks of so many seconds, such as 60.",
         ),
     ] = 0.0,
     only_speech: Annotated[
@@ -103,16 +97,15 @@ def embed(
         str | None,
         typer.Option(
             metavar="auto|ADDRESS",
-            help="Embed on all machines of a Ray cluster, which `ray start` made: auto on one of "
-            "its machines, otherwise the address of its head. Paths must be the same on all.",
+            help="Embed on all machines of a Ray cluster: auto on one of its machines, otherwise "
+            "the address of its head. Paths must be the same on all.",
         ),
     ] = None,
     part: Annotated[
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Embed only part I of N of the list, 1/N to N/N, for job arrays. --join joins the "
-            "files.",
+            help="Embed only part I of N of the list, for job arrays. --join joins the files.",
         ),
     ] = None,
     join: Annotated[

@@ -42,28 +42,21 @@ def evaluate(
     scores: Annotated[
         list[Path],
         typer.Argument(
-            help="Score files, as text, .npz or .parquet, or with --ijb embeddings of faces. "
-            "Several are set side by side. The folder of a run stands for the scores of its "
-            "held-out trials, with their subjects, embeddings and media.",
+            help="Score files, which are set side by side, or with --ijb embeddings of faces. The "
+            "folder of a run stands for its held-out trials.",
             exists=True,
-            readable=True,
         ),
     ],
     ijb: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder of IJB-B or IJB-C. Its 1:1 protocol is evaluated from embeddings of "
-            "its faces.",
-            **PACK,
-        ),
+        typer.Option(help="The folder of IJB-B or IJB-C, whose 1:1 protocol is evaluated.", **PACK),
     ] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
     reference: Annotated[
         Path | None,
         typer.Option(
-            help="The score file to which the differences of the others are taken (default: the "
-            "first)."
+            help="The score file that the others are compared with, by default the first."
         ),
     ] = None,
     trials: Annotated[
@@ -72,29 +65,26 @@ def evaluate(
     subjects: Annotated[
         Path | None,
         input_file(
-            "Lines `id subject`, over whose subjects the intervals are resampled (default: "
-            "the first folder of the ids, else what target trials link)."
+            "Lines `id subject`, for the intervals (default: the first folder of the ids, else "
+            "what target trials link)."
         ),
     ] = None,
     groups: Annotated[
         Path | None,
         input_file(
-            "Lines `id group` or `subject group`, such as age bands: error rates are then "
-            "measured within and across groups as well."
+            "Lines `id group` or `subject group`, such as age bands, for error rates within and "
+            "across groups."
         ),
     ] = None,
     p_target: Annotated[
         list[float] | None,
-        typer.Option(
-            help="The prior of a target trial in minDCF. It may be given several times (default: "
-            ".01 and .05)."
-        ),
+        typer.Option(help="A prior of target trials in minDCF (default: .01 and .05)."),
     ] = None,
     far: Annotated[
         list[float] | None,
         typer.Option(
-            help="A false-accept rate of TAR@FAR. It may be given several times (default: .1, .01 "
-            "and .001, with --ijb 1e-6 to .1)."
+            help="A false-accept rate of TAR@FAR (default: .1, .01 and .001, with --ijb 1e-6 to "
+            ".1)."
         ),
     ] = None,
     eer_method: Annotated[
@@ -111,8 +101,7 @@ def evaluate(
         bool,
         typer.Option(
             "--llr",
-            help="The scores are log-likelihood ratios, so that Cllr, minCllr and the actual DCF "
-            "are measured too.",
+            help="The scores are log-likelihood ratios: measure Cllr and the actual DCF, too.",
         ),
     ] = False,
     json_file: JsonFile = None,
@@ -120,9 +109,8 @@ def evaluate(
     embeddings: Annotated[
         list[Path] | None,
         input_file(
-            "The embeddings that were scored, one file for all score files or one for each. "
-            "The report then shows quality by norm and a map, and --quality norm takes their "
-            "norms."
+            "The embeddings that were scored, one file for all score files or one for each, for "
+            "the report and for --quality norm."
         ),
     ] = None,
     media: MediaFiles = None,
@@ -131,39 +119,28 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Keep the thresholds at the EER and at each --far with the model that gave the "
-            "scores: the folder of its run or its .onnx file; for any other model a .json file. "
-            "`likeness verify --far 0.01` then uses them.",
+            help="Keep the thresholds at the EER and at each --far for `likeness verify`: with the "
+            "run or .onnx file that gave the scores, or for any other model in a .json file.",
         ),
     ] = None,
     data_name: Annotated[
-        str | None,
-        typer.Option(
-            help="With --save-to: what the trials are called (default: the name of their list)."
-        ),
+        str | None, typer.Option(help="With --save-to: what the trials are called.")
     ] = None,
     guarantee: Annotated[
         float | None,
         typer.Option(
             metavar="CONFIDENCE",
-            help="With --save-to: keep for each --far a threshold whose FAR is at most that with "
-            "this confidence over subjects, such as 0.95. A FAR of 0.01 then needs 598 subjects.",
+            help="With --save-to: keep each --far with this confidence over subjects, such as "
+            "0.95. A FAR of 0.01 then needs 598 subjects.",
         ),
     ] = None,
     resamples: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="How often the bootstrap resamples for the intervals; 0 gives none, which is the "
-            "default with --ijb.",
-        ),
+        typer.Option(min=0, help="Resamples of the bootstrap; 0, the default with --ijb: none."),
     ] = 1000,
     score_order: Annotated[
         Literal["label-score", "score-label"] | None,
-        typer.Option(
-            help="For score files of two columns, without ids: which comes first (default: what "
-            "the fields or a header say).",
-        ),
+        typer.Option(help="Which of two columns comes first, in score files without ids."),
     ] = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
@@ -197,16 +174,11 @@ def evaluate(
             embeddings = embeddings or [run.embeddings]
         if report is not None:
             media = media or existing(run.items)
-    if report is None and (media or (embeddings and quality != "norm")):
-        raise LikenessError(
-            "embeddings and media are shown in the report; name a folder for it with --report"
-        )
-    if save_to is not None and len(scores) > 1:
-        raise LikenessError(
-            f"--save-to keeps the thresholds of one score file, but {len(scores)} are given; "
-            "evaluate the one that is used alone"
-        )
+    refuse_idle(context, ("media",), "--report", report)
+    refuse_idle(context, ("embeddings",), "--report", report or quality == "norm")
     if save_to is not None:
+        if len(scores) > 1:
+            raise LikenessError("--save-to keeps the thresholds of one score file; give it alone")
         from eval.guarantee import check_confidence
         from eval.scoring.origin import read_origin
         from likeness.thresholds import place_for

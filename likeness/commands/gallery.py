@@ -156,7 +156,6 @@ def search(
         ),
     ] = None,
     columns: Columns = None,
-    label: LabelPattern = "",
     root: Root = None,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
@@ -184,7 +183,7 @@ def search(
             threshold=limit,
             source=source,
             far=rule.far if isinstance(rule.far, float) else None,
-            listing=_listing(root, columns, label),
+            listing=_listing(root, columns),
         )
     if out is None:
         say(found.text().rstrip("\n"))
@@ -265,7 +264,6 @@ def cluster(
         ),
     ] = None,
     columns: Columns = None,
-    label: LabelPattern = "",
     root: Root = None,
     workers: Workers = 0,
     detector: ModelDetector = None,
@@ -299,7 +297,7 @@ def cluster(
             "embeddings (.npz, .ark, .scp, .parquet or .h5)"
         )
     else:
-        loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns, label)
+        loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns)
         embeddings, files, bad = galleries.embed(loaded, data, listing=listing, workers=workers)
         print_bad(bad, "files")
     limit, source = rule.decide(stored, embeddings.meta)
@@ -322,7 +320,7 @@ def cluster(
         say(f"page: {page}")
 
 
-def _listing(root: Path | None, columns: list[str] | None, label: str) -> Listing:
+def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> Listing:
     from likeness.galleries import Listing
 
     return Listing(root, ",".join(columns or ()), label)

@@ -53,11 +53,7 @@ def identify(
     gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
     ijb: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder of IJB-B or IJB-C. Its 1:N protocol is evaluated from embeddings of "
-            "its faces.",
-            **PACK,
-        ),
+        typer.Option(help="The folder of IJB-B or IJB-C, whose 1:N protocol is evaluated.", **PACK),
     ] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
@@ -69,14 +65,11 @@ def identify(
     ] = None,
     fpir: Annotated[
         list[float] | None,
-        typer.Option(
-            help="A false-positive identification rate of TPIR. It may be given several times "
-            "(default: .01 and .1)."
-        ),
+        typer.Option(help="A false-positive identification rate (default: .01 and .1)."),
     ] = None,
     rank: Annotated[
         list[int] | None,
-        typer.Option(help="The K of rank-K. It may be given several times (default: 1, 5 and 10)."),
+        typer.Option(help="A K of rank-K (default: 1, 5 and 10)."),
     ] = None,
     similarity: Similarity = None,
     protocol: Annotated[

@@ -35,28 +35,21 @@ def retrieve(
         Path | None, input_file("Lines `id label` (default: the first folder of the ids).")
     ] = None,
     gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
-    gallery_labels: Annotated[
-        Path | None, input_file("Lines `id label` of the gallery (default: those of --labels).")
-    ] = None,
     similarity: Similarity = None,
     k: Annotated[
         list[int] | None,
-        typer.Option(
-            "--k", help="The K of recall@K. It may be given several times (default: 1, 2, 4 and 8)."
-        ),
+        typer.Option("--k", help="A K of recall@K (default: 1, 2, 4 and 8)."),
     ] = None,
     lone: Annotated[
         Literal["exclude", "zero", "error"],
         typer.Option(
-            help="What becomes of queries without any relevant item: they are left out, count as "
-            "0, or are an error."
+            help="Queries without any relevant item are left out, count as 0, or are an error."
         ),
     ] = "exclude",
     approximate: Annotated[
         Literal["ivf", "hnsw"] | None,
         typer.Option(
-            help="Measure recall@K alone from approximate neighbours of FAISS: inverted lists or "
-            "a graph. The error is measured on 1,000 queries, and printed."
+            help="Measure recall@K alone, from FAISS's inverted lists or graph, and its error."
         ),
     ] = None,
     quality: QualityMeasured = None,
@@ -86,7 +79,6 @@ def retrieve(
         labels,
         settings,
         gallery=gallery,
-        gallery_labels=gallery_labels,
         approximate=approximate,
     )
     write_search(context, evaluation)

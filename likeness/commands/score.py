@@ -48,16 +48,16 @@ def score(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write: lines `enrol probe score [label]`, arrays of them (.npz, "
-            ".parquet), or with --calibrate the calibration, a .json file."
+            help="The score file to write (text, .npz or .parquet), or with --calibrate the "
+            "calibration, a .json file."
         ),
     ] = ...,  # type: ignore[assignment]
     fuse: Annotated[
         bool,
         typer.Option(
             "--fuse",
-            help="Fuse the score files SCORES instead of scoring embeddings: with --calibrate fit "
-            "the weights, and with --calibration apply them.",
+            help="Fuse the score files SCORES: with --calibrate fit the weights, and with "
+            "--calibration apply them.",
         ),
     ] = False,
     probe_embeddings: Annotated[
@@ -83,10 +83,7 @@ def score(
     ] = None,
     scoring_length: Annotated[
         Literal["kaldi", "simple", "none"] | None,
-        typer.Option(
-            help="With --plda: scale vectors to another length at scoring than the file says, see "
-            "`likeness plda`."
-        ),
+        typer.Option(help="With --plda: scale vectors to another length than the file says."),
     ] = None,
     cohort: Annotated[
         Path | None, input_file("Embeddings of other subjects, by which the scores are normalised.")
@@ -122,8 +119,7 @@ def score(
     quality: Annotated[
         list[str] | None,
         typer.Option(
-            help="A quality measure of the calibration: log_norm, log_duration or cohort_mean. It "
-            "may be given several times."
+            help="A quality measure of the calibration: log_norm, log_duration or cohort_mean."
         ),
     ] = None,
     durations: Annotated[
@@ -133,15 +129,13 @@ def score(
         bool,
         typer.Option(
             "--strip-extension",
-            help="Ids of trials and embeddings may differ in the extension of a file, as ann/1.wav "
-            "and ann/1 do.",
+            help="Ids may differ in the extension of a file, as ann/1.wav and ann/1 do.",
         ),
     ] = False,
     missing: Annotated[
         Literal["refuse", "skip"],
         typer.Option(
-            help="What becomes of trials whose ids have no embedding: refuse writes nothing, skip "
-            "leaves them out and counts them."
+            help="Whether trials without an embedding are refused, or left out and counted."
         ),
     ] = "refuse",
 ) -> None:
