@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,12 +68,6 @@ def score(
     return named(scored, name + left_out) if name or left_out else scored
 
 
-class _Sides(TypedDict):
-    embeddings: Embeddings
-    probe: Embeddings | None
-    models: Mapping[str, Sequence[str]] | None
-
-
 def _read(
     trials: File | Trials,
     embeddings: File | Embeddings,
@@ -81,7 +75,7 @@ def _read(
     models: Models | None,
     strip_extension: bool,
     missing: Missing,
-) -> tuple[Trials, _Sides, str]:
+) -> tuple[Trials, dict[str, Any], str]:
     """The trials, what they are scored with, and words for the list's name where trials were left
     out.
     """
@@ -92,7 +86,7 @@ def _read(
     left_out = ""
     if missing == "skip":
         listed, of_models, left_out = _with_embeddings(listed, *sides, of_models)
-    return listed, _Sides(embeddings=sides[0], probe=sides[1], models=of_models), left_out
+    return listed, {"embeddings": sides[0], "probe": sides[1], "models": of_models}, left_out
 
 
 def named(scored: Scored, trials: str) -> Scored:

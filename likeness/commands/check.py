@@ -18,11 +18,12 @@ from likeness.commands.options import (
     Modality,
     Root,
     Trust,
+    each_once,
     input_file,
     refuse_idle,
     writes,
 )
-from toolkit.console import say, warn
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.types import Embeddings
@@ -123,8 +124,7 @@ def check(
     from toolkit.data.kaldi_folder import is_kaldi_folder
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with each_once():
         listing = ",".join(columns or ()), label, root
         kind = modality or modality_of(data, columns=listing[0], label=label, root=root)
         plain = data.is_dir() and not label and not is_kaldi_folder(data)
@@ -141,8 +141,6 @@ def check(
             settings=Settings(decode, near, clean, data if plain else None),
             passed_over=list(dict.fromkeys(passed_over)),
         )
-    for text in dict.fromkeys(str(warning.message) for warning in caught):
-        warn(text)
     say(report.as_text(checked))
     if json_file is not None:
         report.write_json(json_file, checked)
@@ -207,14 +205,11 @@ def _vectors(
     if embeddings is not None and model is not None:
         raise LikenessError("--embeddings and --model do not go together; leave one out")
     if embeddings is not None:
-        from eval.formats.embeddings import read
+        from likeness.files import embeddings_of
 
-        return read(embeddings)
+        return embeddings_of(embeddings)
     if model is None:
         return None
-    from likeness.missing import refuse_missing_model
-
-    refuse_missing_model(model)
     import likeness
 
     loaded = likeness.load(model, trust=trust)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from eval.errors import LikenessError
 from likeness.models import filterbanks
 from likeness.row_files import check_written
-from toolkit.console import Interrupted, say
+from toolkit.console import Interrupted, say, warn
 
 if TYPE_CHECKING:
     from likeness.searching import SearchEvaluation
@@ -287,6 +288,16 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[st
             f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
             "whose protocol is set by --preset and --switch; leave it out"
         )
+
+
+@contextmanager
+def each_once() -> Iterator[None]:
+    """What the block warns of is printed at its end, each sentence once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        warn(text)
 
 
 @contextmanager

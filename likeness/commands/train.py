@@ -82,16 +82,17 @@ def train(
             )
     finally:
         distributed.end()
-    if os.environ.get("RANK", "0") == "0":
-        say(f"{variant}: trained model in {model}")
-        measured = None
-        if chosen.measures_items:
-            measured = _test(chosen, data, out, command=f"{context.obj} --resume")
-        held_out = _keep_held_out(chosen, data, out, measured)
-        if held_out is not None and not chosen.measures_items:
-            _report_trials(chosen, out, held_out, command=f"{context.obj} --resume")
-        if commands := next_commands(chosen, data, out, held_out):
-            say("\n".join(["next:", *(f"  {command}" for command in commands)]))
+    if os.environ.get("RANK", "0") != "0":
+        return
+    say(f"{variant}: trained model in {model}")
+    measured, command = None, f"{context.obj} --resume"
+    if chosen.measures_items:
+        measured = _test(chosen, data, out, command=command)
+    held_out = _keep_held_out(chosen, data, out, measured)
+    if held_out is not None and not chosen.measures_items:
+        _report_trials(chosen, out, held_out, command=command)
+    if commands := next_commands(chosen, data, out, held_out):
+        say("\n".join(["next:", *(f"  {line}" for line in commands)]))
 
 
 def _keep_held_out(
