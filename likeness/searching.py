@@ -11,7 +11,6 @@ from typing import Any, Literal
 from eval.clustering import Counts, Method, fit_of
 from eval.clustering import cluster as cluster_rows
 from eval.errors import LikenessError
-from eval.formats.writing import atomic_path
 from eval.protocols.identification import IdentificationSettings, Identified
 from eval.protocols.identification import identify as identify_values
 from eval.protocols.labels import labels_of
@@ -28,7 +27,7 @@ from likeness.files import (
     names_of,
 )
 from likeness.frames import data_frame
-from likeness.row_files import DELIMITERS, check_written, table_text
+from likeness.row_files import write_rows
 
 Side = tuple[Embeddings, Mapping[str, str] | None]
 """Embeddings, and the label of each id; None for the first folder of the ids."""
@@ -268,12 +267,8 @@ class Clusters:
         Args:
             path: The file; it ends in .csv or .tsv.
         """
-        target = Path(path)
-        check_written(target, DELIMITERS)
-        rows = zip(self.embeddings.ids, self.numbers.tolist(), strict=True)
-        text = table_text(["id", "cluster"], rows, DELIMITERS[target.suffix.lower()])
-        with atomic_path(target) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
+        rows = list(zip(self.embeddings.ids, self.numbers.tolist(), strict=True))
+        write_rows(Path(path), ["id", "cluster"], rows)
 
     def report(
         self,
