@@ -67,12 +67,8 @@ def test_an_export_is_a_model_and_a_table_is_embeddings(
         assert likeness("score", "--trials", "trials", "--embeddings", out, "--out", "scores") == 0
         scores.add(Path("scores").read_bytes())
         assert likeness("retrieve", "--embeddings", out, "--json", "r.json", "--resamples", 0) == 0
-        assert (
-            likeness(
-                "identify", "--gallery", out, "--probes", out, "--json", "i.json", "--resamples", 0
-            )
-            == 0
-        )
+        both = ("--gallery", out, "--probes", out)
+        assert likeness("identify", *both, "--json", "i.json", "--resamples", 0) == 0
         actual.add(
             json.dumps(
                 [
