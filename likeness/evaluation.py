@@ -30,7 +30,6 @@ from likeness.files import (
     quality_of,
     trials_of,
 )
-from likeness.frames import data_frame
 from likeness.systems import System, labelled_systems, measure_alone, systems_of, with_bare
 
 if TYPE_CHECKING:
@@ -194,12 +193,10 @@ class Evaluation:
         return thresholds
 
     def to_frame(self) -> Any:
-        """Give a pandas DataFrame with a row for each metric of each system.
+        """Give a pandas DataFrame with a row for each metric of each system."""
+        import pandas
 
-        Raises:
-            LikenessError: pandas is not installed.
-        """
-        return data_frame(
+        return pandas.DataFrame(
             [
                 {
                     "system": result.system,

@@ -15,7 +15,6 @@ from eval.formats.cells import Block, cell, parquet_blocks, text_blocks
 from eval.formats.trials import read_trials
 from eval.similarity import pairs as similarities
 from eval.types import Embeddings, name_first
-from likeness.frames import data_frame
 from likeness.row_files import DELIMITERS, table_text, write_rows
 from likeness.verification import NO_DECISION, Comparer, Verification, judged
 from toolkit.data.items import Item
@@ -95,12 +94,10 @@ class VerifiedPairs:
         return self.summary()
 
     def to_frame(self) -> Any:
-        """Give a pandas DataFrame with a row for each pair.
+        """Give a pandas DataFrame with a row for each pair."""
+        import pandas
 
-        Raises:
-            LikenessError: pandas is not installed.
-        """
-        return data_frame([row._asdict() for row in self.rows])
+        return pandas.DataFrame([row._asdict() for row in self.rows])
 
     def save(self, path: File) -> None:
         """Write the rows, whole or not at all.

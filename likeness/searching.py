@@ -26,7 +26,6 @@ from likeness.files import (
     files_in,
     names_of,
 )
-from likeness.frames import data_frame
 from likeness.row_files import write_rows
 
 Side = tuple[Embeddings, Mapping[str, str] | None]
@@ -254,12 +253,10 @@ class Clusters:
         return f"<{len(self)} clusters of {len(self.embeddings)} items>"
 
     def to_frame(self) -> Any:
-        """Give a pandas DataFrame with the columns id and cluster.
+        """Give a pandas DataFrame with the columns id and cluster."""
+        import pandas
 
-        Raises:
-            LikenessError: pandas is not installed.
-        """
-        return data_frame({"id": list(self.embeddings.ids), "cluster": self.numbers})
+        return pandas.DataFrame({"id": list(self.embeddings.ids), "cluster": self.numbers})
 
     def save(self, path: File) -> None:
         """Write a table of text with the columns id and cluster, whole or not at all.

@@ -173,19 +173,6 @@ def test_a_data_frame(model: likeness.Model, voices: Path) -> None:
     assert embeddings.to_frame().shape == (2, 2 + model.dim)
 
 
-def test_without_pandas_there_are_no_data_frames(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    settings = likeness.VerificationSettings(num_resamples=0)
-    for value in (
-        likeness.read_embeddings(world / "voices.npz"),
-        likeness.evaluate(world / "scores.txt", settings),
-    ):
-        with pytest.raises(ValueError, match="pip install pandas"):
-            value.to_frame()
-
-
 def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
     class Table:
         """What pandas and polars have in common."""
