@@ -109,12 +109,10 @@ def write_page(folder: Path, paths: Mapping[str, Path]) -> tuple[Path, float]:
 
     begin = time.perf_counter()
     settings = likeness.VerificationSettings(num_resamples=0)
-    page = likeness.evaluate(paths["scores.npz"], settings).report(
-        folder / "report",
-        embeddings=paths["embeddings.npz"],
-        media=paths["media.txt"],
-        command="benchmark",
+    evaluation = likeness.evaluate(
+        paths["scores.npz"], settings, embeddings=paths["embeddings.npz"]
     )
+    page = evaluation.report(folder / "report", media=paths["media.txt"], command="benchmark")
     return page, time.perf_counter() - begin
 
 

@@ -10,10 +10,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from typing import Annotated, cast
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import typer
 
+from eval.errors import LikenessError
 from eval.temporary import remove_abandoned_folders
 from likeness.commands import (
     align,
@@ -90,16 +94,38 @@ def _whole_command() -> typer.core.TyperGroup:
     Without a text of its own, a command's help would be cut to the width of the terminal.
     """
     group = cast(typer.core.TyperGroup, typer.main.get_command(app))
-    _show_first_sentences(group)
+    _complete(group)
     return group
 
 
-def _show_first_sentences(group: typer.core.TyperGroup) -> None:
+def _complete(group: typer.core.TyperGroup) -> None:
     for command in group.commands.values():
         first = " ".join((command.help or "").split("\n\n")[0].split())
         command.short_help = re.sub(r"(?<=[.?]) .*", "", first)
         if isinstance(command, typer.core.TyperGroup):
-            _show_first_sentences(command)
+            _complete(command)
+        else:
+            command.callback = partial(_checked, cast(Callable[..., None], command.callback))
+
+
+def _checked(run: Callable[..., None], **options: Any) -> None:
+    """Run a command, unless an output would replace one of the files that it reads."""
+    for output in ("out", "json_file"):
+        out = options.get(output)
+        if not isinstance(out, Path) or not out.is_file():
+            continue
+        for name, value in options.items():
+            for read in value if isinstance(value, list | tuple) else [value]:
+                if name != output and isinstance(read, Path) and _is_same_file(read, out):
+                    raise LikenessError(
+                        f"{out} is one of the inputs, and the output would replace it; name "
+                        "another file for the output"
+                    )
+    run(**options)
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    return first.is_file() and first.samefile(second)
 
 
 def main(arguments: list[str] | None = None) -> None:

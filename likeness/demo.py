@@ -53,7 +53,6 @@ def run(
     out: Path,
     own_data: str,
     trials: Part | None = None,
-    page: bool = True,
 ) -> Made:
     """Run a demo: make its data, train, embed, score, evaluate, and print the commands by hand.
 
@@ -67,7 +66,6 @@ def run(
         own_data: The end of the last line of advice: a command for the user's own files.
         trials: Lists the trials, for a recipe that is measured item by item. By default those of
             the recipe's measure.
-        page: Whether to write the report. One page may be made of several demos later.
 
     Returns:
         The files for a report.
@@ -101,9 +99,9 @@ def run(
         embeddings.write(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
-    say(report([made], out, page=page))
+    say(report([made], out))
     example = _first_target(items, pairs)
-    say(_by_hand(made, model_folder, out, example, own_data=own_data, page=page))
+    say(_by_hand(made, model_folder, out, example, own_data=own_data))
     return made
 
 
@@ -116,7 +114,7 @@ def _first_target(items: Sequence[Item], pairs: Trials) -> tuple[Path, Path]:
 
 
 def _by_hand(
-    made: Made, model: Path, out: Path, example: tuple[Path, Path], *, own_data: str, page: bool
+    made: Made, model: Path, out: Path, example: tuple[Path, Path], *, own_data: str
 ) -> str:
     """What the demo made, and the commands that do each of its steps.
 
@@ -125,16 +123,15 @@ def _by_hand(
         model: The folder of the trained model.
         out: The folder of the demo.
         example: Two files that `likeness verify` compares.
-        own_data: As for `run`; so is `page`.
-        page: Whether there is a report.
+        own_data: As for `run`.
     """
-    shown = f", the report {out / 'report' / 'index.html'}" if page else ""
     listed, pairs_file = out / "items.txt", out / "trials.txt"
     embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", "mine.npz")
     scores = ("--trials", pairs_file, "--embeddings", "mine.npz", "--out", "mine.txt")
     shows = ("--embeddings", "mine.npz", "--media", made.media, "--report", "mine-report")
     return f"""
-Made: the model {model}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}{shown}
+Made: the model {model}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report \
+{out / "report" / "index.html"}
 Next, the same by hand, on the same files:
   {command(program(), "embed", *embeds)}
   {command(program(), "score", *scores)}
@@ -174,14 +171,13 @@ def made_in(out: Path) -> Made:
     return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
 
 
-def report(demos: Sequence[Made], out: Path, *, page: bool = True) -> str:
+def report(demos: Sequence[Made], out: Path) -> str:
     """One page of the demos side by side, out/report/index.html, and out/results.json; returns the
     table.
 
     Args:
         demos: What they made.
         out: The folder to write into.
-        page: Whether to write the page.
     """
     scores = [file for made in demos for file in made.scores]
     embedded = [file for made in demos for file in made.embeddings]
@@ -200,9 +196,8 @@ def report(demos: Sequence[Made], out: Path, *, page: bool = True) -> str:
     again = command(
         "likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report"
     )
-    evaluation = evaluate(scores)
-    if page:
-        evaluation.report(out / "report", embeddings=embedded, media=media, command=again)
+    evaluation = evaluate(scores, embeddings=embedded)
+    evaluation.report(out / "report", media=media, command=again)
     evaluation.save(out / "results.json")
     return str(evaluation)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from eval import types
 from eval.formats.embeddings import read, write
-from likeness.frames import data_frame
 
 
 class Embeddings(types.Embeddings):
@@ -47,12 +46,10 @@ class Embeddings(types.Embeddings):
         write(Path(path), self)
 
     def to_frame(self) -> Any:
-        """Give a pandas DataFrame of N rows, with `id`, `norm` and the columns 0 to D - 1.
+        """Give a pandas DataFrame of N rows, with `id`, `norm` and the columns 0 to D - 1."""
+        import pandas
 
-        Raises:
-            LikenessError: pandas is not installed.
-        """
-        frame = data_frame(self.matrix)
+        frame = pandas.DataFrame(self.matrix)
         frame.insert(0, "norm", self.norms)
         frame.insert(0, "id", list(self.ids))
         return frame

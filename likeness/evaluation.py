@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
@@ -20,6 +19,7 @@ from eval.scoring.origin import Origin, read_origin
 from eval.scoring.score import Scored
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Scores, Trials
+from eval.uncertainty import sides_with
 from likeness.files import (
     File,
     Names,
@@ -28,10 +28,8 @@ from likeness.files import (
     files_in,
     names_of,
     quality_of,
-    settings_of,
     trials_of,
 )
-from likeness.frames import data_frame
 from likeness.systems import System, labelled_systems, measure_alone, systems_of, with_bare
 
 if TYPE_CHECKING:
@@ -53,6 +51,7 @@ class Evaluation:
         settings: what was measured and by which rule.
         origins: system -> the model and the scoring behind its scores, where they say it.
         files: what was read; what is written names them with their SHA-256.
+        embeddings: system -> what it scored, which a page shows.
 
     Example:
         >>> import likeness
@@ -70,6 +69,7 @@ class Evaluation:
     settings: VerificationSettings
     origins: Mapping[str, Origin | None] = field(default_factory=dict)
     files: Sequence[Path] = ()
+    embeddings: Mapping[str, Embeddings] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.compared.table().rstrip("\n")
@@ -193,12 +193,10 @@ class Evaluation:
         return thresholds
 
     def to_frame(self) -> Any:
-        """Give a pandas DataFrame with a row for each metric of each system.
+        """Give a pandas DataFrame with a row for each metric of each system."""
+        import pandas
 
-        Raises:
-            LikenessError: pandas is not installed.
-        """
-        return data_frame(
+        return pandas.DataFrame(
             [
                 {
                     "system": result.system,
@@ -220,7 +218,6 @@ class Evaluation:
         self,
         folder: File,
         *,
-        embeddings: Embedded | None = None,
         media: File | Media | None = None,
         command: str = "likeness.evaluate(...) in Python",
     ) -> Path:
@@ -228,8 +225,6 @@ class Evaluation:
 
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
-            embeddings: what was scored, or its file, for all systems, for each in their order, or
-                by system. The page then has quality by norm and a map.
             media: folder of the recordings or images that the ids name, a list `id path`, or a
                 table, Kaldi folder or .rttm file, or what `likeness.media.media_of` read of these.
                 The page then shows those of the hardest trials.
@@ -239,22 +234,22 @@ class Evaluation:
             The path of the page.
 
         Raises:
-            LikenessError: items of the trials have no embedding, or the scores have no ids, so
-                that embeddings and media tell nothing of them.
+            LikenessError: the scores have no ids, so that media tell nothing of them. The list of
+                the media cannot be read.
         """
         from eval.reports.media import Media
         from eval.reports.verification import write_page
         from likeness.media import media_of
 
-        if (embeddings or media) and not self.compared.trials:
-            raise LikenessError("Scores have no ids, so embeddings and media tell nothing of them")
-        shown = [*files_in(embeddings), *files_in(None if isinstance(media, Media) else media)]
+        if media and not self.compared.trials:
+            raise LikenessError("Scores have no ids, so media tell nothing of them")
+        shown = files_in(None if isinstance(media, Media) else media)
         return write_page(
             Path(folder),
             self.compared,
             command=command,
             inputs=digests_of([*self.files, *shown]),
-            embeddings=_by_system(embeddings, self._systems),
+            embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
 
@@ -264,6 +259,11 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     if embeddings is None:
         return {}
     if isinstance(embeddings, Mapping):
+        if set(embeddings) != set(systems):
+            raise LikenessError(
+                f"embeddings of {', '.join(map(repr, embeddings))}, but scores of "
+                f"{', '.join(map(repr, systems))}; give the same systems"
+            )
         return {name: embeddings_of(of) for name, of in embeddings.items()}
     if isinstance(embeddings, Embeddings | str | PathLike):
         embeddings = [embeddings]
@@ -285,7 +285,8 @@ def evaluate(
     groups: Names | None = None,
     reference: File | None = None,
     score_order: Order | None = None,
-    quality: Embedded | Mapping[str, float] | None = None,
+    quality: Literal["norm"] | File | Mapping[str, float] | None = None,
+    embeddings: Embedded | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
@@ -305,17 +306,19 @@ def evaluate(
             score file; by default the first.
         score_order: "label-score" or "score-label", of score files without ids whose columns can
             both be labels.
-        quality: how far each item is to be trusted: the embeddings that were scored, for their
-            norms (of all systems, or of each in their order), or a number for each id, as an
-            `id quality` list or a mapping. How well it says which trials are decided wrongly is
-            then measured as well.
+        quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
+            each id, as an `id quality` list or a mapping. How well it says which trials are decided
+            wrongly is then measured as well.
+        embeddings: what was scored, or its file, for all systems, for each in their order, or by
+            system. A report then has quality by norm and a map.
 
     Returns:
         The results; print them to see the table.
 
     Raises:
         LikenessError: a file does not exist. There are no labels, a file is of another kind, the
-            scores are of a type that is not known, or `reference` is none of the systems.
+            scores are of a type that is not known, or `reference` is none of the systems. Items of
+            the trials have no embedding.
 
     Example:
         >>> import likeness
@@ -328,30 +331,36 @@ def evaluate(
     systems = with_bare(given, score_order)
     if reference is not None:
         reference = _name_of(reference, given)
-    settings = settings_of(settings, VerificationSettings)
+    settings = settings or VerificationSettings()
     bare = {name: of for name, of in systems.items() if isinstance(of, Scores)}
-    if bare and any(about is not None for about in (trials, subjects, groups, quality)):
+    about = (trials, subjects, groups, quality, embeddings)
+    if bare and any(each is not None for each in about):
         raise LikenessError(
-            "scores without ids: trials, subjects, groups and quality tell nothing of them; give "
-            "what likeness.score gives, or a score file with ids"
+            "scores without ids: trials, subjects, groups, quality and embeddings tell nothing of "
+            "them; give what likeness.score gives, or a score file with ids"
         )
+    embedded = _by_system(embeddings, list(systems))
     if bare:
         compared = measure_alone(bare, settings)
     else:
         labels = None if trials is None else trials_of(trials)
+        labelled = labelled_systems(systems, labels)
+        for name, of in embedded.items():
+            sides_with(labelled[name][0], frozenset(of.ids))  # refuses what has no embedding
         compared = evaluate_together(
-            labelled_systems(systems, labels),
+            labelled,
             settings,
             reference=reference,
             subject_of=names_of(subjects, "subjects"),
             group_of=names_of(groups, "groups"),
-            quality=None if quality is None else _qualities(quality, list(systems)),
+            quality=None if quality is None else _qualities(quality, list(systems), embedded),
         )
     return Evaluation(
         compared,
         settings,
         {name: _origin(of) for name, of in systems.items()},
-        files_in(given, trials, subjects, groups, quality),
+        files_in(given, *about),
+        embedded,
     )
 
 
@@ -369,19 +378,18 @@ def _name_of(reference: File, systems: Mapping[str, System]) -> str:
 
 
 def _qualities(
-    quality: Embedded | Mapping[str, float], systems: Sequence[str]
+    quality: Literal["norm"] | File | Mapping[str, float],
+    systems: Sequence[str],
+    embedded: Mapping[str, Embeddings],
 ) -> dict[str, Mapping[str, float]]:
     """System -> id -> its quality."""
-    if isinstance(quality, str | PathLike):
-        listed = quality_of(quality)
-        if isinstance(listed, str):
-            raise LikenessError(
-                "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
-            )
+    listed = quality_of(quality)
+    if listed != "norm":
         return dict.fromkeys(systems, listed)
-    if isinstance(quality, Mapping) and all(isinstance(of, Real) for of in quality.values()):
-        return dict.fromkeys(systems, cast("Mapping[str, float]", quality))
-    embedded = _by_system(cast("Embedded", quality), systems)
+    if not embedded:
+        raise LikenessError(
+            "quality norm needs the embeddings that were scored, for their norms (--embeddings)"
+        )
     return {
         name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }

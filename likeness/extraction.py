@@ -65,27 +65,28 @@ def load(model: str, reading: Reading) -> tuple[Loaded, list[Item]]:
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
     loaded = load_to_embed(model, detector=detector, frontend=reading.frontend, trust=reading.trust)
-    loaded = in_parts(
-        loaded,
+    items: list[Item] = []
+    if reading.ijb is not None:
+        loaded, items = ijb_pack(loaded, reading.ijb)
+    return read_as(loaded, reading), items
+
+
+def read_as(model: Loaded, reading: Reading) -> Loaded:
+    """Return the model reading in crops or chunks, or joining embeddings of mirror images.
+
+    The metadata of the embeddings say how.
+
+    Raises:
+        LikenessError: The model cannot read so, or there is no such way of joining.
+    """
+    model = in_parts(
+        model,
         crops=reading.crops,
         crop_seconds=reading.crop_seconds,
         chunk_seconds=reading.chunk_seconds,
         only_speech=reading.only_speech,
     )
-    items: list[Item] = []
-    if reading.ijb is not None:
-        loaded, items = ijb_pack(loaded, reading.ijb)
-    return with_flip(loaded, reading.flip), items
-
-
-def with_flip(model: Loaded, flip: Flip) -> Loaded:
-    """Return the model joining each image's embedding with that of its mirror image.
-
-    The metadata of the embeddings says how ("flip").
-
-    Raises:
-        LikenessError: The model is of speech, or there is no such way of joining.
-    """
+    flip = reading.flip
     if flip not in get_args(Flip):
         raise LikenessError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
     if flip == "none":

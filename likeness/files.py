@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from eval.errors import LikenessError
 from eval.formats import embeddings as stored
@@ -43,14 +43,14 @@ def embeddings_of(embeddings: File | Embeddings) -> Embeddings:
     """The embeddings, read if they are in a file."""
     if isinstance(embeddings, Embeddings):
         return embeddings
-    return stored.read(_path(embeddings, "embeddings", "what Model.embed gives"))
+    return stored.read(_path(embeddings, "embeddings"))
 
 
 def trials_of(trials: File | Trials) -> Trials:
     """The trials, read if they are in a file."""
     if isinstance(trials, Trials):
         return trials
-    return read_trials(_path(trials, "trials", "likeness.Trials"))
+    return read_trials(_path(trials, "trials"))
 
 
 def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
@@ -62,7 +62,7 @@ def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
     """
     if names is None or isinstance(names, Mapping):
         return names
-    return read_mapping(_path(names, what, "a mapping from ids to names"))
+    return read_mapping(_path(names, what))
 
 
 def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:
@@ -75,40 +75,14 @@ def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping
         return quality
     if isinstance(quality, str) and quality == "norm":
         return "norm"
-    return read_qualities(_path(quality, "quality", '"norm" or a mapping from ids to numbers'))
-
-
-Settings = TypeVar("Settings")
-
-
-def settings_of(
-    settings: Settings | None, kind: type[Settings], *, name: str = "settings"
-) -> Settings:
-    """The settings, by default those of their kind.
-
-    Args:
-        settings: The settings, or None.
-        kind: Their type.
-        name: What errors call them.
-
-    Raises:
-        LikenessError: They are of another kind.
-    """
-    if settings is None:
-        return kind()
-    if not isinstance(settings, kind):
-        raise LikenessError(
-            f"{name} of type {type(settings).__name__} cannot be used; give "
-            f"likeness.{kind.__name__}(...)"
-        )
-    return settings
+    return read_qualities(_path(quality, "quality"))
 
 
 def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:
     """The items that enrol each model, read if they are in a file."""
     if models is None or isinstance(models, Mapping):
         return models
-    return read_enrolment(_path(models, "models", "a mapping from models to their items"))
+    return read_enrolment(_path(models, "models"))
 
 
 def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
@@ -135,11 +109,7 @@ def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
     return names
 
 
-def _path(value: File, what: str, values: str) -> Path:
-    if not isinstance(value, str | PathLike):
-        raise LikenessError(
-            f"{what} of type {type(value).__name__} cannot be used; give {values}, or a file"
-        )
+def _path(value: File, what: str) -> Path:
     path = Path(value)
     if not path.exists():
         raise LikenessError(f"{what}: there is no file {str(value)!r}; correct the path")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from eval.errors import LikenessError
-from eval.formats.writing import atomic_path
 from eval.progress import step
 from eval.types import Embeddings, name_first
 from likeness.inputs import items_of
-from likeness.row_files import DELIMITERS, check_written, table_text
+from likeness.row_files import table_text, write_rows
 from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
@@ -25,7 +23,6 @@ from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
 Existing = Literal["refuse", "add", "replace", "skip"]
-WRITTEN = (*DELIMITERS, ".json")
 
 
 @contextmanager
@@ -318,14 +315,12 @@ class Found:
             )
         return "\n".join(lines)
 
-    def text(self, delimiter: str = ",") -> str:
+    def text(self) -> str:
         """The rows as a table of text with a head."""
-        return table_text(FoundRow._fields, self.rows, delimiter)
+        return table_text(FoundRow._fields, self.rows, ",")
 
     def save(self, path: Path) -> None:
         """Write the rows to a .csv, .tsv or .json file, whole or not at all."""
-        check_written(path, WRITTEN, "results")
-        delimiter = DELIMITERS.get(path.suffix.lower())
         document = {
             "schema": "likeness.found/1",
             "similarity": self.similarity,
@@ -334,9 +329,7 @@ class Found:
             "enrolled": self.enrolled,
             "found": [row._asdict() for row in self.rows],
         }
-        text = self.text(delimiter) if delimiter else json.dumps(document, indent=1) + "\n"
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
+        write_rows(path, FoundRow._fields, self.rows, document=document)
 
 
 def search(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,10 +60,9 @@ def join(
     refuse_missing_model(str(model))
     refuse_missing_model(str(head))
     out = Path(out)
-    was_there = os.path.lexists(out)
     if out.is_dir():
         remove_abandoned(out / _JOINED)  # what a join that was killed has left
-    if was_there and not (out.is_dir() and not any(out.iterdir())):
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise LikenessError(f"{out}: it exists already; give a new folder for the joined model")
 
     from likeness.model import load
@@ -89,16 +86,9 @@ def join(
         "joined": {"model": base.digest, "head": digest}
     }
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        checkpoint.save(out / _JOINED, tensors, joined, checkpoint.FORMAT)
-        # What the head names was checked above: it opens nothing that the user does not trust.
-        return load(out, trust=[*trusted, *packages_of(base.parts)])
-    except BaseException:
-        (out / _JOINED).unlink(missing_ok=True)
-        if not was_there:
-            with suppress(OSError):  # somebody else may have put a file into it
-                out.rmdir()
-        raise
+    checkpoint.save(out / _JOINED, tensors, joined, checkpoint.FORMAT)
+    # What the head names was checked above: it opens nothing that the user does not trust.
+    return load(out, trust=[*trusted, *packages_of(base.parts)])
 
 
 def _description(
@@ -161,8 +151,8 @@ def _fitting_head(
         )
     if stated.get("dim") != base.embedder.dim:
         raise LikenessError(
-            f"{path}: the head takes embeddings of {stated.get('dim')} dimensions, and {model} "
-            f"gives {base.embedder.dim}; embed with this model and train a head on the result"
+            f"{path} takes embeddings of {stated.get('dim')} dimensions, and {model} gives "
+            f"{base.embedder.dim}"
         )
     part = description["backbone"]
     assert isinstance(part, dict)

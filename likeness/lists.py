@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,19 +66,11 @@ def items(
     from modalities import folders
 
     if not isinstance(data, str | PathLike):
-        is_table = hasattr(data, "columns") and hasattr(data, "__getitem__")
-        if not is_table and not _are_paths(data):
-            raise LikenessError(
-                f"data of type {type(data).__name__} have no items that could be listed; give a "
-                "folder, a list, a table, or a sequence of paths"
-            )
         with items_of(
             data, modality=modality or "speaker", root=root, columns=columns, label=label
         ) as listed:
             return Items.of(listed)
     path = Path(data)
-    if modality not in (None, *get_args(Modality)):
-        raise LikenessError(f"modality {modality!r}: must be speaker, face or image")
     modality = modality or modality_of(path, columns=columns, label=label, root=root)
     if modality == "face" and path.suffix == ".rec":
         return folders.scan(path, modality)
@@ -89,13 +81,6 @@ def items(
         columns=columns,
         label=label,
         root=root,
-    )
-
-
-def _are_paths(data: Any) -> bool:
-    """Whether the data are a sequence of paths."""
-    return isinstance(data, Sequence) and all(
-        isinstance(one, str | PathLike | Item) for one in data
     )
 
 
@@ -165,14 +150,13 @@ class Draw:
 
 
 @step("drawing trials")
-def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items, Trials]:
+def draw_lists(every: Items, draw: Draw, *, where: str) -> tuple[Items, Trials]:
     """Hold subjects out, and draw trials among them.
 
     Args:
         every: All items, with labels.
         draw: What is drawn.
         where: The data, with which messages begin.
-        of: What a label is, for messages.
 
     Returns:
         The items of the split in their order, and the trials.
@@ -181,8 +165,6 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
         LikenessError: Items have no label, no sex or no session where it is asked for; there are
             too few subjects; or no target trial exists.
     """
-    if draw.num_trials < 2:
-        raise LikenessError(f"{where}: {draw.num_trials} trials; at least 2 are needed")
     label_numbers(every)  # refuses items without one
     chosen = hold_out(
         every,
@@ -195,7 +177,7 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
     single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
     if single:
         warnings.warn(
-            f"{where}: {len(single)} of {len(names)} {plural(of)} have a single file and so no "
+            f"{where}: {len(single)} of {len(names)} subjects have a single file and so no "
             f"target trial ({name_first(single)})",
             stacklevel=2,
         )
@@ -203,7 +185,7 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
     across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
     if same is not None:
         same = [name.casefold() for name in same]
-        _refuse_two_sexes(chosen, same, where, of)
+        _refuse_two_sexes(chosen, same, where)
     try:
         trials = draw_pairs(
             chosen,
@@ -214,24 +196,14 @@ def draw_lists(every: Items, draw: Draw, *, where: str, of: str) -> tuple[Items,
         )
     except ValueError as error:
         raise LikenessError(f"{where}: {error}") from None
-    target = trials.target
-    if target is None or target.all() or not target.any():
-        kind = "target" if target is not None and target.all() else "nontarget"
+    assert trials.target is not None
+    if trials.target.all() or not trials.target.any():
+        kind = "target" if trials.target.all() else "nontarget"
         raise LikenessError(
-            f"{where}: all {len(trials)} trials would be {kind} trials; add {plural(of)} or "
-            "files, or leave out --same-sex and --cross-session"
+            f"{where}: all {len(trials)} trials would be {kind} trials; add subjects or files, or "
+            "leave out --same-sex and --cross-session"
         )
     return chosen, trials
-
-
-def plural(of: str) -> str:
-    """Return the plural of what a label is.
-
-    Example:
-        >>> plural("class"), plural("speaker")
-        ('classes', 'speakers')
-    """
-    return f"{of}es" if of.endswith("s") else f"{of}s"
 
 
 def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
@@ -252,15 +224,15 @@ def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def _refuse_two_sexes(chosen: Items, same: Sequence[str], where: str, of: str) -> None:
+def _refuse_two_sexes(chosen: Items, same: Sequence[str], where: str) -> None:
     seen: dict[str, set[str]] = {}
     for name, sex in zip(chosen.labels, same, strict=True):
         seen.setdefault(str(name), set()).add(sex)
     several = [name for name, sexes in seen.items() if len(sexes) > 1]
     if several:
         raise LikenessError(
-            f"{where}: {len(several)} {plural(of)} have several sexes ({name_first(several)}); "
-            "correct the column, or leave out --same-sex"
+            f"{where}: {len(several)} subjects have several sexes ({name_first(several)}); correct "
+            "the column, or leave out --same-sex"
         )
 
 

@@ -20,7 +20,7 @@ from toolkit.console import shown
 if TYPE_CHECKING:
     from eval.thresholds import Far, Thresholds
     from likeness.pairs import VerifiedPairs
-    from likeness.verification import Verification
+    from likeness.verification import Comparer, Verification
     from toolkit.data.items import Item
     from toolkit.data.reading import Bad
     from toolkit.models.export import Parity
@@ -184,18 +184,11 @@ class Model:
         from likeness.inputs import items_of
         from toolkit.models.embed import embed_where_readable
 
-        if unknown := [name for name in reading if name not in Reading.__annotations__]:
-            raise LikenessError(
-                f"Model.embed() has no argument {unknown[0]!r}; beside inputs, rate_hz, root, "
-                "columns, batch_size, workers and progress it has "
-                f"{', '.join(Reading.__annotations__)}"
-            )
-        if batch_size < 1 or workers < 0:
-            raise LikenessError(
-                f"batch_size {batch_size}, workers {workers}: a batch of at least 1 and at least 0 "
-                "processes are allowed"
-            )
-        loaded = _reading(self.loaded, **reading) if reading else self.loaded
+        loaded = self.loaded
+        if reading:
+            from likeness import extraction
+
+            loaded = extraction.read_as(loaded, extraction.Reading(**reading))
         with (
             items_of(
                 inputs, modality=self.modality, rate_hz=rate_hz, root=root, columns=columns
@@ -248,17 +241,14 @@ class Model:
             (1.0, None)
         """
         from likeness.inputs import items_of
-        from likeness.thresholds import Rule
         from likeness.verification import verify
 
-        rule = Rule(threshold, far, self.thresholds_file)
-        threshold, source = rule.decide(rule.read(self.source), self.meta)
-        calibration = self._fitting(threshold)
+        model, calibration, threshold, source = self._comparer(threshold, far)
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
         ) as items:
             return verify(
-                self.loaded,
+                model,
                 items[0],
                 items[1],
                 threshold=threshold,
@@ -304,32 +294,36 @@ class Model:
             ('a.wav', None)
         """
         from likeness.pairs import Pair, read_pairs, verify_pairs
-        from likeness.thresholds import Rule
-        from likeness.verification import Comparer
 
         if isinstance(pairs, str | PathLike) or hasattr(pairs, "columns"):
             listed = read_pairs(pairs)
         else:
             listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
-        rule = Rule(threshold, far, self.thresholds_file)
-        decision = rule.decide(rule.read(self.source), self.meta)
+        comparer = self._comparer(threshold, far)
         with shown(progress):
             return verify_pairs(
-                Comparer(self.loaded, self._fitting(decision[0]), *decision),
+                comparer,
                 listed,
                 root=None if root is None else Path(root),
                 batch_size=batch_size,
                 workers=workers,
             )
 
-    def _fitting(self, threshold: float | None) -> Calibration | None:
-        """The calibration, unless nobody named it, it does not fit and a threshold decides."""
-        from likeness.verification import unless_misfit
+    def _comparer(self, threshold: float | None, far: Far | None) -> Comparer:
+        """The model with the threshold and the calibration that decide.
 
-        if self.calibration_is_named:
-            return self.calibration
-        warn = partial(warnings.warn, stacklevel=4)
-        return unless_misfit(self.loaded, self.calibration, threshold=threshold, warn=warn)
+        A calibration that nobody named is left out if it does not fit and a threshold decides.
+        """
+        from likeness.thresholds import Rule
+        from likeness.verification import Comparer, unless_misfit
+
+        rule = Rule(threshold, far, self.thresholds_file)
+        threshold, source = rule.decide(rule.read(self.source), self.meta)
+        fitted = self.calibration
+        if not self.calibration_is_named:
+            warn = partial(warnings.warn, stacklevel=4)
+            fitted = unless_misfit(self.loaded, fitted, threshold=threshold, warn=warn)
+        return Comparer(self.loaded, fitted, threshold, source)
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
         """Write front-end and network as one ONNX file that other systems can run.
@@ -382,48 +376,6 @@ def _some(
     return embeddings
 
 
-def _reading(
-    model: Loaded,
-    *,
-    flip: Flip = "none",
-    crops: int = 0,
-    crop_seconds: float = 4.0,
-    chunk_seconds: float = 0.0,
-    only_speech: bool = False,
-) -> Loaded:
-    """The model reading as `Reading` says."""
-    from likeness.extraction import with_flip
-    from likeness.models.load import in_parts
-
-    in_pieces = in_parts(
-        model,
-        crops=crops,
-        crop_seconds=crop_seconds,
-        chunk_seconds=chunk_seconds,
-        only_speech=only_speech,
-    )
-    return with_flip(in_pieces, flip)
-
-
-def _refuse_wrong(model: object, detector: object, calibration: object, thresholds: object) -> None:
-    """Refuse what `load` cannot use, before anything slow is imported."""
-    if not isinstance(model, str | PathLike):
-        raise LikenessError(
-            f"a model of type {type(model).__name__} cannot be loaded; give a path, or a text such "
-            "as speechbrain:SOURCE"
-        )
-    for option, value in (("detector", detector), ("calibration", calibration)):
-        if value is True:
-            raise LikenessError(f"{option}=True names no {option}; give its file, or leave it out")
-    refuse_missing_model(str(model))
-    if isinstance(calibration, str | PathLike) and not Path(calibration).is_file():
-        raise LikenessError(f"{calibration}: there is no such calibration file; correct it")
-    if isinstance(thresholds, str | PathLike) and not Path(thresholds).is_file():
-        raise LikenessError(f"{thresholds}: there is no such file of thresholds; correct it")
-    if isinstance(detector, str | PathLike) and not Path(detector).is_file():
-        raise LikenessError(f"{detector}: there is no such detector file; correct the path")
-
-
 def load(
     model: str | Path,
     *,
@@ -467,7 +419,10 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
-    _refuse_wrong(model, detector, calibration, thresholds)
+    refuse_missing_model(str(model))
+    for file in (detector, calibration, thresholds):
+        if isinstance(file, str | PathLike) and not Path(file).is_file():
+            raise LikenessError(f"{file}: there is no such file; correct the path")
 
     from likeness.models import load as loading
     from likeness.models.trust import entries_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -14,18 +13,14 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.cells import Block, cell, parquet_blocks, text_blocks
 from eval.formats.trials import read_trials
-from eval.formats.writing import atomic_path
 from eval.similarity import pairs as similarities
 from eval.types import Embeddings, name_first
-from likeness import row_files
-from likeness.frames import data_frame
-from likeness.row_files import DELIMITERS, table_text
+from likeness.row_files import DELIMITERS, table_text, write_rows
 from likeness.verification import NO_DECISION, Comparer, Verification, judged
 from toolkit.data.items import Item
 from toolkit.models.embed import embed_where_readable
 
 File = str | PathLike[str]
-WRITTEN = (".csv", ".tsv", ".parquet", ".json")
 # Names of columns in lower case, without blanks, - and _.
 _SIDES = {
     "first": (
@@ -99,12 +94,10 @@ class VerifiedPairs:
         return self.summary()
 
     def to_frame(self) -> Any:
-        """Give a pandas DataFrame with a row for each pair.
+        """Give a pandas DataFrame with a row for each pair."""
+        import pandas
 
-        Raises:
-            LikenessError: pandas is not installed.
-        """
-        return data_frame([row._asdict() for row in self.rows])
+        return pandas.DataFrame([row._asdict() for row in self.rows])
 
     def save(self, path: File) -> None:
         """Write the rows, whole or not at all.
@@ -113,42 +106,22 @@ class VerifiedPairs:
             path: The file. It ends in .csv, .tsv, .parquet or .json.
 
         Raises:
-            LikenessError: It has another ending. It is a .parquet file, and pyarrow is not
-                installed.
+            LikenessError: It has another ending.
         """
-        target = Path(path)
-        check_written(target)
-        with atomic_path(target) as temporary:
-            if target.suffix.lower() == ".parquet":
-                self._write_parquet(temporary)
-            elif target.suffix.lower() == ".json":
-                document = {
-                    "schema": "likeness.pairs/1",
-                    "similarity": self.similarity,
-                    "source": self.source,
-                    "pairs": [row._asdict() for row in self.rows],
-                }
-                text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
-                temporary.write_text(text + "\n", encoding="utf-8")
-            else:
-                text = self.text(DELIMITERS[target.suffix.lower()])
-                temporary.write_text(text, encoding="utf-8", newline="")
+        document = {
+            "schema": "likeness.pairs/1",
+            "similarity": self.similarity,
+            "source": self.source,
+            "pairs": [row._asdict() for row in self.rows],
+        }
+        types = dict.fromkeys(PairRow._fields, "float64")
+        types |= dict.fromkeys(("first", "second", "note"), "string")
+        types |= dict.fromkeys(("label", "same"), "bool")
+        write_rows(Path(path), PairRow._fields, self.rows, document=document, types=types)
 
     def text(self, delimiter: str = ",") -> str:
         """The rows as a table of text with a head; what is not known is left empty."""
         return table_text(PairRow._fields, self.rows, delimiter)
-
-    def _write_parquet(self, path: Path) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet
-
-        kinds = {"first": pa.string(), "second": pa.string(), "note": pa.string()}
-        kinds |= {"label": pa.bool_(), "same": pa.bool_()}
-        columns = {
-            name: pa.array([row[i] for row in self.rows], kinds.get(name, pa.float64()))
-            for i, name in enumerate(PairRow._fields)
-        }
-        pyarrow.parquet.write_table(pa.table(columns), path)
 
     def summary(self) -> str:
         """What was done, and how often the verdicts agree with the labels, in a few lines."""
@@ -176,15 +149,6 @@ class VerifiedPairs:
             names = name_first(f"{row.first} {row.second}" for row in noted)
             lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
         return "\n".join(lines)
-
-
-def check_written(path: Path) -> None:
-    """Refuse a file that could not be written, before the work.
-
-    Raises:
-        LikenessError: It has an ending that is not written, or its folder does not exist.
-    """
-    row_files.check_written(path, WRITTEN, "pairs")
 
 
 def read_pairs(source: Any) -> list[Pair]:

@@ -1,11 +1,13 @@
-"""Rows of results as tables of text."""
+"""Rows of results as files: tables of text, Parquet, JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from eval.errors import LikenessError
 from likeness.missing import refuse_missing_folder
@@ -39,17 +41,58 @@ def _shown(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def check_written(path: Path, endings: Collection[str], what: str) -> None:
+def write_rows(
+    path: Path,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    document: Mapping[str, object] | None = None,
+    types: Mapping[str, str] | None = None,
+) -> None:
+    """Write rows whole or not at all, as the ending of the file says.
+
+    Args:
+        path: The file.
+        columns: The names of the columns.
+        rows: The values of each row; None is not known.
+        document: What a .json file holds; without it there is none.
+        types: Column -> its type in a .parquet file; without them there is none.
+
+    Raises:
+        LikenessError: The file has another ending, or its folder does not exist.
+    """
+    from eval.formats.writing import atomic_path
+
+    check_written(
+        path, [*DELIMITERS, *([".parquet"] if types else []), *([".json"] if document else [])]
+    )
+    suffix = path.suffix.lower()
+    with atomic_path(path) as temporary:
+        if suffix == ".parquet" and types:
+            import pyarrow as pa
+            import pyarrow.parquet
+
+            fields = pa.schema([(name, types[name]) for name in columns])
+            values = [dict(zip(columns, row, strict=True)) for row in rows]
+            pyarrow.parquet.write_table(pa.Table.from_pylist(values, fields), temporary)
+            return
+        if suffix == ".json":
+            text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        else:
+            text = table_text(columns, rows, DELIMITERS[suffix])
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def check_written(path: Path, endings: Collection[str] = ()) -> None:
     """Refuse a file that could not be written, before the work.
 
     Args:
         path: The file.
-        endings: The endings of files that are written, such as ".csv".
-        what: What is written, in the plural.
+        endings: The endings of files that are written, such as ".csv"; without any, all are.
 
     Raises:
         LikenessError: The file has another ending. Its folder does not exist.
     """
-    if path.suffix.lower() not in endings:
-        raise LikenessError(f"{path}: {what} are written to files that end in {', '.join(endings)}")
+    if endings and path.suffix.lower() not in endings:
+        raise LikenessError(f"{path}: name a file that ends in {', '.join(endings)}")
     refuse_missing_folder(path)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
 from eval.similarity import lacking
 from eval.types import Embeddings, Ints, Trials, name_first
-from likeness.files import File, Models, embeddings_of, models_of, settings_of, trials_of
+from likeness.files import File, Models, embeddings_of, models_of, trials_of
 
 Missing = Literal["refuse", "skip"]
 
@@ -63,15 +63,9 @@ def score(
         (28, 'cosine')
     """
     listed, sides, left_out = _read(trials, embeddings, probe, models, strip_extension, missing)
-    scored = score_values(listed, scoring=settings_of(scoring, Scoring, name="scoring"), **sides)
+    scored = score_values(listed, scoring=scoring or Scoring(), **sides)
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     return named(scored, name + left_out) if name or left_out else scored
-
-
-class _Sides(TypedDict):
-    embeddings: Embeddings
-    probe: Embeddings | None
-    models: Mapping[str, Sequence[str]] | None
 
 
 def _read(
@@ -81,7 +75,7 @@ def _read(
     models: Models | None,
     strip_extension: bool,
     missing: Missing,
-) -> tuple[Trials, _Sides, str]:
+) -> tuple[Trials, dict[str, Any], str]:
     """The trials, what they are scored with, and words for the list's name where trials were left
     out.
     """
@@ -92,7 +86,7 @@ def _read(
     left_out = ""
     if missing == "skip":
         listed, of_models, left_out = _with_embeddings(listed, *sides, of_models)
-    return listed, _Sides(embeddings=sides[0], probe=sides[1], models=of_models), left_out
+    return listed, {"embeddings": sides[0], "probe": sides[1], "models": of_models}, left_out
 
 
 def named(scored: Scored, trials: str) -> Scored:
@@ -224,7 +218,7 @@ def calibrate(
     listed, sides, _ = _read(trials, embeddings, probe, models, strip_extension, missing)
     return calibrate_values(
         listed,
-        scoring=settings_of(scoring, Scoring, name="scoring"),
+        scoring=scoring or Scoring(),
         quality=(quality,) if isinstance(quality, str) else quality,
         p_target=p_target,
         **sides,

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from eval.clustering import Counts, Method, fit_of
 from eval.clustering import cluster as cluster_rows
 from eval.errors import LikenessError
-from eval.formats.writing import atomic_path
 from eval.protocols.identification import IdentificationSettings, Identified
 from eval.protocols.identification import identify as identify_values
 from eval.protocols.labels import labels_of
@@ -26,10 +25,8 @@ from likeness.files import (
     embeddings_of,
     files_in,
     names_of,
-    settings_of,
 )
-from likeness.frames import data_frame
-from likeness.row_files import DELIMITERS, check_written, table_text
+from likeness.row_files import write_rows
 
 Side = tuple[Embeddings, Mapping[str, str] | None]
 """Embeddings, and the label of each id; None for the first folder of the ids."""
@@ -166,7 +163,7 @@ def identify(
     measured = identify_values(
         galleries,
         queries,
-        settings_of(settings, IdentificationSettings),
+        settings or IdentificationSettings(),
         gallery_subjects=of_gallery,
         probe_subjects=of_probes,
     )
@@ -220,7 +217,7 @@ def retrieve(
     measured = retrieve_values(
         queries,
         of_queries,
-        settings_of(settings, RetrievalSettings),
+        settings or RetrievalSettings(),
         gallery=searched,
         gallery_labels=of_gallery,
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
@@ -256,12 +253,10 @@ class Clusters:
         return f"<{len(self)} clusters of {len(self.embeddings)} items>"
 
     def to_frame(self) -> Any:
-        """Give a pandas DataFrame with the columns id and cluster.
+        """Give a pandas DataFrame with the columns id and cluster."""
+        import pandas
 
-        Raises:
-            LikenessError: pandas is not installed.
-        """
-        return data_frame({"id": list(self.embeddings.ids), "cluster": self.numbers})
+        return pandas.DataFrame({"id": list(self.embeddings.ids), "cluster": self.numbers})
 
     def save(self, path: File) -> None:
         """Write a table of text with the columns id and cluster, whole or not at all.
@@ -269,12 +264,8 @@ class Clusters:
         Args:
             path: The file; it ends in .csv or .tsv.
         """
-        target = Path(path)
-        check_written(target, DELIMITERS, "clusters")
-        rows = zip(self.embeddings.ids, self.numbers.tolist(), strict=True)
-        text = table_text(["id", "cluster"], rows, DELIMITERS[target.suffix.lower()])
-        with atomic_path(target) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
+        rows = list(zip(self.embeddings.ids, self.numbers.tolist(), strict=True))
+        write_rows(Path(path), ["id", "cluster"], rows)
 
     def report(
         self,

@@ -46,51 +46,36 @@ def systems_of(scores: Any) -> dict[str, System]:
     """
     if isinstance(scores, Mapping):
         systems = {str(name): system for name, system in scores.items()}
-        if len(systems) < len(scores):
-            raise LikenessError(
-                f"{len(scores)} systems have {len(systems)} names ({name_first(systems)}); give "
-                "each a name of its own"
-            )
     elif isinstance(scores, Scored | Scores):
         systems = {"scores": scores}
     else:
-        listed = [scores] if isinstance(scores, str | PathLike) else _listed(scores)
+        listed = [scores] if isinstance(scores, str | PathLike) else list(scores)
         systems = dict(zip(_names_in(listed), listed, strict=True))
     if not systems:
         raise LikenessError("there are no scores to evaluate; give at least one system")
     for system in systems.values():
         if not isinstance(system, Scored | Scores | str | PathLike):
-            raise _unknown(system)
+            raise LikenessError(
+                f"scores of type {type(system).__name__} cannot be evaluated; give what "
+                "likeness.score gives, a score file, or likeness.Scores(values, target)"
+            )
     return systems
-
-
-def _listed(scores: Any) -> list[Any]:
-    if isinstance(scores, bytes) or not isinstance(scores, Sequence):
-        raise _unknown(scores)
-    return list(scores)
 
 
 def _names_in(listed: Sequence[Any]) -> list[str]:
     """A distinct name for each system of a sequence."""
-    for system in listed:
-        if not isinstance(system, Scored | str | PathLike):
-            raise _unknown(system)
-    files = [Path(system) for system in listed if not isinstance(system, Scored)]
+    files = [Path(system) for system in listed if isinstance(system, str | PathLike)]
     of_files = iter(names_of_files(files, "score"))
-    names = [system.system if isinstance(system, Scored) else next(of_files) for system in listed]
+    names = [
+        next(of_files) if isinstance(system, str | PathLike) else getattr(system, "system", "")
+        for system in listed
+    ]
     if len(set(names)) < len(names):
-        twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
         raise LikenessError(
-            f"several scores are called {twice}; give a mapping from names of your own to scores"
+            "several systems have one name, or none; give a mapping from names of your own to "
+            "scores"
         )
     return names
-
-
-def _unknown(scores: Any) -> LikenessError:
-    return LikenessError(
-        f"scores of type {type(scores).__name__} cannot be evaluated; give what likeness.score "
-        "gives, a score file, a mapping from names to these, or likeness.Scores(values, target)"
-    )
 
 
 def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, System]:

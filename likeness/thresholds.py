@@ -133,24 +133,6 @@ def look_up(
         )
 
 
-def numbered(entries: Sequence[Thresholds], meta: Mapping[str, str], far: Far) -> tuple[float, str]:
-    """The stored threshold at a false-accept rate, and where it comes from.
-
-    Args:
-        entries: What `find` gives.
-        meta: Of the model's embeddings.
-        far: A false-accept rate that was measured, or "eer".
-
-    Raises:
-        LikenessError: There is none; the message says why and how to get one.
-    """
-    chosen, reason = choose(entries, meta)
-    if chosen is None:
-        raise LikenessError(f"far {far}: {reason}")
-    point = chosen.at(far)
-    return point.value, chosen.source(point)
-
-
 @dataclass(frozen=True)
 class Rule:
     """What is to decide: a number of the user's own, or a stored threshold.
@@ -169,19 +151,15 @@ class Rule:
     file: str | PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        number = self.threshold
-        if number is not None and not (isinstance(number, Real) and math.isfinite(number)):
-            raise LikenessError(f"threshold {number!r}: must be a finite number")
-        if self.far is None:
-            return
-        if number is not None:
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise LikenessError(f"threshold {self.threshold!r}: must be a finite number")
+        if self.threshold is not None and self.far is not None:
             raise LikenessError(
-                f"far {self.far} names a stored threshold, and threshold {number} is one; give one "
-                "of them"
+                f"far {self.far} names a stored threshold, and threshold {self.threshold} is one; "
+                "give one of them"
             )
-        if self.far != "eer" and not (
-            isinstance(self.far, Real) and not isinstance(self.far, bool) and 0 < self.far < 1
-        ):
+        is_rate = isinstance(self.far, Real) and 0 < self.far < 1
+        if self.far not in (None, "eer") and not is_rate:
             raise LikenessError(
                 f"far {self.far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
             )
@@ -195,13 +173,13 @@ class Rule:
         """The stored thresholds of a model, where one of them is to decide; else nothing.
 
         Raises:
-            FileNotFoundError, ValueError: As `find`, and as `numbered` where there are none at all.
+            LikenessError: As `find`, and as `decide` where there are none at all.
         """
         if self.far is None:
             return ()
         entries = find(model, self.file)
         if not entries:
-            numbered(entries, {}, self.far)
+            self.decide(entries, {})
         return entries
 
     def decide(
@@ -217,11 +195,15 @@ class Rule:
             The number and ""; the stored threshold and its source; or None and "".
 
         Raises:
-            LikenessError: As `numbered`.
+            LikenessError: There is no such threshold; the message says why and how to get one.
         """
         if self.far is None:
             return self.threshold, ""
-        return numbered(entries, meta, self.far)
+        chosen, reason = choose(entries, meta)
+        if chosen is None:
+            raise LikenessError(f"far {self.far}: {reason}")
+        point = chosen.at(self.far)
+        return point.value, chosen.source(point)
 
 
 def keep(
@@ -379,12 +361,7 @@ def place_for(
         )
     to = str(to)
     path = Path(to)
-    if is_within(to):
-        raise LikenessError(
-            f"{to} belongs to Likeness and stays as it is; name a file, such as thresholds.json, "
-            "and give it to verify, gallery and serve as --thresholds"
-        )
-    if path.suffix.lower() == ".json":
+    if path.suffix.lower() == ".json" and not is_within(to):
         if path.exists() and (other := {e.origin.model for e in load(path)} - {origin.model}):
             raise LikenessError(
                 f"{path} holds thresholds of another model ({min(other)[:16]}) than that of the "
@@ -392,13 +369,13 @@ def place_for(
             )
         refuse_missing_folder(path)
         return path, origin
-    place = place_of(to)
-    if place is None or not path.exists():
-        if not _has_kind(to) and not path.exists():
-            raise LikenessError(f"model {to!r} does not exist; correct the path")
+    if not (_has_kind(to) or is_within(to) or path.exists()):
+        raise LikenessError(f"model {to!r} does not exist; correct the path")
+    place = None if is_within(to) else place_of(to)
+    if place is None:
         raise LikenessError(
-            f"{to} has no folder or file that thresholds could be kept in; name a file, such as "
-            "thresholds.json, and give it to verify, gallery and serve as --thresholds"
+            f"{to} has no place of its own for thresholds; name a file, such as thresholds.json, "
+            "and give it to verify, gallery and serve as --thresholds"
         )
     known = _digests(path)
     if origin.model not in known:

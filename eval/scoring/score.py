@@ -9,19 +9,23 @@ take and give values; `likeness score` reads and writes the files.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from eval.calibration import Calibration, fit_calibration
+from eval.calibration import Calibration, fit_calibration, load_calibration
 from eval.errors import LikenessError
+from eval.formats.durations import read_durations
+from eval.formats.embeddings import read as read_embeddings
+from eval.formats.subjects import read_mapping
 from eval.formats.trials import write_scores
 from eval.scoring import normalization
 from eval.scoring.origin import Origin, digest_of, write_origin
-from eval.scoring.plda import Plda, ScoringLength
+from eval.scoring.plda import Plda, ScoringLength, load_plda
 from eval.scoring.sides import (
     QUALITY,
     Models,
@@ -46,14 +50,13 @@ Norm = Literal["as", "s", "z", "t"]
 Pooling = Literal["mean", "norm_weighted"]
 
 
-# What the fields are whose values come from files, and by which function of likeness they are read.
-_READERS: Mapping[str, tuple[type, str]] = {
-    "subtract_mean": (Embeddings, "read_embeddings"),
-    "plda": (Plda, "load_plda"),
-    "cohort": (Embeddings, "read_embeddings"),
-    "cohort_subjects": (Mapping, "read_mapping"),
-    "calibration": (Calibration, "load_calibration"),
-    "durations": (Mapping, "read_durations"),
+_READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that may be files
+    "subtract_mean": read_embeddings,
+    "plda": load_plda,
+    "cohort": read_embeddings,
+    "cohort_subjects": read_mapping,
+    "calibration": load_calibration,
+    "durations": read_durations,
 }
 
 
@@ -61,8 +64,8 @@ _READERS: Mapping[str, tuple[type, str]] = {
 class Scoring:
     """How trials are scored. It is checked on construction, then frozen.
 
-    Every field is an option of `likeness score` of the same name, where a file stands for the value
-    that is read from it.
+    Every field is an option of `likeness score` of the same name. A file, as a path, stands for the
+    embeddings, PLDA, mapping or calibration that is read from it.
 
     Attributes:
         similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
@@ -106,13 +109,10 @@ class Scoring:
     durations: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        for name, (kind, reader) in _READERS.items():
+        for name, read in _READERS.items():
             value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise LikenessError(
-                    f"{name} is of type {type(value).__name__}, but {kind.__name__} is needed; a "
-                    f"file of it is read by {reader}"
-                )
+            if isinstance(value, str | PathLike):
+                object.__setattr__(self, name, read(Path(value)))
         check_choice("norm", self.norm, get_args(Norm))
         check_choice("pooling", self.pooling, get_args(Pooling))
         check_counts("top_n", [self.top_n], least=2)

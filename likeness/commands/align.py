@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from eval.errors import LikenessError
-from likeness.commands.options import EXISTING
+from likeness.commands.options import input_file, size_of
 from toolkit.console import say
 
 app = typer.Typer()
@@ -25,10 +24,7 @@ def align(
     out: Annotated[
         Path, typer.Argument(help="The folder of the crops, which get the places of their images.")
     ],
-    detector: Annotated[
-        Path,
-        typer.Option(help="An SCRFD (with landmarks) or YuNet .onnx file.", **EXISTING),
-    ],
+    detector: Annotated[Path, input_file("An SCRFD (with landmarks) or YuNet .onnx file.")],
     size: Annotated[
         str, typer.Option(metavar="HEIGHTxWIDTH", help="The size of the crops in pixels.")
     ] = "112x112",
@@ -65,19 +61,3 @@ def align(
         else ""
     )
     say(f"{len(made.done)} crops in {out}{several}{failed}")
-
-
-def size_of(text: str) -> tuple[int, int]:
-    """The height and the width that are written as HEIGHTxWIDTH.
-
-    Raises:
-        LikenessError: It is written otherwise.
-
-    Example:
-        >>> size_of("112x96")
-        (112, 96)
-    """
-    height, _, width = text.partition("x")
-    if not all(side.isascii() and side.isdecimal() and len(side) < 6 for side in (height, width)):
-        raise LikenessError(f"size {text!r}: give height and width in pixels, such as 112x96")
-    return int(height), int(width)

@@ -5,27 +5,29 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EMBEDDINGS,
+    DATA_HELP,
     Columns,
+    JsonFile,
     LabelPattern,
+    Modality,
     Root,
     Trust,
+    each_once,
+    input_file,
     refuse_idle,
-    refuse_input_as_output,
+    writes,
 )
-from likeness.missing import refuse_missing_folder
-from likeness.row_files import check_written
-from toolkit.console import say, warn
+from toolkit.console import say
 
 if TYPE_CHECKING:
     from eval.types import Embeddings
-    from likeness.checking.files import Modality
+    from likeness.checking.files import Modality as Known
     from toolkit.data.items import Items
 
 app = typer.Typer()
@@ -42,20 +44,8 @@ _UNREAD = (
 )
 def check(
     context: typer.Context,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet "
-            "file, a Kaldi folder, or an .rttm file."
-        ),
-    ],
-    modality: Annotated[
-        Literal["speaker", "face", "image"] | None,
-        typer.Option(
-            help="What the items are (default: speaker where most files are recordings, else "
-            "image)."
-        ),
-    ] = None,
+    data: Annotated[Path, typer.Argument(help=DATA_HELP)],
+    modality: Modality = None,
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
@@ -76,10 +66,9 @@ def check(
     ] = None,
     embeddings: Annotated[
         Path | None,
-        typer.Option(
-            help="Embeddings of the items by their ids, to find labels that are likely wrong and "
-            "near copies.",
-            **EMBEDDINGS,
+        input_file(
+            "Embeddings of the items by their ids, to find labels that are likely wrong and "
+            "near copies."
         ),
     ] = None,
     model: Annotated[
@@ -99,6 +88,7 @@ def check(
             metavar="ITEMS.csv",
             help="Write the items that can be trained on, for `train --data`. What is left out is "
             "in ITEMS.left-out.csv, with the reasons.",
+            callback=writes(".csv"),
         ),
     ] = None,
     clean: Annotated[
@@ -108,9 +98,7 @@ def check(
             help="Leave items whose label is likely wrong, and near copies, out of --out too.",
         ),
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all findings into this JSON file.")
-    ] = None,
+    json_file: JsonFile = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -136,14 +124,7 @@ def check(
     from toolkit.data.kaldi_folder import is_kaldi_folder
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
-    for option in ("out", "json_file"):
-        refuse_input_as_output(context, option)
-    if out is not None:
-        check_written(out, [".csv"], "lists to train on")
-    if json_file is not None:
-        refuse_missing_folder(json_file)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with each_once():
         listing = ",".join(columns or ()), label, root
         kind = modality or modality_of(data, columns=listing[0], label=label, root=root)
         plain = data.is_dir() and not label and not is_kaldi_folder(data)
@@ -160,8 +141,6 @@ def check(
             settings=Settings(decode, near, clean, data if plain else None),
             passed_over=list(dict.fromkeys(passed_over)),
         )
-    for text in dict.fromkeys(str(warning.message) for warning in caught):
-        warn(text)
     say(report.as_text(checked))
     if json_file is not None:
         report.write_json(json_file, checked)
@@ -181,7 +160,7 @@ def check(
 
 def _listed(
     data: Path,
-    modality: Modality,
+    modality: Known,
     columns: str,
     label: str,
     root: Path | None,
@@ -201,7 +180,7 @@ def _listed(
     )
 
 
-def _warn_of_unread(folder: Path, modality: Modality) -> None:
+def _warn_of_unread(folder: Path, modality: Known) -> None:
     """Warn of recordings and images that are not read: of other formats, or of the other kind."""
     from modalities.folders import suffixes_of
     from toolkit.data.tree import anywhere
@@ -220,20 +199,17 @@ def _warn_of_unread(folder: Path, modality: Modality) -> None:
 
 
 def _vectors(
-    embeddings: Path | None, model: str | None, trust: list[str], items: Items, modality: Modality
+    embeddings: Path | None, model: str | None, trust: list[str], items: Items, modality: Known
 ) -> Embeddings | None:
     """The embeddings of the items, read or made."""
     if embeddings is not None and model is not None:
         raise LikenessError("--embeddings and --model do not go together; leave one out")
     if embeddings is not None:
-        from eval.formats.embeddings import read
+        from likeness.files import embeddings_of
 
-        return read(embeddings)
+        return embeddings_of(embeddings)
     if model is None:
         return None
-    from likeness.missing import refuse_missing_model
-
-    refuse_missing_model(model)
     import likeness
 
     loaded = likeness.load(model, trust=trust)

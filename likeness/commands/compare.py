@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 
 from likeness.commands import recipes
-from likeness.commands.options import Columns, LabelPattern, Root, stoppable
+from likeness.commands.options import (
+    Columns,
+    LabelPattern,
+    Overrides,
+    Recipe,
+    Root,
+    TrainingData,
+    stoppable,
+)
 from toolkit.console import say
 
 app = typer.Typer()
@@ -22,19 +30,8 @@ app = typer.Typer()
 )
 def compare(
     context: typer.Context,
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py."
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FIELD=VALUE",
-            help="Changes of the fields of every variant, such as optim.lr=0.05.",
-        ),
-    ] = None,
+    recipe: Recipe,
+    overrides: Overrides = None,
     variants: Annotated[
         str,
         typer.Option(
@@ -44,9 +41,7 @@ def compare(
     seeds: Annotated[
         int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
     ] = 3,
-    data: Annotated[
-        Path, typer.Option(help="The folder of the data set, or what `likeness train` takes.")
-    ] = Path("data"),
+    data: TrainingData = Path("data"),
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,

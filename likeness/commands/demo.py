@@ -47,7 +47,7 @@ def demo(
         with stoppable(_STOPPED):
             runpy.run_path(str(scripts[only]))["main"](out)
     else:
-        _run_all(scripts, folders, out)
+        _run_all(folders, out)
 
 
 def _refuse_taken(folders: Mapping[str, Path]) -> None:
@@ -60,14 +60,17 @@ def _refuse_taken(folders: Mapping[str, Path]) -> None:
         )
 
 
-def _run_all(scripts: Mapping[str, Path], folders: Mapping[str, Path], out: Path) -> None:
+def _run_all(folders: Mapping[str, Path], out: Path) -> None:
     """Run every demo in its folder, and report on all of them in `out`."""
-    from likeness.all_demos import Job, run_all
-    from toolkit.console import Interrupted
+    from likeness.all_demos import run_all
 
+    demos = {
+        name: ["-m", "likeness", "demo", "--only", name, "--out", str(folder)]
+        for name, folder in folders.items()
+    }
     try:
-        run_all([Job(name, scripts[name], folder) for name, folder in folders.items()])
-    except (KeyboardInterrupt, Interrupted):
+        run_all(demos)
+    except KeyboardInterrupt:
         say(_STOPPED, error=True)
         raise typer.Exit(130) from None
     from likeness.demo import command, made_in, program, report, summary

@@ -10,14 +10,17 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EXISTING,
     PACK,
     BadItems,
     Columns,
     Frontend,
+    ModelDetector,
+    ModelName,
     Trust,
+    Workers,
+    writes,
 )
-from likeness.missing import refuse_missing_folder, refuse_missing_model
+from likeness.missing import refuse_missing_model
 
 app = typer.Typer()
 
@@ -34,28 +37,22 @@ def embed(
         typer.Option(
             help="The file to write: .npz, .ark (with .scp), .parquet or .h5.",
             metavar="FILE",
+            callback=writes(),
         ),
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, insightface:PATH, own.py[:NAME] or an .onnx file."
-        ),
-    ] = None,
+    model: ModelName = None,
     items: Annotated[
         Path | None,
         typer.Option(
-            help="What is embedded: a folder, a list with one path per line or with lines `id path "
-            "[label]`, a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file.",
+            help="A folder, a list with lines `path` or `id path [label]`, a .csv, .tsv or "
+            ".parquet file, a Kaldi folder or an .rttm file.",
             exists=True,
         ),
     ] = None,
     ijb: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of IJB-B or IJB-C (with meta and loose_crop), instead of a list. "
-            "Its faces are aligned by its landmarks.",
+            help="The folder of IJB-B or IJB-C, whose faces are aligned by its landmarks.",
             **PACK,
         ),
     ] = None,
@@ -70,29 +67,16 @@ def embed(
     ] = 16,
     flip: Annotated[
         Literal["none", "sum", "mean", "concat"],
-        typer.Option(
-            help="For images: how the embedding is joined with that of the mirror image. concat "
-            "keeps both, which every IJB preset can use."
-        ),
+        typer.Option(help="For images: how the embedding is joined with that of the mirror image."),
     ] = "none",
-    detector: Annotated[
-        Path | None,
-        typer.Option(
-            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. The items are then "
-            "photographs, not aligned crops, and the largest face near the centre of each is "
-            "aligned. By default the detector of insightface:FOLDER is taken; for aligned crops "
-            "name the recognition file, insightface:FOLDER/FILE.onnx.",
-            **EXISTING,
-        ),
-    ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    detector: ModelDetector = None,
+    workers: Workers = 0,
     frontend: Frontend = "wespeaker",
     crops: Annotated[
         int,
         typer.Option(
             min=0,
-            help="For speech: embed so many evenly spaced crops and take their mean. 0 takes the "
-            "whole recording.",
+            help="For speech: take the mean of so many evenly spaced crops.",
         ),
     ] = 0,
     crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
@@ -100,8 +84,7 @@ def embed(
         float,
         typer.Option(
             min=0,
-            help="For speech: the longest chunk in seconds, such as 60, for recordings of hours. "
-            "The embedding is the mean of the chunks. 0 takes the recording whole.",
+            help="For recordings of hours: take the mean of chunks of so many seconds, such as 60.",
         ),
     ] = 0.0,
     only_speech: Annotated[
@@ -114,16 +97,15 @@ def embed(
         str | None,
         typer.Option(
             metavar="auto|ADDRESS",
-            help="Embed on all machines of a Ray cluster, which `ray start` made: auto on one of "
-            "its machines, otherwise the address of its head. Paths must be the same on all.",
+            help="Embed on all machines of a Ray cluster: auto on one of its machines, otherwise "
+            "the address of its head. Paths must be the same on all.",
         ),
     ] = None,
     part: Annotated[
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Embed only part I of N of the list, 1/N to N/N, for job arrays. --join joins the "
-            "files.",
+            help="Embed only part I of N of the list, for job arrays. --join joins the files.",
         ),
     ] = None,
     join: Annotated[
@@ -131,7 +113,9 @@ def embed(
     ] = False,
     parts: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PART...]", help="The files to --join.", **EXISTING),
+        typer.Argument(
+            metavar="[PART...]", help="The files to --join.", exists=True, dir_okay=False
+        ),
     ] = None,
     trust: Trust = None,
 ) -> None:
@@ -146,7 +130,6 @@ def embed(
 
     skips_bad = bad_items == "skip"
     embeddings.check_suffix(out)
-    refuse_missing_folder(out)
     if join or parts:
         if not (join and parts) or model is not None or items is not None or ijb is not None:
             raise LikenessError("--join takes the files of all parts and --out, and nothing else")

@@ -12,8 +12,6 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EMBEDDINGS,
-    EXISTING,
     PACK,
     PRESET,
     SWITCH,
@@ -21,10 +19,10 @@ from likeness.commands.options import (
     MediaFiles,
     QualityMeasured,
     ReportFolder,
+    input_file,
     is_default,
     refuse_beside_ijb,
     refuse_idle,
-    refuse_input_as_output,
 )
 from likeness.held_out import existing, run_of_scores
 from toolkit.console import say, warn
@@ -44,64 +42,49 @@ def evaluate(
     scores: Annotated[
         list[Path],
         typer.Argument(
-            help="Score files, as text, .npz or .parquet, or with --ijb embeddings of faces. "
-            "Several are set side by side. The folder of a run stands for the scores of its "
-            "held-out trials, with their subjects, embeddings and media.",
+            help="Score files, which are set side by side, or with --ijb embeddings of faces. The "
+            "folder of a run stands for its held-out trials.",
             exists=True,
-            readable=True,
         ),
     ],
     ijb: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder of IJB-B or IJB-C. Its 1:1 protocol is evaluated from embeddings of "
-            "its faces.",
-            **PACK,
-        ),
+        typer.Option(help="The folder of IJB-B or IJB-C, whose 1:1 protocol is evaluated.", **PACK),
     ] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
     reference: Annotated[
         Path | None,
         typer.Option(
-            help="The score file to which the differences of the others are taken (default: the "
-            "first)."
+            help="The score file that the others are compared with, by default the first."
         ),
     ] = None,
     trials: Annotated[
-        Path | None,
-        typer.Option(
-            help="A trial list with the labels, where the score files have none.", **EXISTING
-        ),
+        Path | None, input_file("A trial list with the labels, where the score files have none.")
     ] = None,
     subjects: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `id subject`, over whose subjects the intervals are resampled (default: "
-            "the first folder of the ids, else what target trials link).",
-            **EXISTING,
+        input_file(
+            "Lines `id subject`, for the intervals (default: the first folder of the ids, else "
+            "what target trials link)."
         ),
     ] = None,
     groups: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `id group` or `subject group`, such as age bands: error rates are then "
-            "measured within and across groups as well.",
-            **EXISTING,
+        input_file(
+            "Lines `id group` or `subject group`, such as age bands, for error rates within and "
+            "across groups."
         ),
     ] = None,
     p_target: Annotated[
         list[float] | None,
-        typer.Option(
-            help="The prior of a target trial in minDCF. It may be given several times (default: "
-            ".01 and .05)."
-        ),
+        typer.Option(help="A prior of target trials in minDCF (default: .01 and .05)."),
     ] = None,
     far: Annotated[
         list[float] | None,
         typer.Option(
-            help="A false-accept rate of TAR@FAR. It may be given several times (default: .1, .01 "
-            "and .001, with --ijb 1e-6 to .1)."
+            help="A false-accept rate of TAR@FAR (default: .1, .01 and .001, with --ijb 1e-6 to "
+            ".1)."
         ),
     ] = None,
     eer_method: Annotated[
@@ -118,19 +101,16 @@ def evaluate(
         bool,
         typer.Option(
             "--llr",
-            help="The scores are log-likelihood ratios, so that Cllr, minCllr and the actual DCF "
-            "are measured too.",
+            help="The scores are log-likelihood ratios: measure Cllr and the actual DCF, too.",
         ),
     ] = False,
     json_file: JsonFile = None,
     report: ReportFolder = None,
     embeddings: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="The embeddings that were scored, one file for all score files or one for each. "
-            "The report then shows quality by norm and a map, and --quality norm takes their "
-            "norms.",
-            **EMBEDDINGS,
+        input_file(
+            "The embeddings that were scored, one file for all score files or one for each, for "
+            "the report and for --quality norm."
         ),
     ] = None,
     media: MediaFiles = None,
@@ -139,39 +119,28 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Keep the thresholds at the EER and at each --far with the model that gave the "
-            "scores: the folder of its run or its .onnx file; for any other model a .json file. "
-            "`likeness verify --far 0.01` then uses them.",
+            help="Keep the thresholds at the EER and at each --far for `likeness verify`: with the "
+            "run or .onnx file that gave the scores, or for any other model in a .json file.",
         ),
     ] = None,
     data_name: Annotated[
-        str | None,
-        typer.Option(
-            help="With --save-to: what the trials are called (default: the name of their list)."
-        ),
+        str | None, typer.Option(help="With --save-to: what the trials are called.")
     ] = None,
     guarantee: Annotated[
         float | None,
         typer.Option(
             metavar="CONFIDENCE",
-            help="With --save-to: keep for each --far a threshold whose FAR is at most that with "
-            "this confidence over subjects, such as 0.95. A FAR of 0.01 then needs 598 subjects.",
+            help="With --save-to: keep each --far with this confidence over subjects, such as "
+            "0.95. A FAR of 0.01 then needs 598 subjects.",
         ),
     ] = None,
     resamples: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="How often the bootstrap resamples for the intervals; 0 gives none, which is the "
-            "default with --ijb.",
-        ),
+        typer.Option(min=0, help="Resamples of the bootstrap; 0, the default with --ijb: none."),
     ] = 1000,
     score_order: Annotated[
         Literal["label-score", "score-label"] | None,
-        typer.Option(
-            help="For score files of two columns, without ids: which comes first (default: what "
-            "the fields or a header say).",
-        ),
+        typer.Option(help="Which of two columns comes first, in score files without ids."),
     ] = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
@@ -179,7 +148,6 @@ def evaluate(
     Of several score files on the same trials, the paired differences are measured too.
     """
     run = run_of_scores(scores)
-    refuse_input_as_output(context, "json_file")
     others = tuple(name for name in context.params if name not in _WITH_IJB)
     refuse_beside_ijb(context, ijb, others)
     refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
@@ -206,15 +174,18 @@ def evaluate(
             embeddings = embeddings or [run.embeddings]
         if report is not None:
             media = media or existing(run.items)
-    if report is None and (media or (embeddings and quality != "norm")):
-        raise LikenessError(
-            "embeddings and media are shown in the report; name a folder for it with --report"
-        )
-    if save_to is not None and len(scores) > 1:
-        raise LikenessError(
-            f"--save-to keeps the thresholds of one score file, but {len(scores)} are given; "
-            "evaluate the one that is used alone"
-        )
+    refuse_idle(context, ("media",), "--report", report)
+    refuse_idle(context, ("embeddings",), "--report", report or quality == "norm")
+    if save_to is not None:
+        if len(scores) > 1:
+            raise LikenessError("--save-to keeps the thresholds of one score file; give it alone")
+        from eval.guarantee import check_confidence
+        from eval.scoring.origin import read_origin
+        from likeness.thresholds import place_for
+
+        if guarantee is not None:
+            check_confidence(guarantee)
+        place_for(save_to, read_origin(scores[0]), name=str(scores[0]))
     import likeness
 
     settings = likeness.VerificationSettings(
@@ -235,14 +206,15 @@ def evaluate(
         groups=groups,
         reference=reference,
         score_order=score_order,
-        quality=embeddings if quality == "norm" and embeddings else quality,
+        quality=quality,
+        embeddings=embeddings,
     )
     text = str(evaluation)
+    if report is not None:
+        evaluation.report(report, media=media, command=str(context.obj))
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
         text += f"\n\n{stored}\nkept with {save_to}"
-    if report is not None:
-        evaluation.report(report, embeddings=embeddings, media=media, command=str(context.obj))
     if json_file is not None:
         evaluation.save(json_file)
     say(text)

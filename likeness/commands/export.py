@@ -11,9 +11,17 @@ from typing import Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import EXISTING, Root, Trust, refuse_idle
+from likeness.commands.options import (
+    Frontend,
+    Root,
+    Trust,
+    input_file,
+    refuse_idle,
+    size_of,
+    writes,
+)
 from likeness.defaults import MAX_LOSS, NUM_CALIBRATED
-from likeness.missing import refuse_missing_folder, refuse_missing_model
+from likeness.missing import refuse_missing_model
 
 app = typer.Typer()
 
@@ -31,7 +39,9 @@ def export(
             "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="The file to write, FILE.onnx.")],
+    out: Annotated[
+        Path, typer.Argument(help="The file to write, FILE.onnx.", callback=writes(".onnx"))
+    ],
     size: Annotated[
         str,
         typer.Option(
@@ -62,9 +72,8 @@ def export(
     ] = None,
     trials: Annotated[
         Path | None,
-        typer.Option(
-            help="A trial list with labels, on which the cost of a smaller precision is measured.",
-            **EXISTING,
+        input_file(
+            "A trial list with labels, on which the cost of a smaller precision is measured."
         ),
     ] = None,
     items: Annotated[
@@ -82,10 +91,7 @@ def export(
             "written if it rises more."
         ),
     ] = MAX_LOSS,
-    frontend: Annotated[
-        Literal["wespeaker", "3dspeaker"],
-        typer.Option(help="The filterbanks that a wespeaker: model was trained with."),
-    ] = "wespeaker",
+    frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
     """Write front-end and network as one file.
@@ -109,8 +115,7 @@ def export(
     if trials is not None and items is None:
         raise LikenessError("--trials needs the items that the trials name; give --items LIST")
     refuse_missing_model(model)
-    refuse_missing_folder(out)
-    height_width = _height_width(size)
+    height_width = size_of(size) if size else None
 
     # These are slow to import, so that what is wrong was refused before.
     from likeness.exports import writing
@@ -127,13 +132,3 @@ def export(
             about = writing.on_trials(loaded, trials, items, root, far, max_loss)
         calibration = None if calibrate is None else writing.calibrating(loaded, calibrate, root)
         writing.smaller(loaded, out, height_width, precision, calibration, about)
-
-
-def _height_width(size: str) -> tuple[int, int] | None:
-    """Height and width in pixels of a text such as 112x112; None of an empty text."""
-    if not size:
-        return None
-    height, cross, width = size.lower().partition("x")
-    if not (cross and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
-        raise LikenessError(f"--size {size!r}: write HEIGHTxWIDTH in pixels, e.g. 112x112")
-    return int(height), int(width)

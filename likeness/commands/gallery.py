@@ -6,36 +6,36 @@ The work is done by likeness/galleries.py and likeness/searching.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EXISTING,
     Columns,
     Frontend,
     LabelPattern,
     ModelDetector,
+    ModelName,
     OwnThreshold,
+    Root,
     StoredThreshold,
     ThresholdFile,
     Trust,
+    Workers,
+    input_file,
     refuse_idle,
     rule_of,
+    writes,
 )
-from likeness.missing import print_bad, refuse_missing_model
-from likeness.row_files import DELIMITERS, check_written
+from likeness.missing import print_bad
 from toolkit.console import one_line, say, warn
 from toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from eval.types import Embeddings
     from likeness.galleries import Listing
-    from likeness.thresholds import Rule
-    from likeness.verification import Comparer
+    from likeness.models.filterbanks import Frontend as FrontendName
+    from toolkit.models.loaded import Loaded
 
 app = typer.Typer(
     name="gallery",
@@ -46,8 +46,9 @@ app = typer.Typer(
 _EMBEDDINGS = (".npz", ".ark", ".scp", ".h5")
 
 Data = Annotated[
-    str,
+    Path,
     typer.Argument(
+        exists=True,
         metavar="DATA",
         help="A folder, a file, a list of paths, a .csv, .tsv or .parquet table, a Kaldi folder, "
         "or an .rttm file.",
@@ -62,10 +63,6 @@ Gallery = Annotated[
     ),
 ]
 ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
-Root = Annotated[
-    Path | None,
-    typer.Option(help="The folder that relative paths of a list or table start from."),
-]
 
 
 @app.command(
@@ -80,10 +77,9 @@ def enrol(
     ] = None,
     subjects: Annotated[
         Path | None,
-        typer.Option(
-            help="Lines `id subject` (default: the label of a list or table, else the first folder "
-            "of each file below DATA).",
-            **EXISTING,
+        input_file(
+            "Lines `id subject` (default: the label of a list or table, else the first folder "
+            "of each file below DATA)."
         ),
     ] = None,
     existing: Annotated[
@@ -96,7 +92,7 @@ def enrol(
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    workers: Workers = 0,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
@@ -110,15 +106,13 @@ def enrol(
         raise LikenessError(
             "--subject and --subjects both say who the files are of; give one of them"
         )
-    _refuse_missing(data, model)
     from eval.formats.subjects import read_mapping
     from likeness import galleries
 
     subject_of = read_mapping(subjects) if subjects else None
-    comparer = _loaded(model, detector, frontend, trust)
     done = galleries.enrol(
         gallery,
-        comparer.model,
+        _loaded(model, detector, frontend, trust),
         data,
         listing=_listing(root, columns, label),
         subject=subject,
@@ -157,11 +151,11 @@ def search(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The file to write, .csv, .tsv or .json (default: CSV on the standard output)."
+            help="The file to write, .csv, .tsv or .json (default: CSV on the standard output).",
+            callback=writes(".csv", ".tsv", ".json"),
         ),
     ] = None,
     columns: Columns = None,
-    label: LabelPattern = "",
     root: Root = None,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
@@ -172,24 +166,24 @@ def search(
     Every file gets a row for each of the K best, with the score, and with a verdict where a
     threshold decides.
     """
-    _refuse_missing(data, model)
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
 
-    if out is not None:
-        check_written(out, galleries.WRITTEN, "results")
-    galleries.refuse_absent(gallery)  # before the model is loaded, which takes seconds
-    comparer = _loaded(model, detector, frontend, trust, rule)
-    with galleries.opened(gallery, comparer.model.meta) as store:
+    # These refuse what is not there before the model is loaded, which takes seconds.
+    stored = rule.read(model)
+    galleries.refuse_absent(gallery)
+    loaded = _loaded(model, detector, frontend, trust)
+    limit, source = rule.decide(stored, loaded.meta)
+    with galleries.opened(gallery, loaded.meta) as store:
         found = galleries.search(
             store,
-            comparer.model,
+            loaded,
             data,
             k=k,
-            threshold=comparer.threshold,
-            source=comparer.source,
-            far=None if far in (None, "eer") else float(str(far)),
-            listing=_listing(root, columns, label),
+            threshold=limit,
+            source=source,
+            far=rule.far if isinstance(rule.far, float) else None,
+            listing=_listing(root, columns),
         )
     if out is None:
         say(found.text().rstrip("\n"))
@@ -237,15 +231,13 @@ def cluster(
     context: typer.Context,
     data: Data,
     out: Annotated[
-        Path, typer.Option(help="The file to write, .csv or .tsv, with columns id and cluster.")
-    ],
-    model: Annotated[
-        str | None,
+        Path,
         typer.Option(
-            help="The model, as for `likeness verify`; not needed where DATA is a file of "
-            "embeddings."
+            help="The file to write, .csv or .tsv, with columns id and cluster.",
+            callback=writes(".csv", ".tsv"),
         ),
-    ] = None,
+    ],
+    model: ModelName = None,
     far: StoredThreshold = None,
     threshold: OwnThreshold = None,
     thresholds: ThresholdFile = None,
@@ -260,9 +252,6 @@ def cluster(
             "hdbscan finds dense groups by itself and leaves out the rest (cluster 0)."
         ),
     ] = "agglomerative",
-    min_size: Annotated[
-        int, typer.Option(min=2, help="With hdbscan: the fewest files of a cluster.")
-    ] = 2,
     report: Annotated[
         Path | None, typer.Option(help="Write a self-contained page into this folder.")
     ] = None,
@@ -275,9 +264,8 @@ def cluster(
         ),
     ] = None,
     columns: Columns = None,
-    label: LabelPattern = "",
     root: Root = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many processes read files.")] = 0,
+    workers: Workers = 0,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
@@ -287,7 +275,6 @@ def cluster(
     DATA is a folder, a list or a table of at most 10,000 files, or a file of their embeddings.
     """
     refuse_idle(context, ("media",), "--report", report)
-    refuse_idle(context, ("min_size",), "--method hdbscan", method == "hdbscan")
     rule = rule_of(threshold, far, thresholds)
     if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
         raise LikenessError(
@@ -296,24 +283,29 @@ def cluster(
             else "clusters need a threshold (--far or --threshold) or their number "
             "(--num-clusters), one of them"
         )
-    _refuse_missing(data, model)
-    from likeness import searching
+    from likeness import galleries, searching
+    from likeness.files import embeddings_of
 
-    check_written(out, DELIMITERS, "clusters")
-    (embeddings, files), limit, source = _embedded(
-        data,
-        model,
-        rule,
-        listing=_listing(root, columns, label),
-        workers=workers,
-        reading=(detector, frontend, trust),
-    )
+    stored = rule.read(model or "")
+    files: dict[str, Path] = {}
+    suffix = data.suffix.lower()
+    if suffix in _EMBEDDINGS or (model is None and suffix == ".parquet"):
+        embeddings = embeddings_of(data)
+    elif model is None:
+        raise LikenessError(
+            "--model is needed to embed the files; without one DATA has to be a file of "
+            "embeddings (.npz, .ark, .scp, .parquet or .h5)"
+        )
+    else:
+        loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns)
+        embeddings, files, bad = galleries.embed(loaded, data, listing=listing, workers=workers)
+        print_bad(bad, "files")
+    limit, source = rule.decide(stored, embeddings.meta)
     grouped = searching.cluster(
         embeddings,
         threshold=limit,
         num_clusters=num_clusters,
         method=method,
-        min_size=min_size,
         source=source,
     )
     grouped.save(out)
@@ -328,74 +320,17 @@ def cluster(
         say(f"page: {page}")
 
 
-class Grouping(NamedTuple):
-    """What is grouped: embeddings, and the file of each id where there is one."""
-
-    embeddings: Embeddings
-    files: Mapping[str, Path]
-
-
-def _refuse_missing(data: str, model: str | None) -> None:
-    """Refuse data and a model that do not exist, before anything slow is imported."""
-    if not data or not Path(data).exists():
-        raise LikenessError(f"{data!r}: there is no such file or folder; correct the path")
-    if model is not None:
-        refuse_missing_model(model)
-
-
-def _listing(root: Path | None, columns: list[str] | None, label: str) -> Listing:
+def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> Listing:
     from likeness.galleries import Listing
 
     return Listing(root, ",".join(columns or ()), label)
 
 
 def _loaded(
-    model: str,
-    detector: Path | None,
-    frontend: Literal["wespeaker", "3dspeaker"],
-    trust: list[str] | None,
-    rule: Rule | None = None,
-) -> Comparer:
-    """The model, and the threshold where a rule asks for one."""
-    from likeness.thresholds import Rule
-    from likeness.verification import load_to_compare
+    model: str, detector: Path | None, frontend: FrontendName, trust: list[str] | None
+) -> Loaded:
+    import likeness
 
-    return load_to_compare(
-        model,
-        detector=detector,
-        frontend=frontend,
-        calibration=None,
-        rule=rule or Rule(),
-        warn=lambda _: None,  # a calibration beside the model is not used here
-        trust=trust or (),
-    )
-
-
-def _embedded(
-    data: str,
-    model: str | None,
-    rule: Rule,
-    *,
-    listing: Listing,
-    workers: int,
-    reading: tuple[Path | None, Literal["wespeaker", "3dspeaker"], list[str] | None],
-) -> tuple[Grouping, float | None, str]:
-    """What is to be grouped, the threshold, and where that comes from."""
-    from likeness import galleries
-
-    path = Path(data)
-    if path.suffix.lower() in _EMBEDDINGS or (model is None and path.suffix.lower() == ".parquet"):
-        from eval.formats import embeddings
-
-        entries = rule.read(model or "")
-        stored = embeddings.read(path)
-        return Grouping(stored, {}), *rule.decide(entries, stored.meta)
-    if model is None:
-        raise LikenessError(
-            "--model is needed to embed the files; without one DATA has to be a file of "
-            "embeddings (.npz, .ark, .scp, .parquet or .h5)"
-        )
-    comparer = _loaded(model, *reading, rule)
-    made, paths, bad = galleries.embed(comparer.model, data, listing=listing, workers=workers)
-    print_bad(bad, "files")
-    return Grouping(made, paths), comparer.threshold, comparer.source
+    return likeness.load(
+        model, detector=detector, calibration=False, frontend=frontend, trust=trust or ()
+    ).loaded

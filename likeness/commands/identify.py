@@ -12,7 +12,6 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EMBEDDINGS,
     PACK,
     PRESET,
     SWITCH,
@@ -20,10 +19,11 @@ from likeness.commands.options import (
     MediaFiles,
     ReportFolder,
     Resamples,
+    Similarity,
     SubjectLines,
+    input_file,
     refuse_beside_ijb,
     refuse_idle,
-    refuse_input_as_output,
     write_search,
 )
 from toolkit.console import say
@@ -48,21 +48,12 @@ _NOT_WITH_IJB = (
 def identify(
     context: typer.Context,
     probes: Annotated[
-        Path,
-        typer.Option(
-            help="The embeddings to search for, or with --ijb those of all its faces.", **EMBEDDINGS
-        ),
+        Path, input_file("The embeddings to search for, or with --ijb those of all its faces.")
     ],
-    gallery: Annotated[
-        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
-    ] = None,
+    gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
     ijb: Annotated[
         Path | None,
-        typer.Option(
-            help="The folder of IJB-B or IJB-C. Its 1:N protocol is evaluated from embeddings of "
-            "its faces.",
-            **PACK,
-        ),
+        typer.Option(help="The folder of IJB-B or IJB-C, whose 1:N protocol is evaluated.", **PACK),
     ] = None,
     preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
     switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
@@ -70,29 +61,17 @@ def identify(
     probe_subjects: SubjectLines = None,
     second_gallery: Annotated[
         Path | None,
-        typer.Option(
-            help="A second gallery, such as G2 of IJB. Open-set rates are the mean over both.",
-            **EMBEDDINGS,
-        ),
+        input_file("A second gallery, such as G2 of IJB. Open-set rates are the mean over both."),
     ] = None,
     fpir: Annotated[
         list[float] | None,
-        typer.Option(
-            help="A false-positive identification rate of TPIR. It may be given several times "
-            "(default: .01 and .1)."
-        ),
+        typer.Option(help="A false-positive identification rate (default: .01 and .1)."),
     ] = None,
     rank: Annotated[
         list[int] | None,
-        typer.Option(help="The K of rank-K. It may be given several times (default: 1, 5 and 10)."),
+        typer.Option(help="A K of rank-K (default: 1, 5 and 10)."),
     ] = None,
-    similarity: Annotated[
-        str | None,
-        typer.Option(
-            help="How two embeddings are compared, a name of docs/reference/protocols.md "
-            "(default: what the probes name, else cosine)."
-        ),
-    ] = None,
+    similarity: Similarity = None,
     protocol: Annotated[
         Literal["open", "closed"],
         typer.Option(
@@ -109,7 +88,6 @@ def identify(
 
     The search takes about 150 MB beside the embeddings and their ids, whatever their number.
     """
-    refuse_input_as_output(context, "json_file")
     if (gallery is None) == (ijb is None):
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
     refuse_idle(context, ("media",), "--report", report)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from eval import results as report
 from eval.errors import LikenessError
 from eval.formats import embeddings
-from eval.formats.provenance import sha256
 from eval.protocols.identification import IdentificationSettings
 from eval.protocols.ijb import (
     FARS,
@@ -35,7 +34,7 @@ from eval.protocols.ijb_files import (
 )
 from eval.results import Result
 from eval.types import Embeddings, Trials, name_first
-from likeness.files import names_of_files
+from likeness.files import digests_of, names_of_files
 
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
@@ -92,16 +91,10 @@ def evaluate_files(
             subjects=subjects,
             num_resamples=num_resamples,
         )
-    _write(
-        json_file,
-        results,
-        [
-            *features,
-            *_read(files, presets),
-            files.pairs,
-            *([*files.galleries, files.probes] if num_resamples else []),
-        ],
-    )
+    inputs = [*features, *_read(files, presets), files.pairs]
+    inputs += [*files.galleries, files.probes] if num_resamples else []
+    if json_file:
+        report.write_json(json_file, results, digests_of(inputs))
     return report.table(results) + _notes(presets) + ("" if num_resamples else f"{NO_INTERVALS}\n")
 
 
@@ -145,7 +138,9 @@ def identify_files(
         )
         results += identified.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())
-    _write(json_file, results, [features, *_read(files, presets), *files.galleries, files.probes])
+    inputs = [features, *_read(files, presets), *files.galleries, files.probes]
+    if json_file:
+        report.write_json(json_file, results, digests_of(inputs))
     return "\n".join(tables) + _notes(presets)
 
 
@@ -156,12 +151,9 @@ def _pooled(
     in memory at a time.
     """
     names = names_of_files(features, "feature")
-    faces = read_faces(files.faces)
-    scores = (
-        read_detector_scores(files.landmarks, faces)
-        if files.landmarks in _read(files, presets)
-        else None
-    )
+    faces, scores = read_faces(files.faces), None
+    if files.landmarks in _read(files, presets):
+        scores = read_detector_scores(files.landmarks, faces)
     for name, path in zip(names, features, strict=True):
         rows = embeddings.read(path)
         made = [
@@ -179,14 +171,8 @@ def _read(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
     """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for
     presets that use these.
     """
-    return [
-        files.faces,
-        *(
-            [files.landmarks]
-            if any(switches.detector_score for switches in presets.values())
-            else []
-        ),
-    ]
+    uses_scores = any(switches.detector_score for switches in presets.values())
+    return [files.faces, files.landmarks] if uses_scores else [files.faces]
 
 
 def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
@@ -215,11 +201,6 @@ def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
         for ids in (pairs.enrol_ids, pairs.probe_ids)
     )
     return np.stack([enrol[pairs.enrol], probe[pairs.probe]], axis=1)
-
-
-def _write(json_file: Path | None, results: Sequence[Result], inputs: Sequence[Path]) -> None:
-    if json_file:
-        report.write_json(json_file, results, {str(path): sha256(path) for path in inputs})
 
 
 def _notes(presets: Mapping[str, Switches]) -> str:

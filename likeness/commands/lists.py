@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import Columns, LabelPattern, Root
-from toolkit.console import say, warn
+from likeness.commands.options import DATA_HELP, Columns, LabelPattern, Modality, Root, each_once
+from toolkit.console import say
 
 app = typer.Typer()
-_SUBJECTS = {"speaker": "speaker", "face": "subject", "image": "class"}
 
 
 @app.command(
@@ -21,21 +19,9 @@ _SUBJECTS = {"speaker": "speaker", "face": "subject", "image": "class"}
     "likeness lists voices.csv lists --same-sex --cross-session --num-trials 100000"
 )
 def lists(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet "
-            "file, a Kaldi folder, or an .rttm file."
-        ),
-    ],
+    data: Annotated[Path, typer.Argument(help=DATA_HELP)],
     out: Annotated[Path, typer.Argument(help="The folder to write the lists into.")],
-    modality: Annotated[
-        Literal["speaker", "face", "image"] | None,
-        typer.Option(
-            help="What the items are, which says which files of a folder count (default: "
-            "recordings or images, whichever most files are)."
-        ),
-    ] = None,
+    modality: Modality = None,
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
@@ -76,29 +62,21 @@ def lists(
     OUT/items.txt has the items, OUT/trials.txt the trials, and OUT/labels.txt the subject of each
     item.
     """
-    from likeness.lists import Draw, draw_lists, items, modality_of, plural, write_lists
+    from likeness.lists import Draw, draw_lists, items, modality_of, write_lists
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with each_once():
         named = ",".join(columns or ())
         kind = modality or modality_of(data, columns=named, label=label, root=root)
         every = items(data, kind, columns=named, label=label, root=root)
         draw = Draw(split, test_share, seed, num_trials, same_sex, cross_session)
-        chosen, trials = draw_lists(every, draw, where=str(data), of=_SUBJECTS[kind])
-    for text in dict.fromkeys(str(warning.message) for warning in caught):
-        warn(text)
+        chosen, trials = draw_lists(every, draw, where=str(data))
     start_from = root or (data if data.is_dir() else data.parent)
     write_lists(out, chosen, trials, start_from)
     target = 0 if trials.target is None else int(trials.target.sum())
-    num_labels = len(set(chosen.labels))
     say(
-        f"{len(chosen)} items of {num_labels} {plural(_SUBJECTS[kind])}, and {len(trials)} "
-        f"trials ({target} target) in {out}"
+        f"{len(chosen)} items of {len(set(chosen.labels))} subjects, and {len(trials)} trials "
+        f"({target} target) in {out}"
     )
-    line = shlex.join(
-        [
-            *("likeness", "embed", "--model", "MODEL", "--items", str(out / "items.txt")),
-            *("--root", str(start_from), "--out", "embeddings.npz"),
-        ]
-    )
-    say(f"embed them with: {line}")
+    line = ["likeness", "embed", "--model", "MODEL", "--items", str(out / "items.txt")]
+    line += ["--root", str(start_from), "--out", "embeddings.npz"]
+    say(f"embed them with: {shlex.join(line)}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,16 +12,74 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.models import filterbanks
-from toolkit.console import Interrupted, say
+from likeness.row_files import check_written
+from toolkit.console import Interrupted, say, warn
 
 if TYPE_CHECKING:
     from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
 
-EXISTING: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
-# Options that are the same in several commands.
+
+def input_file(help: str) -> Any:
+    """The option of a file to read, which has to exist."""
+    return typer.Option(help=help, exists=True, dir_okay=False)
+
+
+def writes(*endings: str) -> Callable[[Path | None], Path | None]:
+    """What checks the option of a file to write, before the work: its ending, and its folder."""
+
+    def check(path: Path | None) -> Path | None:
+        if path is not None:
+            check_written(path, endings)
+        return path
+
+    return check
+
+
+# Options and arguments that are the same in several commands.
+DATA_HELP = (
+    "A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a Kaldi "
+    "folder, or an .rttm file."
+)
+Modality = Annotated[
+    Literal["speaker", "face", "image"] | None,
+    typer.Option(
+        help="What the items are (default: speaker where most files are recordings, else image)."
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="The model: likeness:voice, the folder of a run, a .safetensors checkpoint, an .onnx "
+        "file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, own.py[:NAME], or "
+        "insightface:PATH, the folder of a pack such as buffalo_l or a recognition .onnx file. "
+        "InsightFace's own weights are for non-commercial research only.",
+    ),
+]
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py; :VARIANT after "
+        "it names one of its variants."
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FIELD=VALUE", help="Changes of the recipe's fields, such as optim.lr=0.05."
+    ),
+]
+TrainingData = Annotated[
+    Path,
+    typer.Option(
+        help="The folder of the data set. Recipes that are called `folders` also take a list, "
+        "a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file."
+    ),
+]
+Workers = Annotated[int, typer.Option(min=0, help="How many processes read files.")]
 Frontend = Annotated[
     filterbanks.Frontend,
     typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
@@ -65,19 +124,18 @@ BadItems = Annotated[
 ]
 ModelCalibration = Annotated[
     Path | None,
-    typer.Option(
-        help="A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if it "
-        "exists).",
-        **EXISTING,
+    input_file(
+        "A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if it "
+        "exists)."
     ),
 ]
 ModelDetector = Annotated[
     Path | None,
-    typer.Option(
-        help="For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
+    input_file(
+        "For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
         "taken, of which the largest face near the centre is aligned. By default the detector of "
-        "insightface:FOLDER is taken; without one, aligned crops are taken.",
-        **EXISTING,
+        "insightface:FOLDER is taken; without one, aligned crops are taken, as by "
+        "insightface:FOLDER/FILE.onnx."
     ),
 ]
 OwnThreshold = Annotated[
@@ -95,10 +153,9 @@ StoredThreshold = Annotated[
 ]
 ThresholdFile = Annotated[
     Path | None,
-    typer.Option(
-        help="The file of stored thresholds, for a model that has no place for them, such as "
-        "hub:ID (default: RUN/thresholds.json, or FILE.onnx.thresholds.json).",
-        **EXISTING,
+    input_file(
+        "The file of stored thresholds, for a model that has no place for them, such as "
+        "hub:ID (default: RUN/thresholds.json, or FILE.onnx.thresholds.json)."
     ),
 ]
 Similarity = Annotated[
@@ -110,7 +167,7 @@ Similarity = Annotated[
 ]
 SubjectLines = Annotated[
     Path | None,
-    typer.Option(help="Lines `id subject` (default: the first folder of the ids).", **EXISTING),
+    input_file("Lines `id subject` (default: the first folder of the ids)."),
 ]
 Resamples = Annotated[
     int,
@@ -126,7 +183,8 @@ QualityMeasured = Annotated[
     ),
 ]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write the results into this JSON file.")
+    Path | None,
+    typer.Option("--json", help="Write the results into this JSON file.", callback=writes()),
 ]
 
 ReportFolder = Annotated[
@@ -165,7 +223,6 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     return Rule(threshold, rate, file)
 
 
-EMBEDDINGS: dict[str, Any] = {**EXISTING, "metavar": "FILE"}
 PRESET = (
     "With --ijb: whose conventions are used, a name of docs/reference/protocols.md such as "
     "insightface, adaface or opensphere. It may be given several times (default: likeness)."
@@ -174,6 +231,22 @@ SWITCH = (
     "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
     "tar_rule=strict. It may be given several times."
 )
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """The height and the width that are written as HEIGHTxWIDTH.
+
+    Raises:
+        LikenessError: It is written otherwise.
+
+    Example:
+        >>> size_of("112x96")
+        (112, 96)
+    """
+    height, _, width = text.lower().partition("x")
+    if not all(side.isdecimal() and 0 < int(side) < 100_000 for side in (height, width)):
+        raise LikenessError(f"size {text!r}: give height and width in pixels, such as 112x96")
+    return int(height), int(width)
 
 
 def is_default(context: typer.Context, name: str) -> bool:
@@ -217,26 +290,14 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[st
         )
 
 
-def refuse_input_as_output(context: typer.Context, output: str) -> None:
-    """Refuse an output that would replace one of the files that the command reads.
-
-    Args:
-        context: Has the values of all options.
-        output: The option of the output, by the name of its parameter.
-
-    Raises:
-        LikenessError: The output is one of the inputs.
-    """
-    out = context.params.get(output)
-    if not isinstance(out, Path) or not out.is_file():
-        return
-    for name, value in context.params.items():
-        for read in value if isinstance(value, list | tuple) else [value]:
-            if name != output and isinstance(read, Path) and read.is_file() and read.samefile(out):
-                raise LikenessError(
-                    f"{out} is one of the inputs, and the output would replace it; name another "
-                    "file for the output"
-                )
+@contextmanager
+def each_once() -> Iterator[None]:
+    """What the block warns of is printed at its end, each sentence once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        warn(text)
 
 
 @contextmanager

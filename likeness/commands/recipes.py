@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -140,17 +139,16 @@ def copy(name: str, path: Path) -> list[Path]:
     from eval.formats.writing import atomic_path
 
     source = _path(name)
-    exists = os.path.lexists(path)  # also a link that leads nowhere
-    if path.suffix != ".py" or exists or path.name == SHARED:
+    if path.suffix != ".py" or path.exists() or path.name == SHARED:
         raise LikenessError(
-            f"{path} {'exists' if exists else 'is no name for a recipe'}; name a new file "
+            f"{path} {'exists' if path.exists() else 'is no name for a recipe'}; name a new file "
             "that ends in .py"
         )
     texts = {path: source.read_bytes()}
     shared = source.with_name(SHARED)
     if b"from _shared import" in texts[path]:
         beside, text = path.with_name(SHARED), shared.read_bytes()
-        if os.path.lexists(beside) and not (beside.is_file() and beside.read_bytes() == text):
+        if beside.exists() and beside.read_bytes() != text:
             raise LikenessError(
                 f"{name} needs its own {SHARED}, and {beside} is another one; copy it into another "
                 "folder"

@@ -8,16 +8,14 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands.options import (
-    EMBEDDINGS,
-    EXISTING,
     JsonFile,
     MediaFiles,
     QualityMeasured,
     ReportFolder,
     Resamples,
     Similarity,
+    input_file,
     refuse_idle,
-    refuse_input_as_output,
     write_search,
 )
 
@@ -31,44 +29,27 @@ app = typer.Typer()
 def retrieve(
     context: typer.Context,
     embeddings: Annotated[
-        Path,
-        typer.Option(
-            help="The embeddings of the queries. Each searches all others, or --gallery.",
-            **EMBEDDINGS,
-        ),
+        Path, input_file("The embeddings of the queries. Each searches all others, or --gallery.")
     ],
     labels: Annotated[
-        Path | None,
-        typer.Option(help="Lines `id label` (default: the first folder of the ids).", **EXISTING),
+        Path | None, input_file("Lines `id label` (default: the first folder of the ids).")
     ] = None,
-    gallery: Annotated[
-        Path | None, typer.Option(help="The embeddings to search in.", **EMBEDDINGS)
-    ] = None,
-    gallery_labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Lines `id label` of the gallery (default: those of --labels).", **EXISTING
-        ),
-    ] = None,
+    gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
     similarity: Similarity = None,
     k: Annotated[
         list[int] | None,
-        typer.Option(
-            "--k", help="The K of recall@K. It may be given several times (default: 1, 2, 4 and 8)."
-        ),
+        typer.Option("--k", help="A K of recall@K (default: 1, 2, 4 and 8)."),
     ] = None,
     lone: Annotated[
         Literal["exclude", "zero", "error"],
         typer.Option(
-            help="What becomes of queries without any relevant item: they are left out, count as "
-            "0, or are an error."
+            help="Queries without any relevant item are left out, count as 0, or are an error."
         ),
     ] = "exclude",
     approximate: Annotated[
         Literal["ivf", "hnsw"] | None,
         typer.Option(
-            help="Measure recall@K alone from approximate neighbours of FAISS: inverted lists or "
-            "a graph. The error is measured on 1,000 queries, and printed."
+            help="Measure recall@K alone, from FAISS's inverted lists or graph, and its error."
         ),
     ] = None,
     quality: QualityMeasured = None,
@@ -85,7 +66,6 @@ def retrieve(
     from likeness.files import quality_of
     from likeness.searching import retrieve as search
 
-    refuse_input_as_output(context, "json_file")
     refuse_idle(context, ("media",), "--report", report)
     settings = RetrievalSettings(
         similarity=similarity,
@@ -99,7 +79,6 @@ def retrieve(
         labels,
         settings,
         gallery=gallery,
-        gallery_labels=gallery_labels,
         approximate=approximate,
     )
     write_search(context, evaluation)

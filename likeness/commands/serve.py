@@ -10,13 +10,14 @@ import typer
 from eval.errors import LikenessError
 from eval.progress import reported_to
 from likeness.commands.options import (
-    EXISTING,
     Frontend,
     ModelCalibration,
+    ModelDetector,
     OwnThreshold,
     StoredThreshold,
     ThresholdFile,
     Trust,
+    input_file,
     rule_of,
 )
 from likeness.included import VOICE
@@ -67,15 +68,7 @@ def serve(
     threshold: OwnThreshold = None,
     thresholds: ThresholdFile = None,
     calibration: ModelCalibration = None,
-    detector: Annotated[
-        Path | None,
-        typer.Option(
-            help="For faces: an SCRFD (with landmarks) or YuNet .onnx file, so that photographs "
-            "may be sent, of each of which the largest face near the centre is aligned (default: "
-            "the detector of insightface:FOLDER).",
-            **EXISTING,
-        ),
-    ] = None,
+    detector: ModelDetector = None,
     examples: Annotated[
         Path | None,
         typer.Option(
@@ -124,10 +117,9 @@ def serve(
         ),
     ] = 0,
     tls_certificate: Annotated[
-        Path | None,
-        typer.Option(help="A certificate in PEM, for HTTPS; --tls-key names its key.", **EXISTING),
+        Path | None, input_file("A certificate in PEM, for HTTPS; --tls-key names its key.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key in PEM.", **EXISTING)] = None,
+    tls_key: Annotated[Path | None, input_file("Its key in PEM.")] = None,
 ) -> None:
     """Serve a web page and a REST interface that compare two voices or photos.
 

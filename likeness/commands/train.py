@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from likeness.commands import recipes
-from likeness.commands.options import Columns, LabelPattern, Root, stoppable
+from likeness.commands.options import (
+    Columns,
+    LabelPattern,
+    Overrides,
+    Recipe,
+    Root,
+    TrainingData,
+    stoppable,
+)
 from toolkit.console import say, warn
 
 if TYPE_CHECKING:
     from eval.per_item import PerItem
     from likeness.held_out import HeldOut
-    from toolkit.training.recipe import Recipe
+    from toolkit.training import recipe as training
 
 app = typer.Typer()
 
@@ -25,26 +33,9 @@ app = typer.Typer()
 )
 def train(
     context: typer.Context,
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py. :VARIANT "
-            "after it names one of its variants."
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FIELD=VALUE", help="Changes of the recipe's fields, such as optim.lr=0.05."
-        ),
-    ] = None,
-    data: Annotated[
-        Path,
-        typer.Option(
-            help="The folder of the data set. Recipes that are called `folders` also take a list, "
-            "a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file."
-        ),
-    ] = Path("data"),
+    recipe: Recipe,
+    overrides: Overrides = None,
+    data: TrainingData = Path("data"),
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
@@ -91,20 +82,21 @@ def train(
             )
     finally:
         distributed.end()
-    if os.environ.get("RANK", "0") == "0":
-        say(f"{variant}: trained model in {model}")
-        measured = None
-        if chosen.measures_items:
-            measured = _test(chosen, data, out, command=f"{context.obj} --resume")
-        held_out = _keep_held_out(chosen, data, out, measured)
-        if held_out is not None and not chosen.measures_items:
-            _report_trials(chosen, out, held_out, command=f"{context.obj} --resume")
-        if commands := next_commands(chosen, data, out, held_out):
-            say("\n".join(["next:", *(f"  {command}" for command in commands)]))
+    if os.environ.get("RANK", "0") != "0":
+        return
+    say(f"{variant}: trained model in {model}")
+    measured, command = None, f"{context.obj} --resume"
+    if chosen.measures_items:
+        measured = _test(chosen, data, out, command=command)
+    held_out = _keep_held_out(chosen, data, out, measured)
+    if held_out is not None and not chosen.measures_items:
+        _report_trials(chosen, out, held_out, command=command)
+    if commands := next_commands(chosen, data, out, held_out):
+        say("\n".join(["next:", *(f"  {line}" for line in commands)]))
 
 
 def _keep_held_out(
-    recipe: Recipe, data: Path, out: Path, measured: PerItem | None
+    recipe: training.Recipe, data: Path, out: Path, measured: PerItem | None
 ) -> HeldOut | None:
     """Leave embeddings, trials and scores of the held-out items in the folder of the run.
 
@@ -129,7 +121,7 @@ def _keep_held_out(
     return held_out
 
 
-def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
+def _test(recipe: training.Recipe, data: Path, out: Path, *, command: str) -> PerItem:
     """Measure the trained model on the recipe's test items; print it, and write a page.
 
     Args:
@@ -151,7 +143,7 @@ def _test(recipe: Recipe, data: Path, out: Path, *, command: str) -> PerItem:
     return measured
 
 
-def _report_trials(recipe: Recipe, out: Path, held_out: HeldOut, *, command: str) -> None:
+def _report_trials(recipe: training.Recipe, out: Path, held_out: HeldOut, *, command: str) -> None:
     """Write a page of the held-out trials, or say why there is none."""
     from likeness.training_page import write_trials_page
 

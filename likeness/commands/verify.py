@@ -9,20 +9,23 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.commands.options import (
-    EXISTING,
     Frontend,
+    JsonFile,
     ModelCalibration,
     ModelDetector,
+    ModelName,
     OwnThreshold,
     StoredThreshold,
     ThresholdFile,
     Trust,
+    Workers,
+    input_file,
     refuse_idle,
-    refuse_input_as_output,
     rule_of,
+    writes,
 )
 from likeness.included import introduction, model_for
-from likeness.missing import refuse_missing_files, refuse_missing_folder, refuse_missing_model
+from likeness.missing import refuse_missing_files, refuse_missing_model
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -41,30 +44,21 @@ def verify(
         typer.Argument(metavar="A", help="A recording or image, as the model takes them."),
     ] = None,
     second: Annotated[Path | None, typer.Argument(metavar="B", help="The other one.")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, hub:FOLDER_OR_ID, an .onnx file, own.py[:NAME], or "
-            "insightface:PATH, which is a recognition .onnx file or the folder of a pack such as "
-            "buffalo_l. InsightFace's own weights are for non-commercial research only. (Default "
-            "for recordings: likeness:voice, the small model that comes with Likeness.)"
-        ),
-    ] = None,
+    model: ModelName = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(
-            help="Many pairs instead of A and B: a .csv, .tsv or .parquet file with the columns "
+        input_file(
+            "Many pairs instead of A and B: a .csv, .tsv or .parquet file with the columns "
             "first and second (or path1 and path2) and possibly label, or a list of two paths on "
-            "each line.",
-            **EXISTING,
+            "each line."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             help="With --pairs: the file to write, .csv, .tsv, .parquet or .json (default: CSV on "
-            "the standard output)."
+            "the standard output).",
+            callback=writes(".csv", ".tsv", ".parquet", ".json"),
         ),
     ] = None,
     root: Annotated[
@@ -74,9 +68,7 @@ def verify(
             "one)."
         ),
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=0, help="With --pairs: how many processes read files.")
-    ] = 0,
+    workers: Workers = 0,
     detector: ModelDetector = None,
     far: StoredThreshold = None,
     threshold: OwnThreshold = None,
@@ -84,18 +76,15 @@ def verify(
     calibration: ModelCalibration = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the result into this JSON file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
 
+    Recordings need no --model: likeness:voice comes with Likeness.
     The command prints the score, the norms as a measure of quality, a decision where there is a
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
-    refuse_input_as_output(context, "json_file")
-    refuse_input_as_output(context, "out")
     refuse_idle(context, ("out", "root", "workers"), "--pairs", pairs)
     refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = [path for path in (first, second) if path is not None]
@@ -105,8 +94,6 @@ def verify(
             f"{'is' if len(files) == 1 else 'are'} given" + (" beside --pairs" if pairs else "")
         )
     refuse_missing_files(files)
-    if json_file is not None:
-        refuse_missing_folder(json_file)
     if len(files) == 2 and files[0].samefile(files[1]):
         warn(f"A and B are the same file ({files[0]})")
     if model is not None:
@@ -114,13 +101,12 @@ def verify(
     rule = rule_of(threshold, far, thresholds)
     listed = None
     if pairs is not None:
-        from likeness.pairs import check_written, read_pairs
+        from likeness.pairs import read_pairs
 
-        if out is not None:
-            check_written(out)
         listed = read_pairs(pairs)
     compared = files if listed is None else [path for pair in listed for path in pair[:2]]
     chosen = model_for(model, compared)
+    rule.read(chosen)  # refuses what is not stored before the model is loaded, which takes seconds
 
     import likeness
 

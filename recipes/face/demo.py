@@ -73,7 +73,7 @@ def baseline(items: list[Item]) -> Embeddings:
     )
 
 
-def main(out: Path, *, page: bool = True) -> demo.Made:
+def main(out: Path) -> demo.Made:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
@@ -81,7 +81,6 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         contents=f"{NUM_SUBJECTS} synthetic subjects x {NUM_SHOTS} images",
         baseline=("pixels", baseline),
         out=out,
-        page=page,
         own_data="train face/folders --data DATA --out runs/mine      "
         "DATA/SUBJECT/*.jpg, aligned or with faces in their centre",
     )

@@ -60,7 +60,7 @@ def baseline(items: list[Item]) -> Embeddings:
     )
 
 
-def main(out: Path, *, page: bool = True) -> demo.Made:
+def main(out: Path) -> demo.Made:
     """Write the digits as files, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
@@ -69,6 +69,5 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         contents="1,797 handwritten digits",
         baseline=("pixels", baseline),
         out=out,
-        page=page,
         own_data="train image/folders --data DATA --out runs/mine      DATA/CLASS/*.jpg",
     )

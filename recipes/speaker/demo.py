@@ -69,7 +69,7 @@ def baseline(items: list[Item]) -> Embeddings:
     )
 
 
-def main(out: Path, *, page: bool = True) -> demo.Made:
+def main(out: Path) -> demo.Made:
     """Synthesise, train, embed, score, evaluate, report; all files stay in `out`."""
     return demo.run(
         RECIPES["arcface"],
@@ -79,6 +79,5 @@ def main(out: Path, *, page: bool = True) -> demo.Made:
         contents=f"{NUM_SPEAKERS} synthetic speakers x {NUM_UTTERANCES} utterances",
         baseline=("filterbank", baseline),
         out=out,
-        page=page,
         own_data="train speaker/folders --data DATA --out runs/mine      DATA/SPEAKER/*.wav",
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import likeness
-from likeness.commands.score import read_scoring
 
 
 def score_files(
@@ -21,7 +20,7 @@ def score_files(
 ) -> str:
     """Write the scores; gives what scored them."""
     scored = likeness.score(
-        trials, embeddings, read_scoring(options), probe=probe_embeddings, models=enrolment
+        trials, embeddings, likeness.Scoring(**options), probe=probe_embeddings, models=enrolment
     )
     scored.save(out)
     return scored.system
@@ -41,7 +40,7 @@ def calibrate_files(
     likeness.calibrate(
         trials,
         embeddings,
-        read_scoring(options),
+        likeness.Scoring(**options),
         quality=quality,
         p_target=p_target,
         models=enrolment,

@@ -51,7 +51,7 @@ def test_every_command_can_be_pasted(
         demo, "load_model", lambda _: SimpleNamespace(embedder=None, read=None, meta={})
     )
     monkeypatch.setattr(demo, "embed", lambda _, items, read, meta: (embedded(items), []))
-    monkeypatch.setattr(demo, "evaluate", lambda scores: evaluation)
+    monkeypatch.setattr(demo, "evaluate", lambda scores, **_: evaluation)
     (out / "scores").mkdir(parents=True)  # of one that was stopped before it trained
     recipe: Any = SimpleNamespace(modality="speaker", measure=None)
     made = demo.run(

@@ -173,19 +173,6 @@ def test_a_data_frame(model: likeness.Model, voices: Path) -> None:
     assert embeddings.to_frame().shape == (2, 2 + model.dim)
 
 
-def test_without_pandas_there_are_no_data_frames(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    settings = likeness.VerificationSettings(num_resamples=0)
-    for value in (
-        likeness.read_embeddings(world / "voices.npz"),
-        likeness.evaluate(world / "scores.txt", settings),
-    ):
-        with pytest.raises(ValueError, match="pip install pandas"):
-            value.to_frame()
-
-
 def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
     class Table:
         """What pandas and polars have in common."""
@@ -341,16 +328,14 @@ def test_a_missing_model_is_refused() -> None:
         likeness.load("runs/nothing")
     with pytest.raises(ValueError, match="''"):
         likeness.load("")
-    with pytest.raises(ValueError, match="detector"):
+    with pytest.raises(ValueError, match=r"nothing\.onnx"):
         likeness.load("insightface:none", detector="nothing.onnx")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "word"),
     [
-        ({"calibration": "nothing.json"}, ValueError, "calibration"),
-        ({"calibration": True}, ValueError, "calibration"),
-        ({"detector": True}, ValueError, "detector"),
+        ({"calibration": "nothing.json"}, ValueError, "nothing.json"),
         ({"device": "gpu"}, ValueError, "'gpu'"),
         ({"frontend": "kaldi"}, ValueError, "kaldi"),
     ],
@@ -360,12 +345,6 @@ def test_what_a_model_cannot_be_loaded_with(
 ) -> None:
     with pytest.raises(error, match=word):
         likeness.load(run, **options)
-
-
-@pytest.mark.parametrize("value", [None, 3])
-def test_a_model_is_loaded_by_its_name(value: object) -> None:
-    with pytest.raises(ValueError, match=type(value).__name__):
-        likeness.load(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -434,9 +413,11 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
         assert "EER" in text
     assert result.to_frame()["metric"].iloc[0] == "eer"
     result.save(world / "results.json")
-    page = result.report(world / "report", embeddings=world / "voices.npz", media=voices)
+    shown = likeness.evaluate(of_values, embeddings=world / "voices.npz")
+    page = shown.report(world / "report", media=voices)
     assert "voices.npz" in page.read_text(encoding="utf-8")  # a file is named with its digest
-    assert result.report(world / "report", embeddings=embeddings, media=voices) == page
+    shown = likeness.evaluate(of_values, embeddings=embeddings)
+    assert shown.report(world / "report", media=voices) == page
     assert "voices.npz" not in page.read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8").count("<table") > 1
     blind = likeness.Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
@@ -516,11 +497,7 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
         (["a.txt"], FileNotFoundError, "a.txt"),
         ("a.txt", FileNotFoundError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
-        ([0.1, 0.2], ValueError, "float"),
-        (np.ones(3), ValueError, "ndarray"),
-        (b"a.txt", ValueError, "bytes"),
-        ({"a.txt": 1}, ValueError, "int"),
-        (3, ValueError, "int"),
+        ([np.ones(3)], ValueError, "ndarray"),
         ({"a": np.ones(3)}, ValueError, "ndarray"),
         (likeness.Scores(np.ones(1), np.ones(1, bool)), ValueError, "target"),
         (likeness.Scores(np.ones(1), np.zeros(1, bool)), ValueError, "nontarget"),
@@ -595,14 +572,8 @@ def test_a_calibration_of_values_is_that_of_the_command(
 def test_what_cannot_be_scored(world: Path, measure: str) -> None:
     trials, embeddings = world / "trials.txt", world / "voices.npz"
     function = getattr(likeness, measure)
-    for arguments, error, word in (
-        (("nowhere.txt", embeddings), ValueError, "nowhere"),
-        ((trials, "nowhere.npz"), ValueError, "nowhere"),
-        (([("a", "b")], embeddings), ValueError, "Trials"),
-        ((trials, np.ones((2, 3))), ValueError, "ndarray"),
-        ((trials, embeddings, "dot"), ValueError, "Scoring"),
-    ):
-        with pytest.raises(error, match=word):
+    for arguments in (("nowhere.txt", embeddings), (trials, "nowhere.npz")):
+        with pytest.raises(ValueError, match="nowhere"):
             function(*arguments)
 
 
@@ -689,8 +660,7 @@ def test_embed_reads_as_the_command_does(
         ({"crops": -1}, ValueError, "crops: -1"),
         ({"crops": 1.5}, ValueError, "crops: 1.5"),
         ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
-        ({"batch_size": 0}, ValueError, "batch_size 0"),
-        ({"mirror": True}, ValueError, r"embed\(\) .*'mirror'"),
+        ({"mirror": True}, TypeError, "'mirror'"),
     ],
 )
 def test_what_embed_cannot_read(

@@ -170,7 +170,9 @@ def test_faces_are_aligned_and_both_views_embedded(
         ("sum", contents.matrix[:, :12] + contents.matrix[:, 12:]),
     ):
         read_back = extraction.extract(
-            extraction.with_flip(loaded, flip), listed[:4], tmp_path / "few.npz"
+            extraction.read_as(loaded, extraction.Reading(flip=flip)),
+            listed[:4],
+            tmp_path / "few.npz",
         )  # type: ignore[arg-type]
         assert read_back is not None
         np.testing.assert_allclose(

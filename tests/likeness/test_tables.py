@@ -51,19 +51,11 @@ def test_an_open_file_that_gives_little_at_a_time_is_read_to_its_end() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        np.zeros((0, 2), np.float32),
-        torch.zeros(9).to_sparse(),
-        torch.zeros(9, device="meta"),
-        torch.zeros(9, dtype=torch.cfloat).conj(),
-    ],
-)
-def test_arrays_without_samples_are_refused(value: object) -> None:
+def test_arrays_without_samples_are_refused() -> None:
+    empty = np.zeros((0, 2), np.float32)
     with (
-        pytest.raises(ValueError, match=r"recording|tensor"),
-        items_of(value, modality="speaker", rate_hz=16_000),
+        pytest.raises(ValueError, match="recording"),
+        items_of(empty, modality="speaker", rate_hz=16_000),
     ):
         pass
 

@@ -52,10 +52,10 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = likeness.evaluate(
         [folder / "one.txt", folder / "a-system-of-a-rather-long-name.txt"],
         VerificationSettings(llr=True, num_resamples=20),
+        embeddings=folder / "e.npz",
     )
     result.report(
         folder / "out",
-        embeddings=folder / "e.npz",
         media=folder / "media",
         command="likeness evaluate " + "x" * 300,
     )

@@ -20,7 +20,6 @@ from eval.formats.trials import read_scores
 from eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
 from eval.types import Embeddings
 from likeness.cli import main
-from likeness.commands.plda import fit_files
 from tests.likeness.files_scored import calibrate_files, score_files
 
 
@@ -346,7 +345,7 @@ def test_a_calibration_refuses_scores_of_another_length(tmp_path: Path) -> None:
     rows, labels, _, _ = draw(30, 5, 4, seed=2)
     ids = tuple(f"{label}/{k}" for k, label in enumerate(labels))
     files.write(tmp_path / "e.npz", Embeddings(ids, rows.astype(np.float32), {"model": "m1"}))
-    fit_files(tmp_path / "e.npz", tmp_path / "p.json")
+    fit_plda(rows.astype(np.float32), labels, model="m1").save(tmp_path / "p.json")
     assert load_plda(tmp_path / "p.json").scoring_length == "kaldi"
     lines = [
         f"{ids[i]} {ids[j]} {int(labels[i] == labels[j])}" for i in range(30) for j in range(i)
@@ -416,14 +415,14 @@ def test_fit_and_score_from_the_command_line(
     capsys.readouterr()
     without_plda = (*compared, "--out", tmp_path / "s.txt")
     assert likeness(*without_plda, "--scoring-length", "simple") == 2
-    assert "--plda" in capsys.readouterr().err
+    assert "without a PLDA" in capsys.readouterr().err
     assert likeness(*score, "--cohort", tmp_path / "e.npz") == 2
     assert "leave out cohort" in capsys.readouterr().err
     files.write(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )
     assert likeness(*fit, "--out", tmp_path / "q.json") == 2
-    assert "150 of 150 ids have no class ('x0'" in capsys.readouterr().err
+    assert "150 of 150 ids name no class" in capsys.readouterr().err
     (tmp_path / "t.txt").write_text("x0 x1 1\nx0 x9 0\n")
     assert likeness(*score) == 0
     assert "another model (m1) than these (m2)" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from eval.scoring.score import Scored, Scoring, calibrate, score
 from eval.scoring.sides import QUALITY
 from eval.similarity import matrix
 from eval.types import Embeddings, Trials
-from likeness.commands.score import read_scoring
 from likeness.commands.score import score as score_command
 
 NUM, DIM = 12, 4
@@ -57,7 +56,7 @@ def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
         if field.name in ("similarity", "pooling", "scoring_length", "norm", "top_n"):
             continue
         with pytest.raises((OSError, ValueError)):
-            read_scoring({field.name: tmp_path / "absent.npz"})
+            Scoring(**{field.name: tmp_path / "absent.npz"})
 
 
 def test_it_is_frozen() -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ import likeness
 from eval.formats import embeddings as files
 from eval.formats.trials import write_scores
 from eval.protocols.verification import VerificationSettings
-from eval.types import Embeddings, Trials
+from eval.scoring.origin import Origin, write_origin
+from eval.types import Embeddings, Scores, Trials
 from likeness.cli import main
+from likeness.thresholds import keep
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -72,7 +76,7 @@ def test_the_command_writes_the_page_with_what_it_was_made_of(
 def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
     scores = [folder / "x.txt", folder / "y.txt"]
     for inputs, maps in (([folder / "x.npz"], 1), ([folder / "x.npz", folder / "y.npz"], 2)):
-        likeness.evaluate(scores, FAST).report(folder / "out", embeddings=inputs)
+        likeness.evaluate(scores, FAST, embeddings=inputs).report(folder / "out")
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
@@ -106,28 +110,55 @@ def test_groups_of_two_lists_do_not_share_a_name(
     files.write(
         folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4)))
     )
-    result = likeness.evaluate([folder / "one.txt", folder / "two.txt"], FAST)
-    result.report(folder / "out", embeddings=folder / "all.npz")
+    lists = [folder / "one.txt", folder / "two.txt"]
+    likeness.evaluate(lists, FAST, embeddings=folder / "all.npz").report(folder / "out")
     assert report["a1"] == report["a2"]
     assert report["c1"] == report["c2"]
     assert len({report["a1"], report["c1"], report["b2"]}) == 3
 
 
 def test_wrong_input_of_a_page_writes_none(folder: Path) -> None:
-    both = likeness.evaluate([folder / "x.txt", folder / "y.txt"], FAST)
+    scores = [folder / "x.txt", folder / "y.txt"]
     with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
-        both.report(folder / "out", embeddings=[folder / "x.npz"] * 3)
-    with pytest.raises(ValueError, match="belong to no system"):
-        both.report(folder / "out", embeddings={"z": folder / "x.npz"})
+        likeness.evaluate(scores, FAST, embeddings=[folder / "x.npz"] * 3)
+    with pytest.raises(ValueError, match="the same systems"):
+        likeness.evaluate(scores, FAST, embeddings={"z": folder / "x.npz"})
     (folder / "bad.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match="--media takes a folder or such a list"):
-        both.report(folder / "out", media=folder / "bad.txt")
-    files.write(folder / "few.npz", Embeddings(("s0/0",), np.ones((1, 4))))
-    with pytest.raises(ValueError, match="10 of 11 enrolment ids"):
-        likeness.evaluate(folder / "x.txt", FAST).report(
-            folder / "out", embeddings=folder / "few.npz"
-        )
+        likeness.evaluate(scores, FAST).report(folder / "out", media=folder / "bad.txt")
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--save-to", "nowhere"), "does not exist"),
+        (("--save-to", "other.json"), "another model"),
+        (("--save-to", "t.json", "--guarantee", "95"), "0.95"),
+        (("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"), "10 of 11"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(
+    folder: Path,
+    options: tuple[str, ...],
+    word: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    files.write(Path("few.npz"), Embeddings(("s0/0",), np.ones((1, 4))))
+    origin = Origin("cosine", {"model": "one"})
+    write_origin("x.txt", origin)
+    other = Scores(np.arange(4.0), np.arange(4) > 1)
+    keep(Path("other.json"), other, replace(origin, meta={"model": "two"}), fars=())
+    measured = Mock()
+    monkeypatch.setattr("likeness.evaluation.evaluate_together", measured)
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "x.txt", *options, "--json", "r.json"])
+    assert ended.value.code == 2
+    assert word in capsys.readouterr().err
+    assert not measured.called
+    assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
 
 
 def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
@@ -162,7 +193,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     assert run("x.txt", "y.txt", "--quality", "q.txt") == 0
     assert values() == by_norm
     assert "q.txt" in json.loads(Path("r.json").read_text())["inputs"]
-    in_python = likeness.evaluate(["x.txt", "y.txt"], FAST, quality=norms)
+    in_python = likeness.evaluate(["x.txt", "y.txt"], FAST, quality="norm", embeddings=norms)
     of = {(result.system, result.metric): result.value for result in in_python.results}
     assert of == by_norm
     capsys.readouterr()

@@ -138,20 +138,6 @@ def test_a_name_that_is_no_recipe_is_refused() -> None:
             recipes.located(name)
 
 
-def test_a_copy_over_a_link_that_leads_nowhere_writes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").symlink_to(tmp_path / "absent" / "there.py")
-    with pytest.raises(ValueError, match="exists"):
-        recipes.copy("image/vmf", tmp_path / "mine.py")
-    assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
-
-
-def test_a_copy_beside_a_folder_of_the_shared_files_name_writes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "_shared.py").mkdir()
-    with pytest.raises(ValueError, match="another"):
-        recipes.copy("image/vmf", tmp_path / "mine.py")
-    assert not (tmp_path / "mine.py").exists()
-
-
 @pytest.mark.parametrize("name", [".", "/", ".."])
 def test_a_folder_is_no_recipe(name: str) -> None:
     with pytest.raises(ValueError, match="neither a file nor a recipe"):

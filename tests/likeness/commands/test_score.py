@@ -56,6 +56,14 @@ def write(path: Path, lines: list[str]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def score(folder: Path, trials: str = "trials", **options: object) -> str:
+    return score_files(folder / trials, folder / "e.npz", folder / "out", **options)
+
+
+def calibrate(folder: Path, trials: str = "trials", **options: object) -> None:
+    calibrate_files(folder / trials, folder / "e.npz", folder / "c.json", **options)
+
+
 def expected(folder: Path, similarity: str = "simple:0.2", centred: bool = False):
     trials, loaded, cohort = (
         read_trials(folder / "trials"),
@@ -74,10 +82,10 @@ def scores(folder: Path) -> np.ndarray:
 
 
 def test_the_similarity_comes_from_the_option_else_the_embeddings_else_cosine(folder):
-    system = score_files(folder / "trials", folder / "e.npz", folder / "out")
+    system = score(folder)
     assert system == "simple:0.2, model abc"
     np.testing.assert_allclose(scores(folder), expected(folder)[-1], rtol=1e-5, atol=1e-5)
-    score_files(folder / "trials", folder / "e.npz", folder / "out", similarity="vmf_b")
+    score(folder, similarity="vmf_b")
     np.testing.assert_allclose(scores(folder), expected(folder, "vmf_b")[-1], rtol=1e-9)
     loaded = files.read(folder / "e.npz")
     files.write(folder / "plain.ark", Embeddings(loaded.ids, loaded.matrix))
@@ -89,10 +97,8 @@ def test_the_similarity_comes_from_the_option_else_the_embeddings_else_cosine(fo
 def test_norms(folder, norm):
     _, matrix, cohort, i, j, raw = expected(folder, centred=True)
     how = {"similarity": "simple:0.2"}
-    text = score_files(
-        folder / "trials",
-        folder / "e.npz",
-        folder / "out",
+    text = score(
+        folder,
         cohort=folder / "c.npz",
         top_n=9,
         norm=norm,
@@ -113,23 +119,14 @@ def test_norms(folder, norm):
 
 def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
     loaded = files.read(folder / "e.npz")
-    score_files(
-        folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9
-    )
+    score(folder, cohort=folder / "c.npz", top_n=9)
     once = scores(folder)
     order = np.random.default_rng(1).permutation(NUM)
     files.write(
         folder / "p.npz",
         Embeddings(tuple(loaded.ids[k] for k in order), loaded.matrix[order], loaded.meta),
     )
-    score_files(
-        folder / "trials",
-        folder / "e.npz",
-        folder / "out",
-        probe_embeddings=folder / "p.npz",
-        cohort=folder / "c.npz",
-        top_n=9,
-    )
+    score(folder, probe_embeddings=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
     np.testing.assert_allclose(scores(folder), once, rtol=1e-4, atol=1e-5)
 
 
@@ -142,10 +139,9 @@ def test_multi_enrolment(folder, pooling, centre):
     models = matrix[:6] + matrix[6:12]
     if pooling == "mean":
         models = models / 2
-    score_files(
-        folder / "model_trials",
-        folder / "e.npz",
-        folder / "out",
+    score(
+        folder,
+        "model_trials",
         enrolment=folder / "models",
         pooling=pooling,
         subtract_mean=folder / "c.npz" if centre else None,
@@ -161,28 +157,14 @@ def test_multi_enrolment(folder, pooling, centre):
 def test_a_cohort_of_subject_means(folder):
     _, matrix, cohort, i, j, raw = expected(folder)
     means = cohort.reshape(10, 4, DIM).mean(axis=1)
-    score_files(
-        folder / "trials",
-        folder / "e.npz",
-        folder / "out",
-        cohort=folder / "c.npz",
-        cohort_subjects=folder / "cohort_subjects",
-        top_n=5,
-    )
+    score(folder, cohort=folder / "c.npz", cohort_subjects=folder / "cohort_subjects", top_n=5)
     reference = as_norm(raw, matrix, matrix, means, top_n=5, i=i, j=j, similarity="simple:0.2")
     np.testing.assert_allclose(scores(folder), reference, rtol=1e-3, atol=1e-4)
 
 
 def test_calibration_with_all_quality_measures(folder):
     how = {"cohort": folder / "c.npz", "top_n": 9, "durations": folder / "seconds"}
-    calibrate_files(
-        folder / "trials",
-        folder / "e.npz",
-        folder / "c.json",
-        quality=("log_norm", "log_duration", "cohort_mean"),
-        p_target=0.1,
-        **how,
-    )
+    calibrate(folder, quality=("log_norm", "log_duration", "cohort_mean"), p_target=0.1, **how)
     fitted = load_calibration(folder / "c.json")
     assert fitted.p_target == 0.1
     assert fitted.names == (
@@ -193,9 +175,7 @@ def test_calibration_with_all_quality_measures(folder):
         "cohort_mean_low",
         "cohort_mean_high",
     )
-    score_files(
-        folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "c.npz", top_n=9
-    )
+    score(folder, cohort=folder / "c.npz", top_n=9)
     raw, loaded, trials = (
         scores(folder),
         files.read(folder / "e.npz"),
@@ -217,9 +197,7 @@ def test_calibration_with_all_quality_measures(folder):
     ]
     by_hand = fit_calibration(raw, trials.target, quality=np.stack(columns, axis=1), p_target=0.1)
     np.testing.assert_allclose(fitted.slope, by_hand.slope, rtol=1e-2)
-    score_files(
-        folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json", **how
-    )
+    score(folder, calibration=folder / "c.json", **how)
     np.testing.assert_allclose(
         scores(folder), by_hand.apply(raw, np.stack(columns, axis=1)), rtol=1e-2, atol=2e-2
     )
@@ -227,28 +205,10 @@ def test_calibration_with_all_quality_measures(folder):
 
 def test_durations_of_models_are_sums(folder):
     how = {"enrolment": folder / "models", "durations": folder / "seconds", "similarity": "cosine"}
-    calibrate_files(
-        folder / "model_trials",
-        folder / "e.npz",
-        folder / "c.json",
-        quality=["log_duration"],
-        **how,
-    )
-    score_files(
-        folder / "model_trials",
-        folder / "e.npz",
-        folder / "out",
-        calibration=folder / "c.json",
-        **how,
-    )
+    calibrate(folder, "model_trials", quality=["log_duration"], **how)
+    score(folder, "model_trials", calibration=folder / "c.json", **how)
     llr = read_scores(folder / "out")[1]
-    score_files(
-        folder / "model_trials",
-        folder / "e.npz",
-        folder / "out",
-        enrolment=folder / "models",
-        similarity="cosine",
-    )
+    score(folder, "model_trials", enrolment=folder / "models", similarity="cosine")
     trials, raw = read_scores(folder / "out")
     enrol = np.array([2 * (1.5 + int(enrol_id[1:])) + 6 for enrol_id in trials.enrol_ids])[
         trials.enrol
@@ -273,19 +233,13 @@ def test_durations_of_models_are_sums(folder):
 
 
 def test_a_calibration_serves_its_own_system_only(folder):
-    calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json")
-    score_files(folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "c.json")
+    calibrate(folder)
+    score(folder, calibration=folder / "c.json")
     with pytest.raises(
         ValueError,
         match=r"simple:0.2, .*\[cosine, model",
     ):
-        score_files(
-            folder / "trials",
-            folder / "e.npz",
-            folder / "out",
-            similarity="cosine",
-            calibration=folder / "c.json",
-        )
+        score(folder, similarity="cosine", calibration=folder / "c.json")
 
 
 def test_missing_ids_are_refused(folder):
@@ -298,22 +252,20 @@ def test_missing_ids_are_refused(folder):
     seconds = {"quality": ["log_duration"], "durations": folder / "one_second"}
     subjects = {"cohort": folder / "c.npz", "cohort_subjects": folder / "one_subject"}
     for work, trials, options, word in (
-        (score_files, "unknown", {}, "'x'"),
-        (score_files, "items_lack", {"enrolment": folder / "lacking"}, "'gone'"),
-        (score_files, "no_model", {"enrolment": folder / "models"}, "'n'"),
-        (calibrate_files, "trials", seconds, "duration"),
-        (score_files, "trials", subjects, "cohort"),
+        (score, "unknown", {}, "'x'"),
+        (score, "items_lack", {"enrolment": folder / "lacking"}, "'gone'"),
+        (score, "no_model", {"enrolment": folder / "models"}, "'n'"),
+        (calibrate, "trials", seconds, "duration"),
+        (score, "trials", subjects, "cohort"),
     ):
         with pytest.raises(ValueError, match=word):
-            work(folder / trials, folder / "e.npz", folder / "out", **options)
+            work(folder, trials, **options)
         assert not (folder / "out").exists()
 
 
 def test_warnings_are_told(folder):
     with pytest.warns(UserWarning, match="24 of 24 cohort ids"):
-        score_files(
-            folder / "trials", folder / "e.npz", folder / "out", cohort=folder / "e.npz", top_n=9
-        )
+        score(folder, cohort=folder / "e.npz", top_n=9)
     loaded = files.read(folder / "e.npz")
     files.write(
         folder / "p.npz",
@@ -322,14 +274,7 @@ def test_warnings_are_told(folder):
         ),
     )
     with pytest.warns(UserWarning, match="of another model") as caught:
-        score_files(
-            folder / "trials",
-            folder / "e.npz",
-            folder / "out",
-            probe_embeddings=folder / "p.npz",
-            cohort=folder / "c.npz",
-            top_n=9,
-        )
+        score(folder, probe_embeddings=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
     text = "\n".join(str(warning.message) for warning in caught)
     assert "of another model (other) than" in text
     assert "1 of 23 probe embeddings score the whole cohort alike" in text
@@ -358,31 +303,23 @@ def test_refused(folder, how, message):
         for key, value in how.items()
     }
     with pytest.raises(ValueError, match=message):
-        score_files(folder / "trials", folder / "e.npz", folder / "out", **how)
+        score(folder, **how)
     assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize("measure", ["norm", "log_duration", "cohort_mean"])
 def test_quality_that_is_not_available_is_refused(folder, measure):
     with pytest.raises(ValueError, match=measure):
-        calibrate_files(folder / "trials", folder / "e.npz", folder / "c.json", quality=[measure])
+        calibrate(folder, quality=[measure])
 
 
 def test_other_bad_input(folder):
     write(folder / "blind", ["s0/u0 s1/u1"])
     with pytest.raises(ValueError, match="has no labels"):
-        calibrate_files(folder / "blind", folder / "e.npz", folder / "c.json")
+        calibrate(folder, "blind")
     write(folder / "seconds", [f"s{k % 6}/u{k} long" for k in range(NUM)])
     with pytest.raises(ValueError, match="24 of 24 durations"):
-        calibrate_files(
-            folder / "trials",
-            folder / "e.npz",
-            folder / "c.json",
-            quality=["log_duration"],
-            durations=folder / "seconds",
-        )
+        calibrate(folder, quality=["log_duration"], durations=folder / "seconds")
     Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
     with pytest.raises(ValueError, match="its quality measures are mood"):
-        score_files(
-            folder / "trials", folder / "e.npz", folder / "out", calibration=folder / "mood.json"
-        )
+        score(folder, calibration=folder / "mood.json")
