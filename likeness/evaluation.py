@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
-from eval.formats.bare_scores import Order
+from eval.formats.trials import Order
 from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.results import Result, as_html, write_json

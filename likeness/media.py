@@ -13,10 +13,10 @@ from eval.reports.media import (
     Stretch,
     media_of_folder_or_list,
 )
+from toolkit.data.item_lists import SUFFIXES, has_header
 from toolkit.data.items import Item
 from toolkit.data.kaldi_folder import is_kaldi_folder
 from toolkit.data.listing import list_items
-from toolkit.data.tables import SUFFIXES, has_header
 
 
 def media_of(source: Path) -> Media:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.bare_scores import Order, is_bare, read_bare_scores
-from eval.formats.trials import read_scores
+from eval.formats.trials import Order, is_bare, read_bare_scores, read_scores
 from eval.protocols.side_by_side import Compared, labelled, refuse_one_kind
 from eval.protocols.verification import VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import likeness
+from eval.formats.column_names import ITEMS
 from eval.formats.trials import read_scores
 from eval.scoring.templates import read_enrolment
 from likeness.commands.recipes import located
 from likeness.pairs import PairRow, read_pairs
 from tests.scripts import loaded
-from toolkit.data.column_names import _NAMES
 from toolkit.training import recipe as recipes
 from toolkit.training.memory import Memory
 
@@ -139,7 +139,7 @@ def test_the_names_of_columns_are_those_that_are_known() -> None:
     page = (REFERENCE / "formats.md").read_text(encoding="utf-8")
     rows = page.partition("| column | type | names |")[2].partition("\n\n")[0]
     named = set(re.findall(r"\w+", " ".join(row.split("|")[3] for row in rows.split("\n")[2:])))
-    assert named == {name for names in _NAMES.values() for name in names}
+    assert named == {name for names in ITEMS.values() for name in names}
 
 
 # ---------------------------------------------------------------- performance

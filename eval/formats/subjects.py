@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.files import Column, read_table, refuse_empty
+from eval.formats import lists
 from eval.formats.trials import pair_text
 from eval.types import Bools, Ints, Trials, name_first
 
@@ -37,23 +37,28 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
         ...     read_mapping(path)
         {'utterance1': 'ann'}
     """
-    table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
+    place = Path(path)
+    table = lists.read_table(
+        place,
+        lambda sample: lists.ranked_shape(
+            sample, lambda fields: len(fields) == 2 and all(fields), lambda fields: None
+        ),
+    )
     if len(table.columns) != 2:
         raise LikenessError(
             f"{path}: {len(table.columns)} fields in each line; expected two: id and {column}"
         )
-    ids, subjects = (cast(Column, column) for column in table.columns)
-    refuse_empty(table)
+    ids, subjects = (cast(lists.Column, column) for column in table.columns)
+    if "" in ids.keys + subjects.keys:
+        raise LikenessError(f"{path}: fields are empty; fill or remove these lines")
     subject_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
     subject_of[ids.codes] = subjects.codes
     bad = np.flatnonzero(subject_of[ids.codes] != subjects.codes)
-    names = ids.texts(table.path)
     if bad.size:
-        twice = name_first(dict.fromkeys(names[i] for i in ids.codes[bad]))
+        twice = name_first(dict.fromkeys(ids.keys[i] for i in ids.codes[bad]))
         raise LikenessError(f"{path}: ids have more than one {column} ({twice}); keep one line")
-    subject_names = subjects.texts(table.path)
-    return {name: subject_names[i] for name, i in zip(names, subject_of, strict=True)}
+    return {name: subjects.keys[i] for name, i in zip(ids.keys, subject_of, strict=True)}
 
 
 def subjects_of(

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError, first_line
-from eval.formats import parquet, plain
-from eval.formats.files import MAX_LINE, atomic_path
+from eval.formats import parquet
+from eval.formats.files import atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
 from eval.types import Embeddings, quoted
 
@@ -113,7 +113,7 @@ def _read_parquet(path: Path, limit: int) -> Read:
             if column.path_in_schema.startswith(f"{vector_column}.")
         )
         _refuse_size(path, num_values * lists.value_type.bit_width // 8, limit)
-        names = parquet.read_columns(path, file, [id_column], MAX_LINE)[id_column]
+        names = parquet.read_columns(path, file, [id_column], 1 << 16)[id_column]
         if names.missing.any():
             raise LikenessError(f"{path}: ids are missing; each vector needs one")
         texts = names.texts or []
@@ -160,7 +160,7 @@ def _matrix(path: Path, columns: Iterable[Any], limit: int) -> NDArray[Any] | No
         # flatten() and value_lengths() would import pyarrow.compute, which takes longer than
         # reading.
         if hasattr(vectors, "offsets"):
-            offsets = plain.numbers(vectors.offsets)
+            offsets = parquet.numbers(vectors.offsets)
             start, stop, sizes = int(offsets[0]), int(offsets[-1]), np.diff(offsets)
         else:
             size = vectors.type.list_size
@@ -176,7 +176,7 @@ def _matrix(path: Path, columns: Iterable[Any], limit: int) -> NDArray[Any] | No
                 f"{path}: its vectors have {low} to {high} dims; all must have one number of them, "
                 f"1 to {MAX_DIM}"
             )
-        parts.append(plain.numbers(values).reshape(len(vectors), -1))
+        parts.append(parquet.numbers(values).reshape(len(vectors), -1))
     return np.concatenate(parts) if parts else None
 
 

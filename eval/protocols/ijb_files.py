@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError, first_line
-from eval.formats import plain
+from eval.formats import parquet
 from eval.formats.files import text_blocks
 from eval.memory import keep_freed_memory
 from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
@@ -324,7 +324,7 @@ def _columns(text: bytes, columns: Sequence[str], separator: str) -> list[Any]:
         if kind == "string":
             values.append(column.to_pylist())
             continue
-        array = plain.numbers(column)
+        array = parquet.numbers(column)
         if kind == "int64" and array.min(initial=0) < 0:
             raise pyarrow.ArrowInvalid("numbers below 0")
         values.append(array)

@@ -184,7 +184,7 @@ def score(
     _refuse_contradictions(context)
 
     import likeness
-    from eval.formats.coded import check_written
+    from eval.formats.trial_writing import check_written
 
     scoring = read_scoring(
         {field.name: context.params[field.name] for field in fields(likeness.Scoring)}
@@ -240,9 +240,9 @@ def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
         )
     refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
 
-    from eval.formats.coded import check_written
     from eval.formats.durations import read_durations
     from eval.formats.embeddings import read
+    from eval.formats.trial_writing import check_written
     from eval.fusion import load_fusion
     from likeness import fusing
 

@@ -258,12 +258,11 @@ def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("first,other\na.wav,b.wav\n", "no column for the second"),
-        ("first,path1,second\na,b,c\n", "several columns"),
-        ("a.wav;b.wav\n", "its first line has to call"),
-        ("first,second\n", "no pairs"),
-        ("first,second\na.wav,\n", "lack a path"),
-        ("first,second,label\na.wav,b.wav,maybe\n", "labels are unknown"),
+        ("first,other\na.wav,b.wav\n", "probe"),
+        ("first,path1,second\na,b,c\n", "2 columns may be the enrol"),
+        ("first,second\n", "no rows"),
+        ("first,second\na.wav,\n", "are empty"),
+        ("first,second,label\na.wav,b.wav,maybe\n", "labels must be"),
         ("first,second\nnobody.wav,noone.wav\n", "none of the 2 files"),
         ("first,second\n\x00\xff", "UTF-8"),
     ],

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from eval.errors import LikenessError
-from eval.formats.cells import head_of
+from eval.formats.column_names import parse_columns
 from eval.progress import step
 from eval.types import name_first
-from toolkit.data import tables, tree
-from toolkit.data.column_names import parse_columns
+from toolkit.data import tree
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Items
 from toolkit.data.kaldi_folder import is_kaldi_folder, read_kaldi_folder
@@ -42,7 +41,7 @@ def list_items(
             a folder, whose sub-folders are the labels;
             a folder of Kaldi (see `kaldi_folder`), or its wav.scp;
             a .csv, .tsv or .parquet file, or another text whose first line names columns
-            (see `column_names`);
+            (see `eval.formats.column_names`);
             an .rttm file (see `rttm`);
             a list with lines `path` or `id path [label]` (see `item_lists`).
         suffixes: The suffixes of the files that count as data, in small letters.
@@ -89,11 +88,8 @@ def list_items(
         if path.suffix.lower() == ".rttm":
             _refuse_columns(stated, path, "an RTTM file")
             return _with_pattern(read_rttm(path, suffixes, root=start_from), pattern, base, path)
-        if _is_table(path, stated, suffixes):
-            items = tables.read_table(path, root=base, columns=stated, pattern=pattern)
-            pattern = None
-        else:
-            items = read_items(path, base)
+        items = read_items(path, base, columns=stated, pattern=pattern)
+        pattern = None
     items = _with_pattern(items, pattern, base, path)
     if missing == "refuse":
         _refuse_missing(items, path, base, start_from)
@@ -125,23 +121,6 @@ def _with_pattern(items: Items, pattern: LabelPattern | None, root: Path, where:
 def _refuse_columns(stated: Mapping[str, str], path: Path, kind: str) -> None:
     if stated:
         raise LikenessError(f"{path} is {kind}, which has no columns; leave the columns out")
-
-
-def _is_table(path: Path, stated: Mapping[str, str], suffixes: Collection[str]) -> bool:
-    """Whether a file is read by its columns, and not as a list of paths."""
-    if stated or path.suffix.lower() == ".parquet":
-        return True
-    if not path.is_file():  # a pipe is read once
-        return False
-    if path.suffix.lower() not in tables.SUFFIXES:
-        return tables.has_header(path)
-    fields = head_of(path)
-    # A list may be called .csv too. Its first line has a path where a table has names.
-    is_path = any(
-        "/" in field or "\\" in field or os.path.splitext(field)[1].lower() in suffixes
-        for field in fields
-    )
-    return tables.has_header(path) or not is_path
 
 
 def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> None:
