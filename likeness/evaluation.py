@@ -21,6 +21,7 @@ from eval.scoring.score import Scored
 from eval.thresholds import Thresholds
 from eval.types import Embeddings, Scores, Trials
 from likeness.files import (
+    ColumnNames,
     File,
     Names,
     digests_of,
@@ -281,6 +282,7 @@ def evaluate(
     settings: VerificationSettings | None = None,
     *,
     trials: File | Trials | None = None,
+    columns: ColumnNames = "",
     subjects: Names | None = None,
     groups: Names | None = None,
     reference: File | None = None,
@@ -297,6 +299,8 @@ def evaluate(
             say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
+        columns: which column of the trial list is which, or without one of the score files, where
+            it does not say so itself: "enrol=a,probe=b,score=c,label=d", or by their numbers.
         subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
             folder of the ids, else what target trials link.
         groups: the group of each id or subject, such as age bands. Error rates are then measured
@@ -338,9 +342,9 @@ def evaluate(
     if bare:
         compared = measure_alone(bare, settings)
     else:
-        labels = None if trials is None else trials_of(trials)
+        labels = None if trials is None else trials_of(trials, columns)
         compared = evaluate_together(
-            labelled_systems(systems, labels),
+            labelled_systems(systems, labels, columns if trials is None else ""),
             settings,
             reference=reference,
             subject_of=names_of(subjects, "subjects"),

@@ -228,8 +228,8 @@ def trial_header(
 ) -> dict[str, int] | None:
     """Returns the columns that a header of trials or scores states, None for a line of data.
 
-    A line with a label or a number is never a header. Where a label or a score is named, columns of
-    other names are the ids, in their order; otherwise they are passed over.
+    A line with a label or a number is never a header. Where a label or a score is named, one or two
+    columns of other names are the ids that are not, in their order.
 
     Args:
         fields: The fields of the line.
@@ -250,9 +250,11 @@ def trial_header(
             return None
     elif any(is_label(field) or _is_number(field) for field in fields):
         return None
-    if "label" in roles or "score" in roles:
-        free = [side for side in ("enrol", "probe") if side not in roles]
-        roles = [free.pop(0) if role is None and free else role for role in roles]
+    unknown = [i for i, field in enumerate(fields) if roles[i] is None and field]
+    free = [side for side in ("enrol", "probe") if side not in roles]
+    if ("label" in roles or "score" in roles) and len(unknown) == len(free):
+        for i, side in zip(unknown, free, strict=True):
+            roles[i] = side
     places = {role: place for place, role in enumerate(roles) if role is not None}
     named = [role for role in roles if role is not None]
     allowed = {frozenset(layout) for layout in layouts}

@@ -21,6 +21,7 @@ from likeness.commands.options import (
     MediaFiles,
     QualityMeasured,
     ReportFolder,
+    TrialColumns,
     is_default,
     refuse_beside_ijb,
     refuse_idle,
@@ -74,6 +75,7 @@ def evaluate(
             help="A trial list with the labels, where the score files have none.", **EXISTING
         ),
     ] = None,
+    columns: TrialColumns = None,
     subjects: Annotated[
         Path | None,
         typer.Option(
@@ -231,6 +233,7 @@ def evaluate(
         scores,
         settings,
         trials=trials,
+        columns=",".join(columns or ()),
         subjects=subjects,
         groups=groups,
         reference=reference,

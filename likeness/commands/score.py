@@ -17,6 +17,7 @@ from likeness.commands.options import (
     EMBEDDINGS,
     EXISTING,
     Similarity,
+    TrialColumns,
     is_default,
     refuse_idle,
     refuse_input_as_output,
@@ -47,6 +48,7 @@ def score(
             help="The trial list, as text, .npz or .parquet; its columns are detected.", **EXISTING
         ),
     ] = None,
+    columns: TrialColumns = None,
     embeddings: Annotated[
         Path | None,
         typer.Option(help="The embeddings of the enrolment side, or of both sides.", **EMBEDDINGS),
@@ -197,6 +199,7 @@ def score(
             quality=tuple(quality or ()),
             probe=probe_embeddings,
             models=enrolment,
+            columns=",".join(columns or ()),
             strip_extension=strip_extension,
             missing=missing,
         )
@@ -211,6 +214,7 @@ def score(
         scoring,
         probe=probe_embeddings,
         models=enrolment,
+        columns=",".join(columns or ()),
         strip_extension=strip_extension,
         missing=missing,
     )

@@ -16,6 +16,7 @@ from likeness.commands.options import (
     OwnThreshold,
     StoredThreshold,
     ThresholdFile,
+    TrialColumns,
     Trust,
     refuse_idle,
     refuse_input_as_output,
@@ -74,6 +75,7 @@ def verify(
             "one)."
         ),
     ] = None,
+    columns: TrialColumns = None,
     workers: Annotated[
         int, typer.Option(min=0, help="With --pairs: how many processes read files.")
     ] = 0,
@@ -96,7 +98,7 @@ def verify(
     """
     refuse_input_as_output(context, "json_file")
     refuse_input_as_output(context, "out")
-    refuse_idle(context, ("out", "root", "workers"), "--pairs", pairs)
+    refuse_idle(context, ("out", "root", "columns", "workers"), "--pairs", pairs)
     refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = [path for path in (first, second) if path is not None]
     if len(files) != (2 if pairs is None else 0):
@@ -118,7 +120,7 @@ def verify(
 
         if out is not None:
             check_written(out)
-        listed = read_pairs(pairs)
+        listed = read_pairs(pairs, columns=",".join(columns or ()))
     compared = files if listed is None else [path for pair in listed for path in pair[:2]]
     chosen = model_for(model, compared)
 

@@ -238,8 +238,13 @@ def test_every_pair_has_a_row_whatever_its_files_are(
         (same.rows[0].score, True),
         (same.rows[1].score, None),
     ]
-    Path("list.txt").write_text("1 a.wav b.wav\n0 a.wav a.wav\n")
-    assert likeness("verify", "--pairs", "list.txt", "--model", "runs/voices") == 0
+    for list_of_pairs, columns in (
+        ("1 a.wav b.wav\n0 a.wav a.wav\n", ()),
+        ("file_x,file_y,Decision\na.wav,b.wav,Yes\na.wav,a.wav,No\n", ()),
+        ("mine;theirs\na.wav;b.wav\n", ("--columns=enrol=mine", "--columns=probe=theirs")),
+    ):
+        Path("list.txt").write_text(list_of_pairs)
+        assert likeness("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
 
 
 @pytest.mark.parametrize(

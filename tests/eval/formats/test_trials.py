@@ -18,6 +18,7 @@ from eval.errors import LikenessError
 from eval.formats import files
 from eval.formats.subjects import subjects_of
 from eval.formats.trials import (
+    read_pairs,
     read_scores,
     read_trials,
     write_scores,
@@ -98,6 +99,41 @@ def test_every_format(put, words, separator, last, end):
     )
     assert rows(read_trials(put(dressed))) == PLAIN  # no newline at its end either
     assert rows(read_trials(put(gzip.compress(dressed.encode()), "list.txt.gz"))) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file_x,file_y,Decision\na,x,Yes\na,y,No\nb,x,No\n",
+        "file_x;file_y;Decision\na;x;Yes\na;y;No\nb;x;No\n",
+        '"path1","note","path2","same"\n"a","1,5","x","same"\n"a","","y","different"\n'
+        '"b","","x","different"\n',
+        ",left,right,match\n0,a,x,1\n1,a,y,0\n2,b,x,0\n",
+        "enrol_id\ttest_id\tscore\ttarget\na\tx\t0.5\t1\na\ty\t0.1\t0\nb\tx\t0\t0\n",
+        "a;x;target\na;y;nontarget\nb;x;nontarget\n",
+    ],
+)
+def test_pairs_are_written_in_many_ways(put, text):
+    for encoding in ("utf-8", "utf-16"):
+        assert rows(read_trials(put(text.encode(encoding), "list.csv"))) == PLAIN
+    assert read_pairs(put(text))[2] == [True, False, False]
+
+
+def test_columns_that_are_stated(put):
+    columns = "enrol=mine,probe=theirs,label=verdict"
+    text = "mine;verdict;age;theirs\na;yes;7;x\na;no;8;y\nb;no;9;x\n"
+    assert rows(read_trials(put(text), columns=columns)) == PLAIN
+    lines = text.partition("\n")[2]
+    assert rows(read_trials(put(lines), columns="enrol=1,probe=4,label=2")) == PLAIN
+    trials, values = read_scores(put(lines), columns="enrol=1,probe=4,score=3")
+    assert rows(trials) == [(enrol, probe, None) for enrol, probe, _ in PLAIN]
+    assert values.tolist() == [7, 8, 9]
+    for wrong in ("enrol=mine,probe=other", "enrol=mine,who=theirs"):
+        with pytest.raises(LikenessError, match=r"other|who"):
+            read_trials(put(text), columns=wrong)
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(put(text), sep=";")
+    assert rows(read_trials(frame, columns=columns)) == PLAIN
 
 
 @pytest.mark.parametrize(
