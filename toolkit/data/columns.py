@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.formats import parquet
 from eval.types import nfc
 
 Index = NDArray[np.int64]
@@ -145,34 +146,34 @@ class Texts(Sequence[str]):
             return [text[a:b] for a, b in pairwise(ends)]
         return [raw[a:b].decode("utf-8", _ERRORS) for a, b in pairwise(ends)]
 
+    def _as_arrow(self) -> Any:
+        """The same memory as an array of pyarrow."""
+        import pyarrow
+
+        buffers = [pyarrow.py_buffer(part.array) for part in (self._offsets, self._buffer)]
+        return pyarrow.Array.from_buffers(pyarrow.large_binary(), len(self), [None, *buffers])
+
     def take(self, indices: Index) -> Texts:
         """Returns the texts of these rows (M,), each from 0 to N - 1."""
-        offsets, buffer = self._offsets.array, self._buffer.array
-        taken = np.zeros(indices.size + 1, dtype=np.int64)
-        np.cumsum(offsets[indices + 1] - offsets[indices], out=taken[1:])
-        made = np.empty(int(taken[-1]), dtype=np.uint8)
-        for start, stop in blocks(indices.size):
-            ends = taken[start : stop + 1]
-            shift = offsets[indices[start:stop]] - ends[:-1]
-            place = np.repeat(shift, np.diff(ends)) + np.arange(ends[0], ends[-1])
-            made[ends[0] : ends[-1]] = buffer[place]
-        return Texts(made, taken)
+        import pyarrow
+
+        # pyarrow.array would import pandas.
+        rows = pyarrow.py_buffer(np.ascontiguousarray(indices, dtype=np.int64))
+        size = len(indices)
+        taken = self._as_arrow().take(
+            pyarrow.Array.from_buffers(pyarrow.int64(), size, [None, rows])
+        )
+        _, offsets, buffer = taken.buffers()
+        return Texts(
+            np.frombuffer(buffer or b"", np.uint8),
+            np.frombuffer(offsets, np.int64)[: len(taken) + 1],
+        )
 
     def repeated(self) -> Index:
-        """Returns the ascending rows of texts that are perhaps repeated, with all their repeats.
-
-        A text that is not among them is unique. Texts whose hashes are equal are among them.
-        """
-        if self._repeated is not None:
-            return self._repeated
-        hashes = np.empty(len(self), dtype=np.int64)
-        for start, stop in blocks(len(self)):
-            values = map(hash, self.strings(start, stop))
-            hashes[start:stop] = np.fromiter(values, dtype=np.int64, count=stop - start)
-        ascending = np.sort(hashes)
-        twice = ascending[1:][ascending[1:] == ascending[:-1]]
-        # Ids are checked where they are listed, and again by a plan.
-        self._repeated = np.flatnonzero(np.isin(hashes, twice)) if twice.size else twice
+        """Returns the ascending rows of texts that are repeated, with all their repeats."""
+        if self._repeated is None:  # ids are checked where they are listed, and again by a plan
+            codes = parquet.numbers(self._as_arrow().dictionary_encode().indices)
+            self._repeated = np.flatnonzero(np.bincount(codes)[codes] > 1)
         return self._repeated
 
     def order(self, *, of_paths: bool = False) -> Index:
@@ -186,26 +187,13 @@ class Texts(Sequence[str]):
             >>> texts.order().tolist(), texts.order(of_paths=True).tolist()
             ([2, 0, 1], [2, 1, 0])
         """
-        offsets, buffer = self._offsets.array, self._buffer.array
-        lengths = np.diff(offsets)
-        order = np.arange(len(self))
-        # This is a radix sort with digits of 7 bytes, from the last to the first. Bytes of UTF-8
-        # sort as characters do. Each byte is raised by two and has 9 bits, so that the end of a
-        # text sorts before all of them, and the slash of a path right after it.
-        digits = -(-int(lengths.max(initial=0)) // 7)
-        for digit in reversed(range(digits)):
-            key = np.zeros(len(self), dtype=np.int64)
-            for start, stop in blocks(len(self)):
-                for byte in range(7 * digit, 7 * digit + 7):
-                    inside = start + np.flatnonzero(lengths[start:stop] > byte)
-                    values = buffer[offsets[inside] + byte].astype(np.int64) + 2
-                    if of_paths:
-                        values[values == ord("/") + 2] = 1
-                    key[inside] = key[inside] << 9 | values
-                    ended = start + np.flatnonzero(lengths[start:stop] <= byte)
-                    key[ended] <<= 9
-            order = order[np.argsort(key[order], kind="stable")]
-        return order
+        from pyarrow import compute
+
+        texts = self._as_arrow()  # bytes of UTF-8 sort as characters do
+        if of_paths:
+            texts = compute.replace_substring(texts, b"/", b"\0")
+        rows: Index = parquet.numbers(compute.sort_indices(texts)).astype(np.int64)
+        return rows
 
 
 class Coded(Sequence["str | None"]):
