@@ -9,9 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from eval.errors import LikenessError
 from eval.formats import embeddings as stored
-from eval.formats.durations import read_qualities
 from eval.formats.provenance import sha256
-from eval.formats.subjects import read_mapping
+from eval.formats.subjects import read_mapping, read_qualities
 from eval.formats.trials import read_trials
 from eval.scoring.templates import read_enrolment
 from eval.types import Embeddings, Trials, name_first

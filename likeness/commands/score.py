@@ -244,8 +244,8 @@ def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
         )
     refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
 
-    from eval.formats.durations import read_durations
     from eval.formats.embeddings import read
+    from eval.formats.subjects import read_durations
     from eval.formats.trial_writing import check_written
     from eval.fusion import load_fusion
     from likeness import fusing
@@ -303,9 +303,8 @@ def read_scoring(options: Mapping[str, Any]) -> Scoring:
         LikenessError: As in reading the files and in `Scoring`.
     """
     from eval.calibration import load_calibration
-    from eval.formats.durations import read_durations
     from eval.formats.embeddings import read
-    from eval.formats.subjects import read_mapping
+    from eval.formats.subjects import read_durations, read_mapping
     from eval.scoring.plda import load_plda
     from eval.scoring.score import Scoring
 
