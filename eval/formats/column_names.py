@@ -192,6 +192,7 @@ SCORE_LAYOUTS = (
     ("label", "enrol", "probe", "score"),
     ("score", "enrol", "probe", "label"),
 )
+BARE_LAYOUTS = (("label", "score"), ("score", "label"))  # of scores whose ids are not known
 # The kinds of labels in small letters. Those of a column are all of one kind.
 LABELS: tuple[dict[str, bool], ...] = (
     {"1": True, "0": False},
@@ -208,19 +209,6 @@ LABEL_HINT = "labels must be 1 0, target nontarget, tgt imp, true false or yes n
 def is_label(text: str) -> bool:
     """Returns whether a text is a label of trials."""
     return any(text.lower() in kind for kind in LABELS)
-
-
-def label_kinds(
-    texts: Sequence[str], kinds: Sequence[dict[str, bool]] = LABELS
-) -> list[dict[str, bool]]:
-    """Returns the kinds of labels that all of these texts may be of.
-
-    Example:
-        >>> label_kinds(["1", "0"])
-        [{'1': True, '0': False}]
-    """
-    lower = {text.lower() for text in texts}
-    return [kind for kind in kinds if lower <= kind.keys()]
 
 
 def trial_header(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from eval.errors import LikenessError
 from eval.formats import lists, npz, parquet
 from eval.formats.column_names import (
+    BARE_LAYOUTS,
     LABEL_HINT,
     LABELS,
     NAMED_LABELS,
@@ -33,7 +34,6 @@ from eval.formats.column_names import (
     by_number,
     choose,
     is_label,
-    label_kinds,
     parse_columns,
     role_of,
     trial_header,
@@ -137,7 +137,7 @@ def read_scores(
             f"score file, or put `{' '.join(fitting[0])}` as a header line on top if these are "
             "scores"
         )
-    values = as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
+    values = _numbers(column)
     scored = _trials(table, fitting[0])
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -211,64 +211,28 @@ def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
         ...     read_bare_scores(path).targets.tolist()
         [0.7]
     """
-
-    def header(fields: Sequence[str]) -> dict[str, int] | None:
-        roles = [role_of(field, TRIALS) or "" for field in fields]
-        stated = sorted(roles) == ["label", "score"]
-        return {role: place for place, role in enumerate(roles)} if stated else None
-
-    table = lists.read_table(
-        Path(path),
-        lambda sample: lists.ranked_shape(
-            sample, lambda fields: len(fields) == 2 and all(fields), header
-        ),
-    )
-    if len(table.columns) != 2:
+    table, fitting = _read(Path(path), BARE_LAYOUTS, "")
+    if order is not None:
+        stated = tuple(order.split("-"))
+        if table.roles not in (None, stated):
+            raise LikenessError(
+                f"{path}: its header says the other order than {order}; leave the order out"
+            )
+        fitting = tuple(layout for layout in fitting if layout == stated)
+    if len(fitting) != 1:
         raise LikenessError(
-            f"{path}: {len(table.columns)} fields in each line; two are expected, a label and a "
-            "score"
+            f"{path}: both columns can be labels, so that the scores are not known; say which is "
+            "which by a first line `label score` or `score label`, or by --score-order"
         )
-    columns = [cast(Column, column) for column in table.columns]
-    stated = None if order is None else tuple(order.split("-"))
-    if None not in (table.roles, stated) and table.roles != stated:
-        raise LikenessError(
-            f"{path}: its header says the other order than {order}; leave the order out"
-        )
-    roles = table.roles or stated or _recognised(str(path), columns)
-    labels, scores = columns[roles.index("label")], columns[roles.index("score")]
-    kinds = label_kinds(labels.keys)
-    if not kinds:
-        raise LikenessError(f"{path}: {LABEL_HINT} throughout; its column of labels has others")
-    values: Floats = as_floats(scores.keys)[scores.codes]
+    labels = _column(table, fitting[0], "label")
+    values = _numbers(table.columns[fitting[0].index("score")])
     bad = ~np.isfinite(values)
     if bad.any():
         raise LikenessError(
             f"{path}: {bad.sum()} of {values.size} scores are NaN, infinite or not numbers; score "
             "these trials again"
         )
-    is_target = np.array([kinds[0][key.lower()] for key in labels.keys])
-    return Scores(values, is_target[labels.codes])
-
-
-def _recognised(path: str, columns: list[Column]) -> tuple[str, ...]:
-    """The order of two columns, of which one only can hold labels."""
-    fitting = [
-        order
-        for order in (("label", "score"), ("score", "label"))
-        if label_kinds(columns[order.index("label")].keys)
-        and all(map(is_number, columns[order.index("score")].keys))
-    ]
-    if len(fitting) > 1:
-        raise LikenessError(
-            f"{path}: both columns can be labels, so that the scores are not known; say which is "
-            "which by a first line `label score` or `score label`, or by --score-order"
-        )
-    if not fitting:
-        raise LikenessError(
-            f"{path}: two fields in each line, which are no label and no score ({LABEL_HINT}); "
-            "give lines `label score`, or `enrol probe score`"
-        )
-    return fitting[0]
+    return Scores(values, _targets(labels))
 
 
 def _read(
@@ -276,11 +240,11 @@ def _read(
 ) -> tuple[Table, Layouts]:
     """The table, and the layouts (at least one) that all of its rows fit."""
     stated = parse_columns(columns, TRIALS)
-    has_scores = "score" in layouts[0]
+    has_scores = "score" in layouts[-1]
 
     def header(fields: Sequence[str]) -> dict[str, int] | None:
         if not stated:
-            places = trial_header(fields, (*TRIAL_LAYOUTS, *SCORE_LAYOUTS))
+            places = trial_header(fields, (*layouts, *SCORE_LAYOUTS))
             if places is not None and not has_scores:
                 places.pop("score", None)
             return places if places is None or len(places) in map(len, layouts) else None
@@ -428,13 +392,24 @@ def _value_of(label: str) -> bool:
     return next(kind[label.lower()] for kind in NAMED_LABELS if label.lower() in kind)
 
 
+def _targets(labels: Column) -> Bools:
+    """(P,) whether labels are those of target trials."""
+    is_target: Bools = np.array(list(map(_value_of, labels.keys)), dtype=np.bool_)
+    return is_target[labels.codes]
+
+
+def _numbers(column: Column | Floats) -> Floats:
+    """(P,) the scores of a column, NaN where a text is no number."""
+    return as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
+
+
 def _trials(table: Table, layout: tuple[str, ...]) -> Trials:
     """The trials of a table whose layout is known."""
     enrol, probe = (_column(table, layout, side) for side in ("enrol", "probe"))
     target: Bools | None = None
     if "label" in layout:
         column = _column(table, layout, "label")
-        target = np.array(list(map(_value_of, column.keys)), dtype=np.bool_)[column.codes]
+        target = _targets(column)
         _refuse_both_labels(table, enrol, probe, target)
     return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target)
 
@@ -475,55 +450,43 @@ def _repeats(pairs: NDArray[np.int64]) -> bool:
 
 def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
-    number_of = [
-        {name: i for i, name in enumerate(ids)} for ids in (trials.enrol_ids, trials.probe_ids)
-    ]
-    enrol = np.array([number_of[0].get(name, -1) for name in scored.enrol_ids], dtype=np.int64)[
-        scored.enrol
-    ]
-    probe = np.array([number_of[1].get(name, -1) for name in scored.probe_ids], dtype=np.int64)[
-        scored.probe
-    ]
+    sides = []
+    for ids, known, codes in (
+        (scored.enrol_ids, trials.enrol_ids, scored.enrol),
+        (scored.probe_ids, trials.probe_ids, scored.probe),
+    ):
+        number = {name: i for i, name in enumerate(known)}
+        sides.append(np.array([number.get(name, -1) for name in ids], dtype=np.int64)[codes])
     width = len(trials.probe_ids)
-    have = np.where((enrol < 0) | (probe < 0), -1, enrol * width + probe)
+    have = np.where((sides[0] < 0) | (sides[1] < 0), -1, sides[0] * width + sides[1])
     want = _pairs(trials.enrol, trials.probe, width)
-    del enrol, probe
+    del sides
     # Lists that are in one order are the usual case, and much the quicker.
-    alike = np.array_equal(have, want) and not _repeats(have)
-    order = np.arange(have.size) if alike else np.argsort(have, kind="stable")
-    # A pair may be scored in several rows. Any of them will do, since differing scores are refused.
-    at = order
-    unscored = unlisted = np.zeros(0, dtype=np.int64)
-    if not alike:
-        at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
-        unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
-    if unscored.size or unlisted.size:
-        texts = [
-            f"{rows.size} {what} (first: {pair_text(of, int(rows[0]))})"
-            for rows, of, what in (
-                (unscored, trials, "trials have no score"),
-                (unlisted, scored, "scores have no trial"),
-            )
-            if rows.size
-        ]
-        raise LikenessError(
-            f"{table.where}: {' and '.join(texts)}; does the trial list belong to these scores?"
-        )
-    clash = np.zeros(0, dtype=np.int64)
-    if not alike:
+    at = order = np.arange(have.size)
+    if not np.array_equal(have, want) or _repeats(have):
+        order = np.argsort(have, kind="stable")
         pairs, in_order = have[order], values[order]
+        # A pair may be scored in several rows. Any of them will do, since they have to agree.
+        at = order[np.minimum(np.searchsorted(pairs, want), order.size - 1)]
+        for rows, of, what in (
+            (np.flatnonzero(have[at] != want), trials, "trials have no score"),
+            (np.flatnonzero(~np.isin(have, want)), scored, "scores have no trial"),
+        ):
+            if rows.size:
+                raise LikenessError(
+                    f"{table.where}: {rows.size} {what} (first: {pair_text(of, int(rows[0]))}); "
+                    "does the trial list belong to these scores?"
+                )
         clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
-    if clash.size:
-        raise LikenessError(
-            f"{table.where}: repeated pairs have differing scores (first: "
-            f"{pair_text(scored, int(order[clash[0]]))}); keep one"
-        )
-    if scored.target is not None:
-        if trials.target is None:
-            labelled = Trials(
-                trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, scored.target[at]
+        if clash.size:
+            raise LikenessError(
+                f"{table.where}: repeated pairs have differing scores (first: "
+                f"{pair_text(scored, int(order[clash[0]]))}); keep one"
             )
-            return labelled, values[at]
+    if scored.target is not None and trials.target is None:
+        target = scored.target[at]
+        trials = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, target)
+    elif scored.target is not None:
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise LikenessError(

@@ -206,34 +206,7 @@ class Items(Sequence[Item]):
         return Item(id, Path(path), self.labels[index], span, ending or "", stretch)
 
     def __iter__(self) -> Iterator[Item]:
-        for start in range(0, len(self), _FEW):
-            stop = min(start + _FEW, len(self))
-            empty = [""] * (stop - start)
-            spans: list[tuple[int, int] | None] = [None] * (stop - start)
-            if self.spans is not None:
-                rows = map(tuple, self.spans.array[start:stop].tolist())
-                spans = [None if row[0] == NO_SPAN[0] else row for row in rows]
-            endings = empty if self.endings is None else self.endings.strings(start, stop)
-            stretches: list[tuple[float, float] | None] = [None] * (stop - start)
-            if self.stretches is not None:
-                stretches = [_stretch(*row) for row in self.stretches.array[start:stop].tolist()]
-            names = empty if self.names is None else self.names.strings(start, stop)
-            ids, text, path = self.ids.strings(start, stop), None, Path()
-            for id, first, joins, name, *others in zip(
-                ids,
-                self.beginnings.strings(start, stop),
-                self.with_id.array[start:stop].tolist(),
-                names,
-                self.labels.strings(start, stop),
-                spans,
-                endings,
-                stretches,
-                strict=True,
-            ):
-                place = f"{first}{id if joins else name}"
-                if place != text:
-                    text, path = place, Path(place)
-                yield Item(id, path, *others)
+        return map(self.__getitem__, range(len(self)))
 
     def __add__(self, other: Iterable[Item]) -> Items:
         return Items.of(chain(self, other))

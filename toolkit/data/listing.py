@@ -125,33 +125,23 @@ def _refuse_columns(stated: Mapping[str, str], path: Path, kind: str) -> None:
 
 def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> None:
     """Raises LikenessError for items that are no files."""
-    known: dict[Path, bool] = {}
-    missing: dict[Path, None] = {}
-    last = None
-    for item in items:
-        if item.path != last and item.path not in known:
-            # Path.is_file raises where a name is too long.
-            known[item.path] = is_url(item.path) or os.path.isfile(item.path)
-            if not known[item.path]:
-                missing[item.path] = None
-        last = item.path
+    paths = dict.fromkeys(item.path for item in items)
+    # Path.is_file raises where a name is too long.
+    missing = [place for place in paths if not is_url(place) and not os.path.isfile(place)]
     if not missing:
         return
-    first = next(iter(missing))
-    written = first.as_posix().removeprefix((base / "x").as_posix()[:-1])
+    written = missing[0].as_posix().removeprefix((base / "x").as_posix()[:-1])
     hint = "correct the paths, or say with --root where they start"
-    if len(missing) == len(known) and all(
-        os.path.splitext(item.id)[1] and not item.path.suffix for item in items[:1]
-    ):
+    if os.path.splitext(items[0].id)[1] and not items[0].path.suffix:
         hint = (
             "its lines were read as `id path [label]`; put the names of the columns above them, "
             "such as path,label"
         )
     elif root is None and os.path.isfile(written):
         hint = f"they were looked for in {base}, and start from the current folder: add --root ."
-    elif len(missing) < len(known):
+    elif len(missing) < len(paths):
         hint += ", or take the list that `likeness check --out` writes without them"
     raise LikenessError(
-        f"{path}: {len(missing)} of {len(known)} files do not exist "
+        f"{path}: {len(missing)} of {len(paths)} files do not exist "
         f"({name_first(map(str, missing))}); {hint}"
     )

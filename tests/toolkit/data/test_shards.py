@@ -291,9 +291,9 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str)
 def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no tar shards like '\*.tar'"):
         shards.items(tmp_path)
-    (tmp_path / "a.tar.gz").touch()
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(b"a"))
     for data in (tmp_path, tmp_path / "a.tar.gz"):
-        with pytest.raises(ValueError, match=r"1 shards .*'a.tar.gz'"):
+        with pytest.raises(ValueError, match="compressed"):
             shards.items(data)
     with pytest.raises(ValueError, match="1 of 1 items are files"):
         shards.shard_numbers([Item("a", tmp_path / "a.wav", "x")])
