@@ -43,6 +43,25 @@ class Values(NamedTuple):
     missing: Bools
 
 
+def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
+    """Returns texts or numbers as an array of pyarrow, whose own `array` would import pandas.
+
+    Example:
+        >>> as_arrow(["a", "bc"]).to_pylist(), as_arrow(np.array([1, 2])).to_pylist()
+        (['a', 'bc'], [1, 2])
+    """
+    import pyarrow
+
+    if isinstance(values, np.ndarray):
+        kind = pyarrow.from_numpy_dtype(values.dtype)
+        buffers = [None, pyarrow.py_buffer(np.ascontiguousarray(values))]
+        return pyarrow.Array.from_buffers(kind, len(values), buffers)
+    encoded = [text.encode() for text in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))]
+    return pyarrow.Array.from_buffers(pyarrow.string(), len(encoded), buffers)
+
+
 def numbers(array: Any) -> NDArray[Any]:
     """The numbers or booleans (P,) of an array of pyarrow; what is null has any value.
 

@@ -5,11 +5,12 @@ Each package is imported when it is used. eval/formats/embeddings.py says what i
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,48 +190,15 @@ def _write_h5(path: Path, embeddings: Embeddings, meta: str) -> None:
     text = np.array(meta.encode())
     id_type = h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize))
     text_type = h5py.string_dtype("utf-8", text.dtype.itemsize)
-    with atomic_path(path) as temporary, temporary.open("wb+") as raw:
-        with h5py.File(disk := _Disk(raw), "w") as file:
-            file.create_dataset("ids", data=ids.astype(id_type))
-            file.create_dataset("matrix", data=embeddings.matrix)
-            file.create_dataset("norms", data=embeddings.norms)
-            file.create_dataset("meta", data=text.astype(text_type))
-        if disk.error is not None:
-            raise disk.error
-
-
-class _Disk:
-    """A file for HDF5 to write to, which keeps the error of a write that fails.
-
-    HDF5 itself ends the process with a segmentation fault there.
-    """
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self.error: OSError | None = None
-        self.seek, self.tell, self.read = raw.seek, raw.tell, raw.read
-        self.readinto = raw.readinto  # type: ignore[attr-defined]
-
-    def write(self, data: bytes) -> int:
-        """Writes data; HDF5 is always told that all of it was written."""
-        self._try(lambda: self._raw.write(data))
-        return len(data)
-
-    def truncate(self, size: int) -> None:
-        """Changes the size of the file."""
-        self._try(lambda: self._raw.truncate(size))
-
-    def flush(self) -> None:
-        """Flushes the file."""
-        self._try(self._raw.flush)
-
-    def _try(self, call: Callable[[], object]) -> None:
-        """Calls a function unless an earlier call failed, and keeps its error."""
-        if self.error is None:
-            try:
-                call()
-            except OSError as error:
-                self.error = error
+    # HDF5 ends the process with a segmentation fault where the disk is full: it writes to memory.
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        file.create_dataset("ids", data=ids.astype(id_type))
+        file.create_dataset("matrix", data=embeddings.matrix)
+        file.create_dataset("norms", data=embeddings.norms)
+        file.create_dataset("meta", data=text.astype(text_type))
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
 
 
 def _read_h5(path: Path, limit: int) -> Read:

@@ -24,6 +24,7 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.column_names import TRIAL_LAYOUTS, is_label, trial_header
 from eval.formats.lists import Column, all_fractions, in_order
+from eval.formats.parquet import as_arrow
 from eval.formats.writing import atomic_path
 from eval.progress import report
 from eval.types import Bools, Floats, Trials, name_first
@@ -186,16 +187,15 @@ def _lines(
     sides: Sequence[Column], target: Bools | None, values: Floats | None, separator: str
 ) -> Iterator[bytes]:
     """Yields the lines of a list in blocks, with each number as `repr` writes it."""
-    import pyarrow
     from pyarrow import compute
 
     # The last column ends the line.
     last = "\n" if target is None and values is None else ""
     texts = [
-        pyarrow.array([name + end for name in side.keys], pyarrow.string())
+        as_arrow([name + end for name in side.keys])
         for side, end in zip(sides, ("", last), strict=True)
     ]
-    labels = pyarrow.array(["0\n", "1\n"])
+    labels = as_arrow(["0\n", "1\n"])
     longest = max(len(name) for side in sides for name in side.keys)
     rows = max(1, min(_ROWS, _BLOCK // (8 * longest + 64)))  # UTF-8 has up to 4 bytes a character
     size = len(sides[0].codes)
@@ -203,14 +203,13 @@ def _lines(
         report("writing", start, size)
         part = slice(start, start + rows)
         columns = [
-            ids.take(pyarrow.array(side.codes[part]))
-            for ids, side in zip(texts, sides, strict=True)
+            ids.take(as_arrow(side.codes[part])) for ids, side in zip(texts, sides, strict=True)
         ]
         if values is not None:
             columns.append(_decimals(values[part], "\n" if target is None else ""))
         if target is not None:
-            columns.append(labels.take(pyarrow.array(target[part].view(np.uint8))))
-        joined = compute.binary_join_element_wise(*columns, separator)
+            columns.append(labels.take(as_arrow(target[part].view(np.uint8))))
+        joined = compute.binary_join_element_wise(*columns, as_arrow([separator])[0])
         ends = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
         yield joined.buffers()[2].slice(0, int(ends[-1])).to_pybytes()
     report("writing", size, size)
@@ -223,8 +222,9 @@ def _decimals(values: Floats, end: str) -> Any:
 
     size = np.abs(values)
     alike = (size >= _DECIMALS[0]) & (size < _DECIMALS[1]) & (values != np.rint(values))
-    texts = compute.cast(pyarrow.array(values), pyarrow.string())
+    texts = compute.cast(as_arrow(values), pyarrow.string())
     if not alike.all():
-        others = pyarrow.array(list(map(repr, values[~alike].tolist())), pyarrow.string())
-        texts = compute.replace_with_mask(texts, pyarrow.array(~alike), others)
-    return compute.binary_join_element_wise(texts, end, "") if end else texts
+        place = np.where(alike, np.arange(len(values)), len(values) + np.cumsum(~alike) - 1)
+        others = as_arrow(list(map(repr, values[~alike].tolist())))
+        texts = pyarrow.concat_arrays([texts, others]).take(as_arrow(place))
+    return compute.binary_join_element_wise(texts, as_arrow([end])[0], as_arrow([""])[0])

@@ -205,15 +205,25 @@ def _label(path: Path) -> str:
 
 
 def _reserve(path: Path) -> tuple[Path, int | None]:
-    """A new hidden folder beside `path`, and the lock on it; None where the disk has no locks."""
-    folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
-    try:
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise OSError(
-            error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
-        ) from None
-    return folder, _locked(folder)
+    """A new hidden folder beside `path`, and the lock on it.
+
+    The lock is None where the disk has no locks.
+    """
+    while True:
+        folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
+            ) from None
+        lock = _locked(folder)
+        if lock is not None:
+            return folder, lock
+        if not _has_locks(folder):
+            return folder, None
+        # Another writer of the same file took it for abandoned before it was locked.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _locked(folder: Path) -> int | None:
@@ -238,6 +248,30 @@ def _locked(folder: Path) -> int | None:
         pass
     os.close(handle)
     return None
+
+
+def _has_locks(folder: Path) -> bool:
+    """Whether the disk of a folder that this process made supports locks.
+
+    The folder need not be there any more.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return True  # gone: whoever removed it had locked it
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def _is_descriptor(path: Path) -> bool:

@@ -155,14 +155,7 @@ class Texts(Sequence[str]):
 
     def take(self, indices: Index) -> Texts:
         """Returns the texts of these rows (M,), each from 0 to N - 1."""
-        import pyarrow
-
-        # pyarrow.array would import pandas.
-        rows = pyarrow.py_buffer(np.ascontiguousarray(indices, dtype=np.int64))
-        size = len(indices)
-        taken = self._as_arrow().take(
-            pyarrow.Array.from_buffers(pyarrow.int64(), size, [None, rows])
-        )
+        taken = self._as_arrow().take(parquet.as_arrow(indices))
         _, offsets, buffer = taken.buffers()
         return Texts(
             np.frombuffer(buffer or b"", np.uint8),
@@ -170,10 +163,15 @@ class Texts(Sequence[str]):
         )
 
     def repeated(self) -> Index:
-        """Returns the ascending rows of texts that are repeated, with all their repeats."""
+        """Returns the ascending rows of texts that are perhaps repeated, with all their repeats.
+
+        A text that is not among them is unique. Texts whose hashes are equal are among them.
+        """
         if self._repeated is None:  # ids are checked where they are listed, and again by a plan
-            codes = parquet.numbers(self._as_arrow().dictionary_encode().indices)
-            self._repeated = np.flatnonzero(np.bincount(codes)[codes] > 1)
+            hashes = np.fromiter(map(hash, self), dtype=np.int64, count=len(self))
+            ascending = np.sort(hashes)
+            twice = ascending[1:][ascending[1:] == ascending[:-1]]
+            self._repeated = np.flatnonzero(np.isin(hashes, twice))
         return self._repeated
 
     def order(self, *, of_paths: bool = False) -> Index:
