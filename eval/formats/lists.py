@@ -125,12 +125,7 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
             if fractions:
                 numeric = _numeric(shape, columns)
             numeric = numeric or [False] * len(columns)
-            columns = [
-                as_floats(column.keys)[column.codes]
-                if is_number and isinstance(column, Column)
-                else column
-                for column, is_number in zip(columns, numeric, strict=True)
-            ]
+            columns = _with_numbers(columns, numeric)
             parts, indices = [[] for _ in columns], [_Numbers(shape) for _ in columns]
         for column, index, part in zip(columns, indices, parts, strict=True):
             if isinstance(column, Column):
@@ -492,13 +487,7 @@ def _columns(
         )
     except pyarrow.ArrowInvalid as error:
         if any(numeric):  # a number that is none
-            columns = _columns(path, text, shape, [False] * len(places))
-            return [
-                as_floats(column.keys)[column.codes]
-                if is_number and isinstance(column, Column)
-                else column
-                for column, is_number in zip(columns, numeric, strict=False)
-            ]
+            return _with_numbers(_columns(path, text, shape, [False] * len(places)), numeric)
         raise LikenessError(
             f"{path}: not UTF-8 text ({first_line(error)}); if it is Latin-1, as of older "
             f"spreadsheets, convert it: iconv -f LATIN1 -t UTF-8 {path.name} > converted.csv"
@@ -511,6 +500,14 @@ def _columns(
             f"{quoted(others[0])} has {len(split(others[0], shape.separator))}"
         )
     return [_of_arrow(table.column(name)) for name in read]
+
+
+def _with_numbers(columns: list[Column | Floats], numeric: Sequence[bool]) -> list[Column | Floats]:
+    """The columns, of which some become numbers."""
+    return [
+        as_floats(column.keys)[column.codes] if is_number and isinstance(column, Column) else column
+        for column, is_number in zip(columns, numeric, strict=False)
+    ]
 
 
 def _padded(path: Path, text: bytes, shape: Shape, places: list[int]) -> list[Column | Floats]:

@@ -219,30 +219,13 @@ class Coded(Sequence["str | None"]):
     def __len__(self) -> int:
         return self.numbers.size
 
-    @overload
-    def __getitem__(self, index: int) -> str | None: ...
-    @overload
-    def __getitem__(self, index: slice) -> Coded: ...
-    def __getitem__(self, index: int | slice) -> str | Coded | None:
-        if isinstance(index, slice):
-            return Coded(self.numbers[index], self.names)
+    def __getitem__(self, index: int) -> str | None:  # type: ignore[override]
         number = self._numbers.view[index]
         return None if number < 0 else self.names[number]
 
-    def strings(self, start: int, stop: int) -> list[str | None]:
-        """Returns the texts of the rows start to stop - 1."""
-        used, place = np.unique(self.numbers[start:stop], return_inverse=True)
-        texts = [None if number < 0 else self.names[number] for number in used.tolist()]
-        return list(map(texts.__getitem__, place.tolist()))
-
-    def take(self, indices: Index) -> Coded:
-        """Returns the texts of these rows (M,)."""
-        return Coded(self.numbers[indices], self.names)
-
-    def used(self) -> Index:
-        """Returns the ascending numbers of the names that occur."""
-        numbers = self.numbers[self.numbers >= 0]
-        return np.flatnonzero(np.bincount(numbers, minlength=len(self.names)))
+    def __iter__(self) -> Iterator[str | None]:
+        names = [*self.names, None]  # the last is that of -1
+        return map(names.__getitem__, self.numbers.tolist())
 
 
 class Growing:

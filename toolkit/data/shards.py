@@ -106,14 +106,9 @@ def items(
 def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -> Items:
     """The items with these suffixes. Raises ValueError for shards that cannot be used."""
     made = ItemsBuilder()
-    damaged: list[tuple[str, str]] = []  # name, reason
     with _uncollected():
         for shard in shards:
-            try:
-                members = _listed(shard)
-            except (ValueError, OSError) as error:
-                damaged.append((shard.name, str(error)))
-                continue
+            members = _listed(shard)
             if suffixes:
                 members = [member for member in members if member[2] in suffixes]
             if members:
@@ -125,11 +120,6 @@ def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -
                     np.array((offsets, sizes), dtype=np.int64).T,
                     endings,
                 )
-    if damaged:
-        raise LikenessError(
-            f"{len(damaged)} of {len(shards)} shards cannot be used "
-            f"({name_first(name for name, _ in damaged)}): {damaged[0][1]}"
-        )
     return made.build()
 
 

@@ -268,7 +268,10 @@ LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
     ("archive", "word"),
     [
         (header_of(type=tarfile.SYMTYPE, linkname="/etc/passwd") + END, "link"),
-        (header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END, "2 members"),
+        (
+            header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END,
+            "a link, device",
+        ),
         (header_of(name="/x.wav") + END, "absolute"),
         (header_of(name="a/../../x.wav") + END, "leaves its folder"),
         (header_of(name="a\nx.wav") + END, "not printable"),
