@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import math
+import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,9 +40,12 @@ class Npz(NamedTuple):
 
         Raises:
             KeyError: There is none of this name.
+            LikenessError: It is text that Unicode does not have.
         """
         with self.archive.open(f"{name}.npy") as member:
             array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        if array.dtype.kind == "U" and array.size:
+            _refuse_non_unicode(name, array)
         return array
 
 
@@ -101,6 +105,19 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
                 f"({str(error)[:200] or type(error).__name__}); "
                 f"{remedy}"
             ) from None
+
+
+def _refuse_non_unicode(name: str, texts: NDArray[Any]) -> None:
+    """ValueError for numbers that are no characters: Python makes texts of them that cannot be
+    used.
+    """
+    codes = np.ascontiguousarray(texts).reshape(-1).view(texts.dtype.byteorder + "u4")
+    wrong = codes > sys.maxunicode
+    if wrong.any():
+        raise LikenessError(
+            f"{name}.npy holds {int(wrong.sum())} numbers that are no characters of Unicode, the "
+            f"first is {int(codes[wrong][0]):#x}"
+        )
 
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy: str) -> Header:
