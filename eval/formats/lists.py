@@ -303,7 +303,7 @@ def split(line: str, separator: str) -> list[str]:
         (['a', 'b;c'], ['a', 'b'])
     """
     if separator == " ":
-        return line.split(None, MAX_COLUMNS)
+        return re.split(r"[ \t]+", line.strip(_STRIPPED), maxsplit=MAX_COLUMNS)
     if separator == "\t" or '"' not in line:
         fields = line.split(separator, MAX_COLUMNS)
     else:
@@ -413,7 +413,8 @@ def _data_lines(text: bytes) -> Iterator[str]:
     while start < len(text):
         end = text.index(b"\n", start)
         line = text[start:end].decode(errors="replace").strip("\r\n")
-        if line.strip() and not line.lstrip().startswith("#") and not re.match(r"sep=.\s*$", line):
+        bare = line.strip(_STRIPPED)
+        if bare and not bare.startswith("#") and not re.match(r"sep=.\s*$", line):
             yield line
         start = end + 1
 
@@ -462,7 +463,7 @@ def _columns(
     others: list[str] = []
 
     def pass_over(row: Any) -> str:
-        if row.text.strip():
+        if row.text.strip(_STRIPPED):
             others.append(row.text)
         return "skip"
 

@@ -93,7 +93,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
     table, fitting = _read(source, TRIAL_LAYOUTS, columns)
     if len(fitting) > 1:
         raise _ambiguous(table, fitting)
-    return _trials(table, fitting[0])
+    return trials_of(table, fitting[0])
 
 
 def read_scores(
@@ -138,7 +138,7 @@ def read_scores(
             "scores"
         )
     values = _numbers(column)
-    scored = _trials(table, fitting[0])
+    scored = trials_of(table, fitting[0])
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise LikenessError(
@@ -403,8 +403,12 @@ def _numbers(column: Column | Floats) -> Floats:
     return as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
 
 
-def _trials(table: Table, layout: tuple[str, ...]) -> Trials:
-    """The trials of a table whose layout is known."""
+def trials_of(table: Table, layout: tuple[str, ...]) -> Trials:
+    """Returns the trials of a table whose layout is known.
+
+    Raises:
+        LikenessError: A pair has both labels.
+    """
     enrol, probe = (_column(table, layout, side) for side in ("enrol", "probe"))
     target: Bools | None = None
     if "label" in layout:

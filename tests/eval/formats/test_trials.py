@@ -277,6 +277,7 @@ def trial_lists(draw):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example([("a", "b", True)], [-0.0] * 8, ".txt")
+@example([("00", "0\xa00", False)], [0.0] * 8, ".txt")
 @example([("enrol", "probe", None)], [5e-324] * 8, ".txt")
 @example([("0.5", "1.5", None), ("1", "2", None)], [1.0] * 8, ".txt")
 @given(
