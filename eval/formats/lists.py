@@ -28,6 +28,7 @@ from eval.types import Floats, Ints, nfc, quoted
 MAX_COLUMNS = 1_000
 MAX_CELL = 1 << 20  # characters
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
+_ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _STRIPPED = " \t\r\n"
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
@@ -172,16 +173,8 @@ def read_rows(
             ],
         )
         return
-    for shape, text in _texts(path, shape_of, comments=False):
-        columns = _columns(path, text, shape, [False] * shape.width, padded=True)
-        yield (
-            _roles(shape),
-            [
-                Column([_bare(key, shape) for key in column.keys], column.codes).texts()
-                for column in columns
-                if isinstance(column, Column)
-            ],
-        )
+    for shape, text in _texts(path, shape_of, comments=False, block_size=_ROWS_AT_ONCE):
+        yield _roles(shape), _texts_of(path, text, shape)
 
 
 def first_fields(path: Path) -> list[str]:
@@ -377,11 +370,13 @@ def all_fractions(texts: Sequence[str]) -> bool:
     return all(map(is_number, texts)) and not all(text.lstrip("+-").isdigit() for text in texts)
 
 
-def _texts(path: Path, shape_of: ShapeOf, *, comments: bool) -> Iterator[tuple[Shape, bytes]]:
+def _texts(
+    path: Path, shape_of: ShapeOf, *, comments: bool, block_size: int = 0
+) -> Iterator[tuple[Shape, bytes]]:
     """Yields the shape of a text, and blocks of whole rows of it below its header."""
     shape: Shape | None = None
     pending, num_rows = b"", 0
-    for text in text_blocks(path):
+    for text in text_blocks(path, block_size):
         if shape is None:
             if not (sample := list(islice(_data_lines(text), _SAMPLE))):
                 continue
@@ -445,21 +440,51 @@ def _tidy(text: bytes, shape: Shape, *, comments: bool) -> bytes:
 
 
 def _columns(
-    path: Path, text: bytes, shape: Shape, numeric: Sequence[bool], *, padded: bool = False
+    path: Path, text: bytes, shape: Shape, numeric: Sequence[bool]
 ) -> list[Column | Floats]:
-    """The columns of a block of lines that are read.
+    """The columns of a block of lines that are read; `numeric` says which are to be numbers."""
+    import pyarrow
 
-    numeric: For each of them whether it is to be numbers. padded: Whether rows may be short.
-    """
+    coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    kinds = [pyarrow.float64() if is_number else coded for is_number in numeric]
+    try:
+        arrays, others = _parsed(path, text, shape, kinds)
+    except LikenessError:
+        if not any(numeric):
+            raise
+        # A number is none.
+        return _with_numbers(_columns(path, text, shape, [False] * len(numeric)), numeric)
+    if others:
+        raise LikenessError(
+            f"{path}: lines differ in their number of fields; expected {shape.width}, and "
+            f"{quoted(others[0])} has {len(split(others[0], shape.separator))}"
+        )
+    return [
+        parquet.numbers(array)
+        if is_number
+        else Column(array.dictionary.to_pylist(), parquet.numbers(array.indices))
+        for array, is_number in zip(arrays, numeric, strict=False)
+    ]
+
+
+def _texts_of(path: Path, text: bytes, shape: Shape) -> list[list[str]]:
+    """The texts of the columns of a block of lines, of which some may be short."""
+    import pyarrow
+
+    arrays, others = _parsed(path, text, shape, [pyarrow.string()] * shape.width)
+    if others:
+        return _padded(path, text, shape)
+    columns: list[list[str]] = [array.to_pylist() for array in arrays]
+    if b" " in text or b'"' in text or (b"\t" in text and shape.separator != "\t"):
+        columns = [[_bare(field, shape) for field in column] for column in columns]
+    return columns
+
+
+def _parsed(path: Path, text: bytes, shape: Shape, kinds: list[Any]) -> tuple[list[Any], list[str]]:
+    """The columns of a block as arrays of these types, and rows of another number of fields."""
     import pyarrow
     from pyarrow import csv as arrow_csv
 
-    places = list(range(shape.width) if shape.places is None else shape.places.values())
-    coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    kinds = [
-        pyarrow.float64() if is_number else coded
-        for _, is_number in zip(places, numeric, strict=False)
-    ]
     others: list[str] = []
 
     def pass_over(row: Any) -> str:
@@ -469,7 +494,7 @@ def _columns(
 
     quoted_fields = shape.separator in ",;"
     names = list(map(str, range(shape.width)))
-    read = [names[place] for place in places]
+    read = [names[place] for place in _places(shape)]
     try:
         table = arrow_csv.read_csv(
             pyarrow.BufferReader(text),
@@ -482,25 +507,21 @@ def _columns(
             ),
             arrow_csv.ConvertOptions(
                 include_columns=read,
-                column_types=dict(zip(read, kinds, strict=True)),
+                column_types=dict(zip(read, kinds, strict=False)),
                 null_values=[],
             ),
         )
     except pyarrow.ArrowInvalid as error:
-        if any(numeric):  # a number that is none
-            return _with_numbers(_columns(path, text, shape, [False] * len(places)), numeric)
         raise LikenessError(
             f"{path}: not UTF-8 text ({first_line(error)}); if it is Latin-1, as of older "
             f"spreadsheets, convert it: iconv -f LATIN1 -t UTF-8 {path.name} > converted.csv"
         ) from None
-    if others and padded:
-        return _padded(path, text, shape, places)
-    if others:
-        raise LikenessError(
-            f"{path}: lines differ in their number of fields; expected {shape.width}, and "
-            f"{quoted(others[0])} has {len(split(others[0], shape.separator))}"
-        )
-    return [_of_arrow(table.column(name)) for name in read]
+    return [table.column(name).combine_chunks() for name in read], others
+
+
+def _places(shape: Shape) -> list[int]:
+    """The places of the columns that are read."""
+    return list(range(shape.width) if shape.places is None else shape.places.values())
 
 
 def _with_numbers(columns: list[Column | Floats], numeric: Sequence[bool]) -> list[Column | Floats]:
@@ -511,13 +532,14 @@ def _with_numbers(columns: list[Column | Floats], numeric: Sequence[bool]) -> li
     ]
 
 
-def _padded(path: Path, text: bytes, shape: Shape, places: list[int]) -> list[Column | Floats]:
-    """The columns of rows that may be short."""
-    lines = text.decode(errors="replace").splitlines(keepends=True)
+def _padded(path: Path, text: bytes, shape: Shape) -> list[list[str]]:
+    """The texts of the columns of rows that may be short."""
+    lines = [f"{line}\n" for line in text.decode(errors="replace").split("\n")]
     if shape.separator in ",;":
         rows: Iterator[list[str]] = csv.reader(lines, delimiter=shape.separator)
     else:
         rows = (split(line, shape.separator) for line in lines)
+    places = _places(shape)
     cells: list[list[str]] = [[] for _ in places]
     for row in rows:
         if not any(row):
@@ -530,16 +552,7 @@ def _padded(path: Path, text: bytes, shape: Shape, places: list[int]) -> list[Co
             )
         for column, place in zip(cells, places, strict=True):
             column.append(row[place].strip(_STRIPPED) if place < len(row) else "")
-    return [Column.of(column) for column in cells]
-
-
-def _of_arrow(column: Any) -> Column | Floats:
-    """A column of a table of one block."""
-    array = column.combine_chunks()
-    if str(array.type) == "double":
-        values: Floats = parquet.numbers(array)
-        return values
-    return Column(array.dictionary.to_pylist(), parquet.numbers(array.indices))
+    return cells
 
 
 def _column_of(values: parquet.Values) -> Column | Floats:

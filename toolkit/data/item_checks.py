@@ -71,10 +71,9 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     Raises:
         LikenessError: An id is repeated.
     """
-    every = Items.of(items)
-    items = every.take(every.ids.repeated())  # the others are unique
+    items = Items.of(items)
     seen: dict[str, Item] = {}
-    for item in items:
+    for item in map(items.__getitem__, items.ids.repeated().tolist()):  # the others are unique
         if seen.setdefault(item.id, item) is not item:
             raise LikenessError(
                 f"{where}: the id {item.id!r} is there twice ({seen[item.id].path.name!a} and "

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eval.errors import LikenessError
-from eval.formats import files
+from eval.formats import lists
 from eval.formats.lists import Shape, read_parquet, read_rows, separator_of, split, text_of
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
@@ -60,7 +60,7 @@ def test_one_table_in_many_ways(
 def test_rows_are_read_alike_over_many_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_BLOCK", 300)
+    monkeypatch.setattr(lists, "_ROWS_AT_ONCE", 300)
     plain = [[f"{i}.wav", f"s{i % 7}"] for i in range(500)]
     lines = [f"{path},{i},{who}" for i, (path, who) in enumerate(plain)]
     (tmp_path / "t").write_text("\n".join(["file,n,who", *lines]))
