@@ -177,15 +177,6 @@ def read_rows(
         yield _roles(shape), _texts_of(path, text, shape)
 
 
-def first_fields(path: Path) -> list[str]:
-    """Returns the fields of the first line of a text that is no comment; none of an empty one."""
-    refuse_other_kinds(path)
-    for text in text_blocks(path):
-        for line in _data_lines(text):
-            return split(line, separator_of(line))
-    return []
-
-
 def read_parquet(path: Path, choose: Choose) -> Table:
     """Reads columns of a .parquet file: texts by their number, decimal fractions as numbers.
 

@@ -228,33 +228,12 @@ class Coded(Sequence["str | None"]):
         return map(names.__getitem__, self.numbers.tolist())
 
 
-class Growing:
-    """Numbers to which more are added; in the end they are one array, without a copy.
-
-    Args:
-        dtype: The type of the numbers.
-    """
-
-    def __init__(self, dtype: type[np.generic]) -> None:
-        self._dtype = dtype
-        self._bytes = bytearray()
-
-    def add(self, numbers: NDArray[Any] | Sequence[int] | Sequence[float]) -> None:
-        """Adds numbers."""
-        self._bytes += np.ascontiguousarray(numbers, dtype=self._dtype).view(np.uint8).data
-
-    def array(self) -> NDArray[Any]:
-        """Returns all numbers."""
-        return np.frombuffer(self._bytes, dtype=self._dtype)
-
-
 class GrowingTexts:
     """Texts to which more are added."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._offsets = Growing(np.int64)
-        self._offsets.add([0])
+        self._offsets = [np.zeros(1, dtype=np.int64)]
 
     def add(self, texts: Sequence[str]) -> None:
         """Adds texts."""
@@ -265,12 +244,12 @@ class GrowingTexts:
             each = [text.encode("utf-8", _ERRORS) for text in texts]
             encoded, lengths = b"".join(each), map(len, each)
         ends = np.cumsum(np.fromiter(lengths, dtype=np.int64, count=len(texts)))
-        self._offsets.add(ends + len(self._bytes))
+        self._offsets.append(ends + len(self._bytes))
         self._bytes += encoded
 
     def texts(self) -> Texts:
         """Returns all texts."""
-        return Texts(np.frombuffer(self._bytes, dtype=np.uint8), self._offsets.array())
+        return Texts(np.frombuffer(self._bytes, dtype=np.uint8), np.concatenate(self._offsets))
 
 
 class Names(dict["str | None", int]):

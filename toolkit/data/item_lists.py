@@ -25,11 +25,6 @@ _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines with
 _UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
-def has_header(path: Path) -> bool:
-    """Returns whether the first line of a text names columns, of which one has the paths."""
-    return is_header(lists.first_fields(path))
-
-
 def read_items(
     path: Path,
     root: Path | None = None,

@@ -118,7 +118,7 @@ def test_wrong_input_of_a_page_writes_none(folder: Path) -> None:
     with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
         both.report(folder / "out", embeddings=[folder / "x.npz"] * 3)
     (folder / "bad.txt").write_text("a b c d\n")
-    with pytest.raises(ValueError, match="--media takes a folder or such a list"):
+    with pytest.raises(ValueError, match="a line has 4 fields"):
         both.report(folder / "out", media=folder / "bad.txt")
     files.write(folder / "few.npz", Embeddings(("s0/0",), np.ones((1, 4))))
     with pytest.raises(ValueError, match="10 of 11 enrolment ids"):

@@ -375,7 +375,7 @@ def test_other_bad_input(folder):
     with pytest.raises(ValueError, match="has no labels"):
         calibrate_files(folder / "blind", folder / "e.npz", folder / "c.json")
     write(folder / "seconds", [f"s{k % 6}/u{k} long" for k in range(NUM)])
-    with pytest.raises(ValueError, match="24 of 24 durations"):
+    with pytest.raises(ValueError, match="23 of 23 lines"):
         calibrate_files(
             folder / "trials",
             folder / "e.npz",
