@@ -295,16 +295,12 @@ def _sizes(items: Sequence[Item]) -> list[int]:
 
 def _label_members(items: Sequence[Item]) -> list[bytes]:
     """The JSON text that states the id and the label of each item."""
-    bad = [
-        item.id
-        for item in items
-        if not (is_name(item.id) and (item.label is None or is_name(item.label)))
-    ]
-    if bad:
-        raise LikenessError(
-            f"{len(bad)} of {len(items)} items have an id or label that is not a line of 1 to "
-            f"{MAX_NAME} printable characters ({name_first(bad)})"
-        )
+    for item in items:
+        if not (is_name(item.id) and (item.label is None or is_name(item.label))):
+            raise LikenessError(
+                f"{item.id!r}: the id or label is not a line of 1 to {MAX_NAME} printable "
+                "characters"
+            )
     return [
         json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
         for item in items
