@@ -202,12 +202,11 @@ class _Maker:
             ) from None
 
     def _from_columns(self, table: Any) -> Items:
-        return items_of_frame(
-            table,
-            root=self.root or Path(),
-            columns=parse_columns(self.columns),
-            pattern=LabelPattern(self.label) if self.label else None,
-        )
+        root = self.root or Path()
+        items = items_of_frame(table, root=root, columns=parse_columns(self.columns))
+        if not self.label:
+            return items
+        return LabelPattern(self.label).relabelled(items, root, "the table")
 
     def _new_file(self, suffix: str) -> Path:
         self.num_written += 1

@@ -392,11 +392,10 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
             "pickles, audio and compressed matrices are refused; Kaldi's copy-vector converts them"
         )
     # A matrix has "\4 rows \4 dim" here, and a vector has "\4 dim".
-    size = 15 if kind[2] == b"M" else 10
-    sizes = [int.from_bytes(head[i : i + 4], "little", signed=True) for i in (6, 11)][
-        : size // 5 - 1
-    ]
-    rows, dim = [1, *sizes][-2:]
+    is_matrix = kind[2] == b"M"
+    size = 15 if is_matrix else 10
+    rows = int.from_bytes(head[6:10], "little", signed=True) if is_matrix else 1
+    dim = int.from_bytes(head[size - 4 : size], "little", signed=True)
     if len(head) >= size and (rows != 1 or not 0 < dim <= MAX_DIM):
         raise LikenessError(
             f"{where} declares {rows} rows of {dim} dims; expected 1 row of 1 to {MAX_DIM}: pool "

@@ -17,7 +17,6 @@ from eval.formats.files import atomic_path
 from eval.types import name_first
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item, Items, ItemsBuilder
-from toolkit.data.label_pattern import LabelPattern
 from toolkit.data.remote import is_url, place_below, url_of
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
@@ -30,7 +29,6 @@ def read_items(
     root: Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
-    pattern: LabelPattern | None = None,
 ) -> Items:
     """Reads a list or a table of files.
 
@@ -42,7 +40,6 @@ def read_items(
         path: The file (see `eval.formats.lists`).
         root: The folder that relative paths start from; by default that of the file.
         columns: Role -> column, where the names of the columns do not say it.
-        pattern: What labels are taken from, in place of a column.
 
     Returns:
         The items, in the order of the rows. A row without an id has its path as its id, and behind
@@ -77,7 +74,7 @@ def read_items(
     rows = lists.read_rows(path, shape, chosen)
     blocks = (_cells(roles or (), columns) for roles, columns in rows)
     is_text = path.suffix.lower() != ".parquet"
-    return _items(blocks, str(path), path.parent if root is None else root, pattern, is_text)
+    return _items(blocks, str(path), path.parent if root is None else root, is_text)
 
 
 def _cells(roles: tuple[str, ...], columns: list[list[str]]) -> dict[str, list[str]]:
@@ -92,14 +89,12 @@ def _cells(roles: tuple[str, ...], columns: list[list[str]]) -> dict[str, list[s
     return cells
 
 
-def items_of_frame(
-    table: Any, *, root: Path, columns: Mapping[str, str], pattern: LabelPattern | None = None
-) -> Items:
+def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
     """Makes items of a table in memory: anything with `columns` that gives each by its name.
 
     Args:
         table: The table, as of pandas or polars.
-        root: As for `read_items`; so are `columns` and `pattern`.
+        root: As for `read_items`; so is `columns`.
 
     Raises:
         LikenessError: As for `read_items`.
@@ -117,7 +112,7 @@ def items_of_frame(
         for role, column in zip(read.roles or (), read.columns, strict=True)
         if isinstance(column, lists.Column)
     }
-    return _items([cells], "the table", root, pattern, is_text=False)
+    return _items([cells], "the table", root, is_text=False)
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
@@ -185,7 +180,6 @@ def _items(
     blocks: Iterable[dict[str, list[str]]],
     where: str,
     root: Path,
-    pattern: LabelPattern | None,
     is_text: bool,
 ) -> Items:
     """The items of the rows of a table."""
@@ -204,15 +198,13 @@ def _items(
                 )
             kept = [row for row, path in enumerate(cells["path"]) if path]
             cells = {role: [column[row] for row in kept] for role, column in cells.items()}
-        _add(made, cells, before, root, pattern)
+        _add(made, cells, before, root)
     try:
         items = made.build()
     except ValueError as error:  # of times
         raise LikenessError(f"{where}: {error}") from None
     if not items:
         raise LikenessError(f"{where}: the table has no rows; one for each file is needed")
-    if pattern is not None:
-        items = pattern.relabelled(items, root, where)
     check_unique(items, where)
     return items
 
@@ -222,7 +214,6 @@ def _add(
     cells: dict[str, list[str]],
     before: str,
     root: Path,
-    pattern: LabelPattern | None,
 ) -> None:
     """Adds rows to the items."""
     names = list(map(written_path, cells["path"], [root] * len(cells["path"])))
@@ -253,7 +244,7 @@ def _add(
         for name in names
     ]
     labels = None
-    if "label" in cells and pattern is None:
+    if "label" in cells:
         labels = [None if text in ("", "nan", "NaN") else text for text in cells["label"]]
     made.add(ids, paths, labels, further=further)
 

@@ -88,8 +88,7 @@ def list_items(
         if path.suffix.lower() == ".rttm":
             _refuse_columns(stated, path, "an RTTM file")
             return _with_pattern(read_rttm(path, suffixes, root=start_from), pattern, base, path)
-        items = read_items(path, base, columns=stated, pattern=pattern)
-        pattern = None
+        items = read_items(path, base, columns=stated)
     items = _with_pattern(items, pattern, base, path)
     if missing == "refuse":
         _refuse_missing(items, path, base, start_from)
