@@ -14,7 +14,7 @@ or 1.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -243,18 +243,17 @@ def _read(
     has_scores = "score" in layouts[-1]
 
     def header(fields: Sequence[str]) -> dict[str, int] | None:
-        if not stated:
-            places = trial_header(fields, (*layouts, *SCORE_LAYOUTS))
-            if places is not None and not has_scores:
-                places.pop("score", None)
-            return places if places is None or len(places) in map(len, layouts) else None
-        if not by_number(stated) and not set(stated.values()) <= set(fields):
-            return None
-        return choose(fields, stated, str(source), TRIALS, layouts[0])
+        """The columns that a first line names, None for a line of data."""
+        places = trial_header(fields, (*layouts, *SCORE_LAYOUTS))
+        if places is not None and not has_scores:
+            places.pop("score", None)
+        return places if places is None or len(places) in map(len, layouts) else None
 
     def places_of(names: list[str]) -> dict[str, int]:
-        """The columns of a table whose columns have names."""
-        places = header(names) or choose(names, stated, str(source), TRIALS, layouts[0])
+        """The columns of a table whose columns have names, or which somebody stated."""
+        places = None if stated else header(names)
+        if places is None:
+            places = choose(names, stated, str(source), TRIALS, layouts[0])
         return {role: place for role, place in places.items() if role != "score" or has_scores}
 
     if not isinstance(source, str | os.PathLike):
@@ -266,7 +265,13 @@ def _read(
     else:
         lists.refuse_other_kinds(path)
         table = lists.read_table(
-            path, lambda sample: _shape(path, sample, layouts, header, stated), fractions=has_scores
+            path,
+            lambda sample: (
+                _shape(path, sample, layouts, header)
+                if not stated
+                else _stated_shape(sample, places_of, header=not by_number(stated))
+            ),
+            fractions=has_scores,
         )
     width = len(table.columns)
     possible = layouts if table.roles is None else (table.roles,)
@@ -296,8 +301,7 @@ def _shape(
     path: Path,
     sample: list[str],
     layouts: Layouts,
-    header: Any,
-    stated: Mapping[str, str],
+    header: Callable[[Sequence[str]], dict[str, int] | None],
 ) -> Shape:
     """The shape of a text of trials or scores."""
 
@@ -309,11 +313,6 @@ def _shape(
             for layout in layouts
         )
 
-    if stated:
-        separator = lists.separator_of(sample[0])
-        fields = lists.split(sample[0], separator)
-        places = choose(fields, stated, str(path), TRIALS, layouts[0])
-        return Shape(separator, len(fields), places, header=not by_number(stated))
     shape = lists.ranked_shape(sample, fits, header)
     fields = lists.split(sample[0], shape.separator)
     is_data = any(is_label(field) or is_number(field) for field in fields)
@@ -321,6 +320,13 @@ def _shape(
     if shape.places is None and path.suffix.lower() in (".csv", ".tsv") and not is_data:
         choose(fields, {}, str(path), TRIALS, layouts[0])  # says what the header lacks
     return shape
+
+
+def _stated_shape(sample: list[str], places_of: lists.Choose, *, header: bool) -> Shape:
+    """The shape of a text of which somebody stated the columns."""
+    separator = lists.separator_of(sample[0])
+    fields = lists.split(sample[0], separator)
+    return Shape(separator, len(fields), places_of(fields), header)
 
 
 def _of_values(table: Table) -> Table:

@@ -123,6 +123,8 @@ def test_columns_that_are_stated(put):
     columns = "enrol=mine,probe=theirs,label=verdict"
     text = "mine;verdict;age;theirs\na;yes;7;x\na;no;8;y\nb;no;9;x\n"
     assert rows(read_trials(put(text), columns=columns)) == PLAIN
+    scored = text.replace("age", "score")  # which a trial list needs not
+    assert rows(read_trials(put(scored), columns=columns)) == PLAIN
     lines = text.partition("\n")[2]
     assert rows(read_trials(put(lines), columns="enrol=1,probe=4,label=2")) == PLAIN
     trials, values = read_scores(put(lines), columns="enrol=1,probe=4,score=3")
