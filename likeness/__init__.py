@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 _NAMES = {
     "eval.calibration": ("Calibration", "load_calibration"),
     "eval.errors": ("LikenessError",),
-    "eval.formats.durations": ("read_durations",),
-    "eval.formats.subjects": ("read_mapping",),
+    "eval.formats.subjects": ("read_durations", "read_mapping"),
     "eval.formats.trials": ("read_trials",),
     "eval.protocols.identification": ("IdentificationSettings",),
     "eval.protocols.retrieval": ("RetrievalSettings",),
@@ -54,8 +53,8 @@ if TYPE_CHECKING:
     from eval.calibration import Calibration as Calibration
     from eval.calibration import load_calibration as load_calibration
     from eval.errors import LikenessError as LikenessError
-    from eval.formats.durations import read_durations as read_durations
     from eval.formats.provenance import likeness_version
+    from eval.formats.subjects import read_durations as read_durations
     from eval.formats.subjects import read_mapping as read_mapping
     from eval.formats.trials import read_trials as read_trials
     from eval.protocols.identification import IdentificationSettings as IdentificationSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.errors import LikenessError
-from toolkit.data.column_names import parse_columns
+from eval.formats.column_names import parse_columns
 from toolkit.data.label_pattern import LabelPattern
 from toolkit.training.recipe import Recipe
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
-from eval.formats.bare_scores import Order
+from eval.formats.trials import Order
 from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.results import Result, as_html, write_json
@@ -21,6 +21,7 @@ from eval.thresholds import Thresholds
 from eval.types import Embeddings, Scores, Trials
 from eval.uncertainty import sides_with
 from likeness.files import (
+    ColumnNames,
     File,
     Names,
     digests_of,
@@ -281,6 +282,7 @@ def evaluate(
     settings: VerificationSettings | None = None,
     *,
     trials: File | Trials | None = None,
+    columns: ColumnNames = "",
     subjects: Names | None = None,
     groups: Names | None = None,
     reference: File | None = None,
@@ -298,6 +300,8 @@ def evaluate(
             say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
+        columns: which column of the trial list is which, or without one of the score files, where
+            it does not say so itself: "enrol=a,probe=b,score=c,label=d", or by their numbers.
         subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
             folder of the ids, else what target trials link.
         groups: the group of each id or subject, such as age bands. Error rates are then measured
@@ -343,8 +347,8 @@ def evaluate(
     if bare:
         compared = measure_alone(bare, settings)
     else:
-        labels = None if trials is None else trials_of(trials)
-        labelled = labelled_systems(systems, labels)
+        labels = None if trials is None else trials_of(trials, columns)
+        labelled = labelled_systems(systems, labels, columns if trials is None else "")
         for name, of in embedded.items():
             sides_with(labelled[name][0], frozenset(of.ids))  # refuses what has no embedding
         compared = evaluate_together(

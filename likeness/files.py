@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from eval.errors import LikenessError
 from eval.formats import embeddings as stored
-from eval.formats.durations import read_qualities
 from eval.formats.provenance import sha256
-from eval.formats.subjects import read_mapping
+from eval.formats.subjects import read_mapping, read_qualities
 from eval.formats.trials import read_trials
 from eval.scoring.templates import read_enrolment
 from eval.types import Embeddings, Trials, name_first
 
 File = str | PathLike[str]
+ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
 
@@ -46,11 +46,13 @@ def embeddings_of(embeddings: File | Embeddings) -> Embeddings:
     return stored.read(_path(embeddings, "embeddings"))
 
 
-def trials_of(trials: File | Trials) -> Trials:
-    """The trials, read if they are in a file."""
+def trials_of(trials: Any, columns: ColumnNames = "") -> Trials:
+    """The trials, read if they are in a file or in a table in memory, by what its columns are."""
     if isinstance(trials, Trials):
         return trials
-    return read_trials(_path(trials, "trials"))
+    if not hasattr(trials, "columns"):
+        trials = _path(trials, "trials")
+    return read_trials(trials, columns=columns)
 
 
 def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:

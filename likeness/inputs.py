@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from eval.errors import LikenessError
+from eval.formats.column_names import parse_columns
 from eval.temporary import temporary_folder
 from likeness.missing import refuse_missing_files
 from likeness.signatures import suffix_of
 from modalities.folders import suffixes_of
-from toolkit.data.column_names import parse_columns
 from toolkit.data.item_checks import check_unique
+from toolkit.data.item_lists import SUFFIXES as TABLES
+from toolkit.data.item_lists import items_of_frame
 from toolkit.data.items import MAX_SPAN, Item, Items
 from toolkit.data.label_pattern import LabelPattern
 from toolkit.data.listing import list_items
 from toolkit.data.remote import is_url, place_below
-from toolkit.data.tables import SUFFIXES as TABLES
-from toolkit.data.tables import items_of_frame
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 
@@ -190,12 +190,11 @@ class _Maker:
             ) from None
 
     def _from_columns(self, table: Any) -> Items:
-        return items_of_frame(
-            table,
-            root=self.root or Path(),
-            columns=parse_columns(self.columns),
-            pattern=LabelPattern(self.label) if self.label else None,
-        )
+        root = self.root or Path()
+        items = items_of_frame(table, root=root, columns=parse_columns(self.columns))
+        if not self.label:
+            return items
+        return LabelPattern(self.label).relabelled(items, root, "the table")
 
     def _new_file(self, suffix: str) -> Path:
         self.num_written += 1

@@ -11,31 +11,25 @@ from eval.reports.media import (
     Media,
     Source,
     Stretch,
-    media_of_folder_or_list,
+    media_of_folder,
 )
 from toolkit.data.items import Item
 from toolkit.data.kaldi_folder import is_kaldi_folder
 from toolkit.data.listing import list_items
-from toolkit.data.tables import SUFFIXES, has_header
 
 
 def media_of(source: Path) -> Media:
     """The media in a folder, of a list or of a table.
 
     Args:
-        source: a folder or a list `id path`, as `media_of_folder_or_list` takes them; or a
-            table, a Kaldi folder or an .rttm file (see `toolkit.data.listing`), whose items may be
-            stretches of recordings.
+        source: a folder, as `media_of_folder` takes it; or a list, a table, a Kaldi folder or an
+            .rttm file (see `toolkit.data.listing`), whose items may be stretches of recordings.
 
     Raises:
         LikenessError: there is no such file or folder. The list or table cannot be understood.
     """
-    if source.is_dir():
-        is_list = is_kaldi_folder(source)
-    else:
-        is_list = source.suffix.lower() in (*SUFFIXES, ".rttm") or has_header(source)
-    if not is_list:
-        return media_of_folder_or_list(source)
+    if source.is_dir() and not is_kaldi_folder(source):
+        return media_of_folder(source)
     return media_of_items(list_items(source, suffixes=[*SOUNDS, *IMAGES], missing="leave"))
 
 

@@ -263,6 +263,7 @@ class Model:
         threshold: float | None = None,
         far: Far | None = None,
         root: str | Path | None = None,
+        columns: str | Mapping[str, str] = "",
         batch_size: int = 16,
         workers: int = 0,
         progress: bool = False,
@@ -270,12 +271,14 @@ class Model:
         """Compare many pairs of files. Each file is embedded once.
 
         Args:
-            pairs: a .csv, .tsv or .parquet file, or a table as of pandas, with the columns first
-                and second (or path1 and path2) and possibly label; a list of two paths on each
-                line; or a sequence of pairs of paths.
+            pairs: a trial list of paths in any form: lines of two paths and possibly a label, or
+                a table, also as of pandas, with columns such as path1, path2 and label; or a
+                sequence of pairs of paths.
             threshold: as in `verify`; so is `far`.
             far: the false-accept rate of a stored threshold.
             root: folder that relative paths start from; by default the current one.
+            columns: which column of the list is which, where it does not say so itself:
+                "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
             batch_size: how many files pass through the network at once.
             workers: processes that read files beside this one.
             progress: whether to show on stderr how far the work is.
@@ -296,7 +299,7 @@ class Model:
         from likeness.pairs import Pair, read_pairs, verify_pairs
 
         if isinstance(pairs, str | PathLike) or hasattr(pairs, "columns"):
-            listed = read_pairs(pairs)
+            listed = read_pairs(pairs, columns=columns)
         else:
             listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
         comparer = self._comparer(threshold, far)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,30 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.cells import Block, cell, parquet_blocks, text_blocks
-from eval.formats.trials import read_trials
+from eval.formats import trials
 from eval.similarity import pairs as similarities
 from eval.types import Embeddings, name_first
-from likeness.row_files import DELIMITERS, table_text, write_rows
+from likeness.row_files import table_text, write_rows
 from likeness.verification import NO_DECISION, Comparer, Verification, judged
 from toolkit.data.items import Item
 from toolkit.models.embed import embed_where_readable
 
 File = str | PathLike[str]
-# Names of columns in lower case, without blanks, - and _.
-_SIDES = {
-    "first": (
-        *("first", "path1", "file1", "filename1", "a", "patha", "filea"),
-        *("left", "enrol", "enroll", "enrolment", "enrollment", "reference"),
-    ),
-    "second": (
-        *("second", "path2", "file2", "filename2", "b", "pathb", "fileb"),
-        *("right", "probe", "test"),
-    ),
-}
-_LABEL = ("label", "same", "target", "issame", "istarget", "match", "key")
-_TRUE = ("1", "true", "yes", "same", "target", "tgt")
-_FALSE = ("0", "false", "no", "different", "nontarget", "imp")
 
 
 class Pair(NamedTuple):
@@ -151,22 +136,23 @@ class VerifiedPairs:
         return "\n".join(lines)
 
 
-def read_pairs(source: Any) -> list[Pair]:
+def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pair]:
     """Read a list of pairs of files.
 
     Args:
-        source: A .csv, .tsv or .parquet file with a head, or a table in memory, as of pandas. Its
-            columns of paths are called first and second, path1 and path2, file_a and file_b, left
-            and right, or enrol and probe. That of labels, if there is one, is called label or same.
-            Any other file is read as a trial list (`eval.formats.trials`): two paths on each line,
-            and possibly a label.
+        source: A trial list of paths in any form (`eval.formats.trials`): lines of two paths and
+            possibly a label, or a table with a header: a text, a .parquet file, or one in memory,
+            as of pandas. Its columns of paths are called first and second, path1 and path2, file_a
+            and file_b, left and right, or enrol and probe. That of labels, if there is one, is
+            called label, same or decision, and may be empty in some rows.
+        columns: Which column is which, where their names do not say it: "enrol=a,probe=b,label=c".
 
     Returns:
         The pairs, in the order of the file.
 
     Raises:
         LikenessError: There is no such file. A column is missing or there twice, a row lacks a
-            path, or a label is neither 1 nor 0; all are counted, the first are named.
+            path, or a label is of no known kind.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -176,78 +162,9 @@ def read_pairs(source: Any) -> list[Pair]:
         ...     read_pairs(path)
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
-    if not isinstance(source, str | PathLike):
-        names = [str(name) for name in source.columns]
-        places = _places("the table", names)
-        columns = {
-            role: list(map(cell, source[list(source.columns)[place]]))
-            for role, place in places.items()
-        }
-        return _from_blocks([Block(range(1, len(source) + 1), columns)], "the table", "row")
-    path = Path(source)
-    if not path.exists():
-        raise LikenessError(f"{path}: there is no such list of pairs; correct the path")
-    if path.suffix.lower() == ".parquet":
-        blocks = parquet_blocks(path, lambda names: _places(path, names))
-        return _from_blocks(blocks, path, "row")
-    if path.suffix.lower() in DELIMITERS:
-        blocks = text_blocks(path, lambda names: _places(path, names))
-        return _from_blocks(blocks, path, "line")
-    trials = read_trials(path)
-    labels = [None] * len(trials) if trials.target is None else trials.target.tolist()
-    return [
-        Pair(trials.enrol_ids[i], trials.probe_ids[j], label)
-        for i, j, label in zip(trials.enrol.tolist(), trials.probe.tolist(), labels, strict=True)
-    ]
-
-
-def _from_blocks(blocks: Iterable[Block], where: Path | str, unit: str) -> list[Pair]:
-    """The pairs of the rows of a table."""
-    pairs, lacking, odd = list[Pair](), list[str](), list[str]()
-    for numbers, cells in blocks:
-        labels = cells.get("label", [""] * len(numbers))
-        for number, first, second, label in zip(
-            numbers, cells["first"], cells["second"], labels, strict=True
-        ):
-            if not (first or second or label):
-                continue  # as spreadsheets write an empty row
-            if not first or not second:
-                lacking.append(f"{unit} {number}")
-            if label and label.lower() not in _TRUE + _FALSE:
-                odd.append(f"{unit} {number}: {label[:40]}")
-            pairs.append(Pair(first, second, label.lower() in _TRUE if label else None))
-    if not pairs:
-        raise LikenessError(f"{where}: there are no pairs; give a head and a row for each pair")
-    if lacking:
-        raise LikenessError(f"{where}: {len(lacking)} rows lack a path ({name_first(lacking)})")
-    if odd:
-        raise LikenessError(
-            f"{where}: {len(odd)} labels are unknown ({name_first(odd)}); write 1 for one subject "
-            "and 0 for two"
-        )
-    return pairs
-
-
-def _places(where: Path | str, head: Sequence[str]) -> dict[str, int]:
-    """The places of the columns: first, second, and label where there is one."""
-    bare = ["".join(sign for sign in name.lower() if sign not in " _-") for name in head]
-    found = {}
-    for role, names in (*_SIDES.items(), ("label", _LABEL)):
-        places = [place for place, name in enumerate(bare) if name in names]
-        if len(places) > 1:
-            raise LikenessError(
-                f"{where} has several columns for the {role} "
-                f"({name_first(head[place] for place in places)}); leave one of them"
-            )
-        if places:
-            found[role] = places[0]
-        elif role != "label":
-            raise LikenessError(
-                f"{where} has no column for the {role} path; its columns are "
-                f"({name_first(head)}): its first line has to call the two that hold paths first "
-                "and second, or path1 and path2"
-            )
-    return found
+    if isinstance(source, str | PathLike) and not Path(source).exists():
+        raise LikenessError(f"{source}: there is no such list of pairs; correct the path")
+    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
 
 
 def verify_pairs(

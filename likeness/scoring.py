@@ -17,7 +17,7 @@ from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
 from eval.similarity import lacking
 from eval.types import Embeddings, Ints, Trials, name_first
-from likeness.files import File, Models, embeddings_of, models_of, trials_of
+from likeness.files import ColumnNames, File, Models, embeddings_of, models_of, trials_of
 
 Missing = Literal["refuse", "skip"]
 
@@ -29,19 +29,22 @@ def score(
     *,
     probe: File | Embeddings | None = None,
     models: Models | None = None,
+    columns: ColumnNames = "",
     strip_extension: bool = False,
     missing: Missing = "refuse",
 ) -> Scored:
     """Score a list of trials.
 
     Args:
-        trials: P pairs of ids, as a trial list file or as Trials.
+        trials: P pairs of ids, as a trial list file, as Trials, or as a table of pandas.
         embeddings: a file of embeddings, or what `Model.embed` gives.
         scoring: similarity, score normalisation, PLDA and calibration. By default the similarity
             that the embeddings name.
         probe: embeddings of the probe side, where they are apart.
         models: the items that enrol each model, as a file of `model item item ...` lines or as a
             mapping. The enrolment ids of the trials are then models.
+        columns: which column of the trial list is which, where it does not say so itself:
+            "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
         strip_extension: whether ids of trials and embeddings may differ in the extension of a
             file, as ann/1.wav and ann/1 do.
         missing: what becomes of trials whose ids have no embedding: "refuse", or "skip", which
@@ -62,14 +65,17 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
-    listed, sides, left_out = _read(trials, embeddings, probe, models, strip_extension, missing)
+    trials_read = trials_of(trials, columns)
+    listed, sides, left_out = _read(
+        trials_read, embeddings, probe, models, strip_extension, missing
+    )
     scored = score_values(listed, scoring=scoring or Scoring(), **sides)
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     return named(scored, name + left_out) if name or left_out else scored
 
 
 def _read(
-    trials: File | Trials,
+    listed: Trials,
     embeddings: File | Embeddings,
     probe: File | Embeddings | None,
     models: Models | None,
@@ -79,7 +85,7 @@ def _read(
     """The trials, what they are scored with, and words for the list's name where trials were left
     out.
     """
-    listed, of_models = trials_of(trials), models_of(models)
+    of_models = models_of(models)
     sides = embeddings_of(embeddings), None if probe is None else embeddings_of(probe)
     if strip_extension:
         sides = _spelt_as(listed, *sides, of_models)
@@ -176,6 +182,7 @@ def calibrate(
     p_target: float = 0.5,
     probe: File | Embeddings | None = None,
     models: Models | None = None,
+    columns: ColumnNames = "",
     strip_extension: bool = False,
     missing: Missing = "refuse",
 ) -> Calibration:
@@ -215,7 +222,8 @@ def calibrate(
         >>> likeness.load_calibration("calibration.json") == fitted
         True
     """
-    listed, sides, _ = _read(trials, embeddings, probe, models, strip_extension, missing)
+    trials_read = trials_of(trials, columns)
+    listed, sides, _ = _read(trials_read, embeddings, probe, models, strip_extension, missing)
     return calibrate_values(
         listed,
         scoring=scoring or Scoring(),

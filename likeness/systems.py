@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.bare_scores import Order, is_bare, read_bare_scores
-from eval.formats.trials import read_scores
+from eval.formats.trials import Order, is_bare, read_bare_scores, read_scores
 from eval.protocols.side_by_side import Compared, labelled, refuse_one_kind
 from eval.protocols.verification import VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result
 from eval.scoring.score import Scored
 from eval.types import Scores, Trials, name_first
-from likeness.files import File, names_of_files
+from likeness.files import ColumnNames, File, names_of_files
 
 System = File | Scored | Scores
 
@@ -123,13 +122,14 @@ def _with_labels(trials: Trials, labels: Trials | None) -> Trials:
 
 
 def labelled_systems(
-    systems: Mapping[str, System], labels: Trials | None
+    systems: Mapping[str, System], labels: Trials | None, columns: ColumnNames = ""
 ) -> dict[str, tuple[Trials, Scores]]:
     """The trials and the scores of systems that have ids, with the labels of the trials.
 
     Args:
         systems: Name -> scores with ids.
         labels: The trials with labels, for scores that have none.
+        columns: Which column of the score files is which.
 
     Raises:
         LikenessError: The trials of a system have no labels, or labels of one kind only.
@@ -141,7 +141,7 @@ def labelled_systems(
             called, trials, values = name, _with_labels(system.trials, labels), system.values
         else:
             called = str(system)
-            trials, values = read_scores(Path(system), labels)
+            trials, values = read_scores(Path(system), labels, columns=columns)
         lacks = "has no labels" if labels is None else "has no labels, nor has the trial list"
         unlabelled = f"{called} {lacks}; give the trial list that has them, as trials or --trials"
         found[name] = labelled(called, trials, values, unlabelled=unlabelled)

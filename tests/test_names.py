@@ -18,7 +18,7 @@ from eval.formats.subjects import read_mapping, subjects_of
 from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
 from eval.groups import sides_of
 from eval.protocols.lfw import read_pairs
-from eval.reports.media import media_of_folder_or_list
+from eval.reports.media import media_of_folder
 from eval.scoring.templates import read_enrolment
 from eval.similarity import score_trials
 from eval.types import Embeddings, Trials
@@ -95,7 +95,7 @@ def test_files_are_opened_by_the_name_on_the_disk(tmp_path: Path) -> None:
     result = find_images(Trials((f"{NFC}/{NFC}_0001",), (f"{NFC}/{NFC}_0001",), *ONE), tmp_path)
     assert [(item.id, item.path) for item in result] == [(f"{NFC}/{NFC}_0001", place)]
     assert as_stored(tmp_path, f"{NFC}/none.jpg") == tmp_path / NFC / "none.jpg"
-    assert "<img" in media_of_folder_or_list(tmp_path).show(f"{NFC}/{NFC}_0001")
+    assert "<img" in media_of_folder(tmp_path).show(f"{NFC}/{NFC}_0001")
     (tmp_path / "list.txt").write_text(f"{NFD}/{NFD}_0001.jpg\n", encoding="utf-8")
     assert [(item.id, item.path) for item in read_items(tmp_path / "list.txt")] == [
         (f"{NFC}/{NFC}_0001.jpg", place)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import likeness
+from eval.formats.column_names import ITEMS, TRIALS
 from eval.formats.trials import read_scores
 from eval.scoring.templates import read_enrolment
 from likeness.commands.recipes import located
 from likeness.pairs import PairRow, read_pairs
 from tests.scripts import loaded
-from toolkit.data.column_names import _NAMES
 from toolkit.training import recipe as recipes
 from toolkit.training.memory import Memory
 
@@ -137,9 +137,10 @@ def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
 
 def test_the_names_of_columns_are_those_that_are_known() -> None:
     page = (REFERENCE / "formats.md").read_text(encoding="utf-8")
-    rows = page.partition("| column | type | names |")[2].partition("\n\n")[0]
-    named = set(re.findall(r"\w+", " ".join(row.split("|")[3] for row in rows.split("\n")[2:])))
-    assert named == {name for names in _NAMES.values() for name in names}
+    for head, words in (("| column | type | names |", ITEMS), ("| column | names, in", TRIALS)):
+        rows = page.partition(head)[2].partition("\n\n")[0].split("\n")[2:]
+        named = set(re.findall(r"\w+", " ".join(row.split("|")[-2] for row in rows)))
+        assert named - {"target"} == {name for names in words.values() for name in names}
 
 
 # ---------------------------------------------------------------- performance

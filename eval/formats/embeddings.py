@@ -20,12 +20,8 @@ HDF5 needs h5py: pip install 'likeness[formats]'.
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,9 +38,6 @@ from eval.types import Embeddings, name_first, nfc, quoted
 # A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
 EXPANSION = 100
 FREE_EXPANSION = 1 << 30
-
-_STRAIGHT_FROM = 1 << 26  # bytes from which on a matrix is read without zipfile
-_BLOCK = 1 << 22  # bytes read at a time
 
 _WRITTEN = (".npz", ".ark", ".parquet", ".h5")
 _READ = (*_WRITTEN[:2], ".scp", *_WRITTEN[2:])
@@ -197,8 +190,7 @@ def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], st
     with npz.opened(path, limit) as archive:
         headers = archive.headers
         _check_headers(path, headers)
-        straight = _straight(path, archive.archive.getinfo("matrix.npy"), *headers["matrix"])
-        matrix = archive.read("matrix") if straight is None else straight
+        matrix = archive.read("matrix")
         meta = str(archive.read("meta")[()]) if "meta" in headers else "{}"
         return tuple(archive.read("ids").tolist()), matrix, meta
 
@@ -216,57 +208,6 @@ def _check_headers(path: Path, headers: Mapping[str, npz.Header]) -> None:
                 f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats "
                 f"and meta, a JSON text; arrays found: {present or 'none'}"
             )
-
-
-def _straight(
-    path: Path, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> NDArray[Any] | None:
-    """A large matrix, read from the file straight into its own memory, with its CRC checked.
-
-    Reading by zipfile takes most of the time of a large file. The matrix is read and not mapped: a
-    mapped file that shrinks ends the process, and one that changes later gives other numbers.
-
-    Returns:
-        The matrix, or None where zipfile has to read it, because it is compressed, small, or in the
-        order of Fortran.
-    """
-    if info.file_size < _STRAIGHT_FROM or info.compress_type != zipfile.ZIP_STORED:
-        return None
-    with path.open("rb", buffering=0) as file:
-        file.seek(info.header_offset)
-        # The member's own header has 30 bytes, then a name and extra fields of the stated lengths.
-        local = file.read(30)
-        name_bytes = int.from_bytes(local[26:28], "little")
-        extra_bytes = int.from_bytes(local[28:30], "little")
-        file.seek(name_bytes + extra_bytes, io.SEEK_CUR)
-        head = file.read(info.file_size - math.prod(shape) * dtype.itemsize)
-        if _is_in_columns(head):
-            return None
-        matrix = np.empty(shape, dtype)
-        content, checksum, place = matrix.data.cast("B"), zlib.crc32(head), 0
-        while place < len(content):
-            block = content[place : place + _BLOCK]
-            size = file.readinto(block) or 0
-            if not size:
-                raise zipfile.BadZipFile(
-                    f"{info.filename!r} ends after {place} of {len(content)} bytes"
-                )
-            checksum = zlib.crc32(block[:size], checksum)
-            place += size
-    if checksum != info.CRC:
-        raise zipfile.BadZipFile(f"bad CRC-32 for {info.filename!r}")
-    return matrix
-
-
-def _is_in_columns(head: bytes) -> bool:
-    """Whether the header of a .npy array says that its numbers lie column by column."""
-    stream = io.BytesIO(head)
-    version = np.lib.format.read_magic(stream)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    return read is None or bool(read(stream)[1])
 
 
 def _meta(path: Path, text: str) -> dict[str, str]:

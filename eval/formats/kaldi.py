@@ -371,6 +371,7 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
     It is binary float (FV, or FM of one row) or double (DV, DM), or text in brackets.
     """
     begin = ark.tell()
+    where = f"{path}: {quoted(name)} at byte {begin}"
     head = ark.read(15)
     if head[:1] in (b"[", b" ", b"\t"):
         ark.seek(begin)
@@ -382,38 +383,29 @@ def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
         except (ValueError, IndexError):
             pass
         raise LikenessError(
-            f"{path}: {quoted(name)} at byte {begin} is neither a binary vector nor a text one of "
-            "up to 4,096 numbers"
+            f"{where} is neither a binary vector nor a text one of up to 4,096 numbers"
         )
-    kind = head[:5]
-    if kind not in (b"\0BFV ", b"\0BDV ", b"\0BFM ", b"\0BDM "):
+    kind = re.match(rb"\0B([FD])([VM]) ", head)
+    if kind is None:
         raise LikenessError(
-            f"{path}: {quoted(name)} at byte {begin} begins with {head[:5]!r}; expected a float or "
-            "double vector (FV, DV); "
+            f"{where} begins with {head[:5]!r}; expected a float or double vector (FV, DV); "
             "pickles, audio and compressed matrices are refused; Kaldi's copy-vector converts them"
         )
     # A matrix has "\4 rows \4 dim" here, and a vector has "\4 dim".
-    is_matrix = kind[3:4] == b"M"
+    is_matrix = kind[2] == b"M"
     size = 15 if is_matrix else 10
-    if len(head) < size:
+    rows = int.from_bytes(head[6:10], "little", signed=True) if is_matrix else 1
+    dim = int.from_bytes(head[size - 4 : size], "little", signed=True)
+    if len(head) >= size and (rows != 1 or not 0 < dim <= MAX_DIM):
         raise LikenessError(
-            f"{path}: {quoted(name)} at byte {begin} is truncated; write the file again"
-        )
-    rows = struct.unpack("<i", head[6:10])[0] if is_matrix else 1
-    dim = struct.unpack("<i", head[size - 4 : size])[0]
-    if rows != 1 or not 0 < dim <= MAX_DIM:
-        raise LikenessError(
-            f"{path}: {quoted(name)} declares {rows} rows of {dim} dims; expected 1 row of 1 to "
-            f"{MAX_DIM}: pool frames into one vector first"
+            f"{where} declares {rows} rows of {dim} dims; expected 1 row of 1 to {MAX_DIM}: pool "
+            "frames into one vector first"
         )
     ark.seek(begin + size)
-    dtype = np.dtype("<f4" if kind[2:3] == b"F" else "<f8")
-    data = ark.read(dim * dtype.itemsize)
-    if len(data) < dim * dtype.itemsize:
-        raise LikenessError(
-            f"{path}: {quoted(name)} at byte {begin} is truncated: {len(data)} of "
-            f"{dim * dtype.itemsize} bytes; write the file again"
-        )
+    dtype = np.dtype("<f4" if kind[1] == b"F" else "<f8")
+    data = ark.read(dim * dtype.itemsize) if len(head) >= size else b""
+    if not data or len(data) < dim * dtype.itemsize:
+        raise LikenessError(f"{where} is truncated; write the file again")
     return np.frombuffer(data, dtype=dtype).astype(np.float32)
 
 

@@ -5,6 +5,7 @@ pyarrow is imported when it is used, because it takes a tenth of a second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError, first_line
-from eval.formats import plain
 from eval.formats.files import EXPANSION, refuse_device
 from eval.types import Bools, quoted
 
 _FREE_EXPANSION = 1 << 30  # bytes that a file of any size may take in memory
 _ROW_BYTES = 17  # of a trial with a label and a score
 _MAX_COLUMNS = 1_000
+
+
+_READABLE = (
+    r"(large_)?string(_view)?|dictionary<values=(large_)?string, indices=u?int\d+, ordered=[01]>"
+    r"|u?int\d+|halffloat|float|double|bool|null"
+)
 
 
 class Values(NamedTuple):
@@ -35,6 +41,53 @@ class Values(NamedTuple):
     values: NDArray[Any]
     texts: list[str] | None
     missing: Bools
+
+
+def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
+    """Returns texts or numbers as an array of pyarrow, whose own `array` would import pandas.
+
+    Example:
+        >>> as_arrow(["a", "bc"]).to_pylist(), as_arrow(np.array([1, 2])).to_pylist()
+        (['a', 'bc'], [1, 2])
+    """
+    import pyarrow
+
+    if isinstance(values, np.ndarray):
+        kind = pyarrow.from_numpy_dtype(values.dtype)
+        buffers = [None, pyarrow.py_buffer(np.ascontiguousarray(values))]
+        return pyarrow.Array.from_buffers(kind, len(values), buffers)
+    encoded = [text.encode() for text in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))]
+    return pyarrow.Array.from_buffers(pyarrow.string(), len(encoded), buffers)
+
+
+def numbers(array: Any) -> NDArray[Any]:
+    """The numbers or booleans (P,) of an array of pyarrow; what is null has any value.
+
+    Its own `to_numpy` imports pandas, which takes longer than reading most lists.
+    """
+    kind, where = str(array.type), slice(array.offset, array.offset + len(array))
+    if kind == "null":
+        return np.full(len(array), np.nan)
+    if kind == "bool":
+        return _bits(array.buffers()[1], where)
+    dtype = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(kind, kind)
+    return np.frombuffer(array.buffers()[1] or b"", dtype)[where]
+
+
+def missing_in(array: Any) -> Bools:
+    """Which elements (P,) of an array of pyarrow are null."""
+    if not array.null_count:
+        return np.zeros(len(array), dtype=np.bool_)
+    if str(array.type) == "null":
+        return np.ones(len(array), dtype=np.bool_)
+    return ~_bits(array.buffers()[0], slice(array.offset, array.offset + len(array)))
+
+
+def _bits(buffer: Any, where: slice) -> Bools:
+    bits = np.frombuffer(buffer or b"", np.uint8)[: -(-where.stop // 8)]
+    return np.unpackbits(bits, count=where.stop, bitorder="little")[where].view(np.bool_)
 
 
 def size_limit(path: Path) -> int:
@@ -88,6 +141,16 @@ def column_types(file: Any) -> dict[str, str]:
     return {field.name: str(field.type) for field in file.schema_arrow}
 
 
+def is_readable(kind: str) -> bool:
+    """Returns whether a column of this type holds texts or numbers.
+
+    Example:
+        >>> is_readable("string"), is_readable("list<item: float>")
+        (True, False)
+    """
+    return re.fullmatch(_READABLE, kind) is not None
+
+
 def read_columns(path: Path, file: Any, names: Sequence[str], longest: int) -> dict[str, Values]:
     """Reads columns of texts or numbers.
 
@@ -126,12 +189,12 @@ def read_columns(path: Path, file: Any, names: Sequence[str], longest: int) -> d
         if is_text:
             column = column.unify_dictionaries()
         array = column.combine_chunks()
-        missing = plain.missing(array)
+        missing = missing_in(array)
         if not is_text:
-            columns[name] = Values(plain.numbers(array), None, missing)
+            columns[name] = Values(numbers(array), None, missing)
             continue
         known = array.dictionary.to_pylist()
-        columns[name] = Values(np.where(missing, 0, plain.numbers(array.indices)), known, missing)
+        columns[name] = Values(np.where(missing, 0, numbers(array.indices)), known, missing)
         long = next((text for text in known if text and len(text) > longest), None)
         if long is not None:
             raise LikenessError(

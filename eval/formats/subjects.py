@@ -1,15 +1,16 @@
-"""The subjects behind the trials: from an `id subject` list, from the ids, or from the labels."""
+"""What belongs to ids: subjects, seconds and qualities of lists; and the subjects of trials."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.files import Column, read_table, refuse_empty
+from eval.formats import lists
 from eval.formats.trials import pair_text
 from eval.types import Bools, Ints, Trials, name_first
 
@@ -37,23 +38,83 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
         ...     read_mapping(path)
         {'utterance1': 'ann'}
     """
-    table = read_table(path, lambda fields: len(fields) == 2 and all(fields), lambda fields: None)
+    place = Path(path)
+    table = lists.read_table(
+        place,
+        lambda sample: lists.ranked_shape(
+            sample, lambda fields: len(fields) == 2 and all(fields), lambda fields: None
+        ),
+    )
     if len(table.columns) != 2:
         raise LikenessError(
             f"{path}: {len(table.columns)} fields in each line; expected two: id and {column}"
         )
-    ids, subjects = (cast(Column, column) for column in table.columns)
-    refuse_empty(table)
+    ids, subjects = (cast(lists.Column, column) for column in table.columns)
+    if "" in ids.keys + subjects.keys:
+        raise LikenessError(f"{path}: fields are empty; fill or remove these lines")
     subject_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
     subject_of[ids.codes] = subjects.codes
     bad = np.flatnonzero(subject_of[ids.codes] != subjects.codes)
-    names = ids.texts(table.path)
     if bad.size:
-        twice = name_first(dict.fromkeys(names[i] for i in ids.codes[bad]))
+        twice = name_first(dict.fromkeys(ids.keys[i] for i in ids.codes[bad]))
         raise LikenessError(f"{path}: ids have more than one {column} ({twice}); keep one line")
-    subject_names = subjects.texts(table.path)
-    return {name: subject_names[i] for name, i in zip(names, subject_of, strict=True)}
+    return {name: subjects.keys[i] for name, i in zip(ids.keys, subject_of, strict=True)}
+
+
+def read_durations(path: str | Path) -> dict[str, float]:
+    """Reads lines `id seconds` (Kaldi's utt2dur) into a dictionary from id to seconds.
+
+    Args:
+        path: The list; it may have a header.
+
+    Returns:
+        The duration of each id, in seconds.
+
+    Raises:
+        LikenessError: A second field is no number; and as `read_mapping`.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "utt2dur"
+        ...     _ = path.write_text("id seconds\\nutterance1 2.5")
+        ...     read_durations(path)
+        {'utterance1': 2.5}
+    """
+    return _numbers(path, "seconds")
+
+
+def read_qualities(path: str | Path) -> dict[str, float]:
+    """Reads lines `id quality` into a dictionary from id to quality.
+
+    Args:
+        path: The list; it may have a header.
+
+    Returns:
+        The quality of each id, a finite number, higher for items to be trusted more.
+
+    Raises:
+        LikenessError: As `read_durations`.
+    """
+    return _numbers(path, "quality")
+
+
+def _numbers(path: str | Path, column: str) -> dict[str, float]:
+    """Id -> number, of a list of two columns."""
+    listed = read_mapping(path, column=column)
+    if listed and not lists.is_number(next(iter(listed.values()))) and len(listed) > 1:
+        del listed[next(iter(listed))]  # the header, which the reader of any list cannot know
+    values = lists.as_floats(list(listed.values()))
+    wrong = [
+        f"{id} {text}" for id, text in compress(listed.items(), (~np.isfinite(values)).tolist())
+    ]
+    if wrong:
+        raise LikenessError(
+            f"{path}: {len(wrong)} of {len(listed)} lines are not `id {column}` with a finite "
+            f"number ({name_first(wrong)}); correct them"
+        )
+    return dict(zip(listed, values.tolist(), strict=True))
 
 
 def subjects_of(

@@ -5,18 +5,19 @@ Each package is imported when it is used. eval/formats/embeddings.py says what i
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError, first_line
-from eval.formats import parquet, plain
-from eval.formats.files import MAX_LINE, atomic_path
+from eval.formats import parquet
+from eval.formats.files import atomic_path
 from eval.formats.kaldi import MAX_DIM, MAX_META
 from eval.types import Embeddings, quoted
 
@@ -113,7 +114,7 @@ def _read_parquet(path: Path, limit: int) -> Read:
             if column.path_in_schema.startswith(f"{vector_column}.")
         )
         _refuse_size(path, num_values * lists.value_type.bit_width // 8, limit)
-        names = parquet.read_columns(path, file, [id_column], MAX_LINE)[id_column]
+        names = parquet.read_columns(path, file, [id_column], 1 << 16)[id_column]
         if names.missing.any():
             raise LikenessError(f"{path}: ids are missing; each vector needs one")
         texts = names.texts or []
@@ -160,7 +161,7 @@ def _matrix(path: Path, columns: Iterable[Any], limit: int) -> NDArray[Any] | No
         # flatten() and value_lengths() would import pyarrow.compute, which takes longer than
         # reading.
         if hasattr(vectors, "offsets"):
-            offsets = plain.numbers(vectors.offsets)
+            offsets = parquet.numbers(vectors.offsets)
             start, stop, sizes = int(offsets[0]), int(offsets[-1]), np.diff(offsets)
         else:
             size = vectors.type.list_size
@@ -176,7 +177,7 @@ def _matrix(path: Path, columns: Iterable[Any], limit: int) -> NDArray[Any] | No
                 f"{path}: its vectors have {low} to {high} dims; all must have one number of them, "
                 f"1 to {MAX_DIM}"
             )
-        parts.append(plain.numbers(values).reshape(len(vectors), -1))
+        parts.append(parquet.numbers(values).reshape(len(vectors), -1))
     return np.concatenate(parts) if parts else None
 
 
@@ -189,48 +190,15 @@ def _write_h5(path: Path, embeddings: Embeddings, meta: str) -> None:
     text = np.array(meta.encode())
     id_type = h5py.string_dtype("utf-8", max(1, ids.dtype.itemsize))
     text_type = h5py.string_dtype("utf-8", text.dtype.itemsize)
-    with atomic_path(path) as temporary, temporary.open("wb+") as raw:
-        with h5py.File(disk := _Disk(raw), "w") as file:
-            file.create_dataset("ids", data=ids.astype(id_type))
-            file.create_dataset("matrix", data=embeddings.matrix)
-            file.create_dataset("norms", data=embeddings.norms)
-            file.create_dataset("meta", data=text.astype(text_type))
-        if disk.error is not None:
-            raise disk.error
-
-
-class _Disk:
-    """A file for HDF5 to write to, which keeps the error of a write that fails.
-
-    HDF5 itself ends the process with a segmentation fault there.
-    """
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self.error: OSError | None = None
-        self.seek, self.tell, self.read = raw.seek, raw.tell, raw.read
-        self.readinto = raw.readinto  # type: ignore[attr-defined]
-
-    def write(self, data: bytes) -> int:
-        """Writes data; HDF5 is always told that all of it was written."""
-        self._try(lambda: self._raw.write(data))
-        return len(data)
-
-    def truncate(self, size: int) -> None:
-        """Changes the size of the file."""
-        self._try(lambda: self._raw.truncate(size))
-
-    def flush(self) -> None:
-        """Flushes the file."""
-        self._try(self._raw.flush)
-
-    def _try(self, call: Callable[[], object]) -> None:
-        """Calls a function unless an earlier call failed, and keeps its error."""
-        if self.error is None:
-            try:
-                call()
-            except OSError as error:
-                self.error = error
+    # HDF5 ends the process with a segmentation fault where the disk is full: it writes to memory.
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        file.create_dataset("ids", data=ids.astype(id_type))
+        file.create_dataset("matrix", data=embeddings.matrix)
+        file.create_dataset("norms", data=embeddings.norms)
+        file.create_dataset("meta", data=text.astype(text_type))
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
 
 
 def _read_h5(path: Path, limit: int) -> Read:

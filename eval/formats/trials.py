@@ -1,98 +1,77 @@
-"""Reading and writing of trial lists and score files in the formats of the field.
+"""Trial lists and score files in the formats of the field.
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
 list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
+Files are text, .npz or .parquet (see `eval.formats.lists` and `eval.formats.trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
-labels of one kind throughout (1 0, target nontarget, tgt imp, true false). A score column holds
-numbers. A header line, where there is one, decides. It settles the rare files that can be read in
-two ways, for example because their ids are themselves 0 or 1.
+labels of one kind throughout (1 0, target nontarget, tgt imp, true false, yes no). A score column
+holds numbers. A header line, where there is one, decides (see `eval.formats.column_names`). It
+settles the rare files that can be read in two ways, for example because their ids are themselves 0
+or 1.
 """
 
 from __future__ import annotations
 
-import gzip
-import re
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats import coded, plain
-from eval.formats.files import (
-    Column,
-    Table,
-    all_fractions,
-    as_floats,
-    atomic_path,
-    is_number,
-    read_table,
-    refuse_empty,
+from eval.formats import lists, npz, parquet
+from eval.formats.column_names import (
+    BARE_LAYOUTS,
+    LABEL_HINT,
+    LABELS,
+    NAMED_LABELS,
+    SCORE_LAYOUTS,
+    TRIAL_LAYOUTS,
+    TRIALS,
+    by_number,
+    choose,
+    is_label,
+    parse_columns,
+    role_of,
+    trial_header,
 )
-from eval.progress import report
-from eval.types import Bools, Floats, Ints, Trials, name_first, quoted, shortened
+from eval.formats.files import text_lines
+from eval.formats.lists import Column, Shape, Table, as_floats, is_number
+from eval.formats.trial_writing import SUFFIXES
+from eval.formats.trial_writing import write_scores as write_scores
+from eval.formats.trial_writing import write_trials as write_trials
+from eval.types import Bools, Floats, Ints, Scores, Trials, quoted, shortened
 
-# A layout has one letter for each column: label, enrol, probe, score. `write_scores` writes "epsl".
-_TRIAL_LAYOUTS = ("ep", "lep", "epl")
-_SCORE_LAYOUTS = ("sep", "eps", "epsl", "leps", "sepl")
-_NAMES = {"l": "label", "e": "enrol", "p": "probe", "s": "score"}
+Order = Literal["label-score", "score-label"]
+Layouts = tuple[tuple[str, ...], ...]
 
-_LABELS: tuple[dict[bytes, bool], ...] = (
-    {b"1": True, b"0": False},
-    {b"target": True, b"nontarget": False},
-    {b"tgt": True, b"imp": False},
-    {b"true": True, b"false": False},
-)
-
-# The names of columns in lower case, without _, - and blanks. Neither numbers nor labels are among
-# them, because a line that has one is data. `_header` treats "target" as a name and as a label.
-_HEADER = {
-    "l": {
-        b"label",
-        b"labels",
-        b"key",
-        b"istarget",
-        b"issame",
-        b"same",
-        b"match",
-        b"targettype",
-        b"truth",
-        b"groundtruth",
-    },
-    "s": {b"score", b"scores", b"llr", b"similarity", b"cosine"},
-    "e": {
-        b"enrol",
-        b"enroll",
-        b"enrolment",
-        b"enrollment",
-        b"enrolid",
-        b"enrollid",
-        b"enrolmentid",
-        b"enrollmentid",
-        b"model",
-        b"modelid",
-        b"reference",
-        b"referenceid",
-    },
-    "p": {b"probe", b"probeid", b"test", b"testid", b"segment", b"segmentid", b"verification"},
+_CHUNK = 100_000  # trials that are looked at together
+_ARRAYS = {
+    "enrol_ids": "U",
+    "probe_ids": "U",
+    "enrol": "iu",
+    "probe": "iu",
+    "target": "biu",
+    "score": "fiu",
 }
-_CHUNK = 100_000  # trials written at a time
-_QUICK_FROM = 200_000  # trials; importing pyarrow pays for no fewer
-_UNWRITABLE = re.compile(r"^\Z|^[# \ufeff]| \Z|[\x00-\x1f\ud800-\udfff]")
+_NEEDED = ("enrol_ids", "probe_ids", "enrol", "probe")
 
 
-def read_trials(path: str | Path) -> Trials:
+def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials:
     r"""Reads a trial list in one of the layouts that the head of this module lists.
 
-    Fields are separated by blanks, tabs or commas. Comments (#), blank lines, a header and .gz
-    files are accepted. The trials stay in the order of the file, and identical duplicates stay too.
-    Ids are numbered by their first occurrence.
+    Fields are separated by blanks, tabs, commas or semicolons. Comments (#), blank lines, a header
+    and .gz files are accepted. The trials stay in the order of the file, and identical duplicates
+    stay too. Ids are numbered by their first occurrence.
 
     Args:
-        path: The list, plain or compressed by gzip.
+        source: The list, plain or compressed by gzip; a .parquet or .npz file; or a table in
+            memory, as of pandas.
+        columns: Which column is which, where a header does not say it: "enrol=a,probe=b,label=c",
+            by name or by number from 1; or a mapping.
 
     Returns:
         The trials. Their `target` is None for a blind list.
@@ -111,21 +90,24 @@ def read_trials(path: str | Path) -> Trials:
         >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
         (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
-    table, fitting = _read(path, _TRIAL_LAYOUTS)
+    table, fitting = _read(source, TRIAL_LAYOUTS, columns)
     if len(fitting) > 1:
         raise _ambiguous(table, fitting)
-    return _trials(table, fitting[0])
+    return trials_of(table, fitting[0])
 
 
-def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials, Floats]:
+def read_scores(
+    source: Any, trials: Trials | None = None, *, columns: str | Mapping[str, str] = ""
+) -> tuple[Trials, Floats]:
     """Reads the trials of a score file and their scores.
 
     With `trials`, the scores come in the order of that list and with its labels. They are matched
     by the pair (enrol, probe): every trial needs one score, and every score needs a trial.
 
     Args:
-        path: The score file, plain or compressed by gzip.
+        source: The score file, as for `read_trials`.
         trials: The trial list that the scores belong to.
+        columns: As for `read_trials`; the scores are "score".
 
     Returns:
         The P trials and their scores (P,) in float64.
@@ -135,84 +117,195 @@ def read_scores(path: str | Path, trials: Trials | None = None) -> tuple[Trials,
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    table, fitting = _read(path, _SCORE_LAYOUTS)
+    table, fitting = _read(source, SCORE_LAYOUTS, columns)
     if len(fitting) > 1 and trials is not None:
         # Some ids are numbers. The trial list knows which columns hold its ids.
-        sides = [set(trials.enrol_ids), set(trials.probe_ids)]
-        fitting = [
+        sides = {"enrol": set(trials.enrol_ids), "probe": set(trials.probe_ids)}
+        known = tuple(
             layout
             for layout in fitting
-            if all(
-                known.issuperset(_column(table, layout, side).texts(table.path))
-                for known, side in zip(sides, "ep", strict=True)
-            )
-        ] or fitting
+            if all(ids.issuperset(_column(table, layout, side).keys) for side, ids in sides.items())
+        )
+        fitting = known or fitting
     if len(fitting) > 1:
         raise _ambiguous(table, fitting)
-    column = table.columns[fitting[0].index("s")]
-    all_binary = isinstance(column, Column) and {b"0", b"1"}.issuperset(column.keys)
-    if table.layout is None and "l" not in fitting[0] and all_binary:
+    column = table.columns[fitting[0].index("score")]
+    all_binary = isinstance(column, Column) and {"0", "1"}.issuperset(column.keys)
+    if table.roles is None and "label" not in fitting[0] and all_binary:
         raise LikenessError(
-            f"{table.path}: all scores are 0 or 1, as the labels of a trial "
-            "list are; give the score file, "
-            f"or put `{_spelt(fitting[0])}` as a header line on top if these are scores"
+            f"{table.where}: all scores are 0 or 1, as the labels of a trial list are; give the "
+            f"score file, or put `{' '.join(fitting[0])}` as a header line on top if these are "
+            "scores"
         )
-    values = as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
-    scored = _trials(table, fitting[0])
+    values = _numbers(column)
+    scored = trials_of(table, fitting[0])
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise LikenessError(
-            f"{table.path}: scores are NaN, infinite or not numbers (first: "
+            f"{table.where}: scores are NaN, infinite or not numbers (first: "
             f"{pair_text(scored, int(bad[0]))}); score these trials again"
         )
     return (scored, values) if trials is None else _align(table, scored, values, trials)
 
 
-def write_trials(path: str | Path, trials: Trials) -> None:
-    """Writes a trial list that `read_trials` reads back, whole or not at all.
-
-    The columns are `enrol probe label`, with the label 1 or 0; a blind list has no label. A path
-    that ends in .gz is compressed. Tabs separate the fields if an id contains blanks. A file that
-    could be misread gets a header line.
+def read_pairs(
+    source: Any, *, columns: str | Mapping[str, str] = ""
+) -> tuple[list[str], list[str], list[bool | None]]:
+    """Reads the ids of both sides of a trial list, and its labels, of which some may be empty.
 
     Args:
-        path: The file to write.
-        trials: At least one trial.
+        source: The list, as for `read_trials`; so is `columns`.
+
+    Returns:
+        The enrolment and the probe of each trial, and whether it is a target trial; None where that
+        is not known.
 
     Raises:
-        LikenessError: There are no trials, no such file can hold some of the ids, or the path ends
-            in .npz.gz or .parquet.gz.
+        LikenessError: As for `read_trials`.
     """
-    _write(path, trials, None)
+    table, fitting = _read(source, TRIAL_LAYOUTS, columns, label_needed=False)
+    if len(fitting) > 1:
+        raise _ambiguous(table, fitting)
+    enrol, probe = (_column(table, fitting[0], side).texts() for side in ("enrol", "probe"))
+    labels: list[bool | None] = [None] * len(enrol)
+    if "label" in fitting[0]:
+        column = _column(table, fitting[0], "label")
+        of_key = [_value_of(key) if key else None for key in column.keys]
+        labels = [of_key[code] for code in column.codes.tolist()]
+    return enrol, probe, labels
 
 
-def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
-    """Writes `enrol probe score label` with the shortest digits that give back the same float64.
+def is_bare(path: str | Path) -> bool:
+    """Returns whether the lines of a score file have two fields, of which none can be an id.
 
-    Everything else is as for `write_trials`.
+    A pipe, which is read once, and a file of arrays are not looked into.
+    """
+    place = Path(path)
+    if place.suffix.lower() in SUFFIXES or not place.is_file():
+        return False
+    first = next((line for _, line in text_lines(place)), "")
+    return len(lists.split(first, lists.separator_of(first))) == 2
+
+
+def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
+    r"""Reads the scores of labelled trials whose ids are not known.
 
     Args:
-        path: The file to write.
-        trials: P trials, at least one.
-        values: Their finite scores (P,).
+        path: Lines of a label and a score, plain or compressed by gzip. Labels are of one kind
+            throughout, as in trial lists. The first line may be a header.
+        order: Which comes first; None takes it from the header, or from the fields if only one
+            column can hold labels.
+
+    Returns:
+        The scores and labels (P,), in the order of the file.
 
     Raises:
-        LikenessError: As for `write_trials`, and for scores of another number or that are not
-            finite.
+        LikenessError: The order cannot be known, because both columns can be labels; or fields are
+            no labels or no finite numbers.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "scores.txt"
+        ...     _ = path.write_text("1 0.7\n0 -0.2\n")
+        ...     read_bare_scores(path).targets.tolist()
+        [0.7]
     """
-    values = np.asarray(values, dtype=np.float64)
-    if values.shape != (len(trials),) or not np.isfinite(values).all():
+    table, fitting = _read(Path(path), BARE_LAYOUTS, "")
+    if order is not None:
+        stated = tuple(order.split("-"))
+        if table.roles not in (None, stated):
+            raise LikenessError(
+                f"{path}: its header says the other order than {order}; leave the order out"
+            )
+        fitting = tuple(layout for layout in fitting if layout == stated)
+    if len(fitting) != 1:
         raise LikenessError(
-            f"scores: {len(trials)} trials need as many finite scores, but got shape "
-            f"{values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
+            f"{path}: both columns can be labels, so that the scores are not known; say which is "
+            "which by a first line `label score` or `score label`, or by --score-order"
         )
-    _write(path, trials, values)
+    labels = _column(table, fitting[0], "label")
+    values = _numbers(table.columns[fitting[0].index("score")])
+    bad = ~np.isfinite(values)
+    if bad.any():
+        raise LikenessError(
+            f"{path}: {bad.sum()} of {values.size} scores are NaN, infinite or not numbers; score "
+            "these trials again"
+        )
+    return Scores(values, _targets(labels))
 
 
-def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]:
-    """The table, and the layouts (at least one) that all of its lines fit."""
+def _read(
+    source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
+) -> tuple[Table, Layouts]:
+    """The table, and the layouts (at least one) that all of its rows fit."""
+    stated = parse_columns(columns, TRIALS)
+    has_scores = "score" in layouts[-1]
 
-    def fits(fields: Sequence[bytes]) -> bool:
+    def header(fields: Sequence[str]) -> dict[str, int] | None:
+        """The columns that a first line names, None for a line of data."""
+        places = trial_header(fields, (*layouts, *SCORE_LAYOUTS))
+        if places is not None and not has_scores:
+            places.pop("score", None)
+        return places if places is None or len(places) in map(len, layouts) else None
+
+    def places_of(names: list[str]) -> dict[str, int]:
+        """The columns of a table whose columns have names, or which somebody stated."""
+        places = None if stated else header(names)
+        if places is None:
+            places = choose(names, stated, str(source), TRIALS, layouts[0])
+        return {role: place for role, place in places.items() if role != "score" or has_scores}
+
+    if not isinstance(source, str | os.PathLike):
+        table = _of_values(lists.read_frame(source, places_of))
+    elif (path := Path(source)).suffix.lower() == ".npz":
+        table = _of_values(_read_npz(path, has_scores=has_scores))
+    elif path.suffix.lower() == ".parquet":
+        table = _of_values(lists.read_parquet(path, places_of))
+    else:
+        lists.refuse_other_kinds(path)
+        table = lists.read_table(
+            path,
+            lambda sample: (
+                _shape(path, sample, layouts, header)
+                if not stated
+                else _stated_shape(sample, places_of, header=not by_number(stated))
+            ),
+            fractions=has_scores,
+        )
+    width = len(table.columns)
+    possible = layouts if table.roles is None else (table.roles,)
+    candidates = tuple(layout for layout in possible if len(layout) == width)
+    if not candidates:
+        allowed = ", ".join(f"`{' '.join(layout)}`" for layout in possible)
+        raise LikenessError(
+            f"{table.where}: {width} fields in each line; expected {allowed}, or a header with "
+            "names of columns; say which are which with --columns enrol=NAME,probe=NAME"
+        )
+    _refuse_empty(table, label_needed=label_needed)
+    fitting = tuple(
+        layout
+        for layout in candidates
+        if not any(
+            _misfits(column, role, table).any()
+            for role, column in zip(layout, table.columns, strict=True)
+        )
+    )
+    if not fitting:
+        ways = "; ".join(_misfit_text(table, layout) for layout in candidates)
+        raise LikenessError(f"{table.where}: {ways}; {LABEL_HINT} throughout")
+    return table, fitting
+
+
+def _shape(
+    path: Path,
+    sample: list[str],
+    layouts: Layouts,
+    header: Callable[[Sequence[str]], dict[str, int] | None],
+) -> Shape:
+    """The shape of a text of trials or scores."""
+
+    def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
         return any(
             len(layout) == len(fields)
@@ -220,167 +313,119 @@ def _read(path: str | Path, layouts: tuple[str, ...]) -> tuple[Table, list[str]]
             for layout in layouts
         )
 
-    if coded.is_coded(path):
-        table = _fitted(coded.read_table(path, _roles), layouts)
-    else:
-        table = read_table(
-            path, fits, lambda fields: _header(fields, layouts), fractions="s" in layouts[0]
-        )
-    width = len(table.columns)
-    possible = layouts if table.layout is None else (table.layout,)
-    candidates = [layout for layout in possible if len(layout) == width]
-    if not candidates:
-        allowed = ", ".join(f"`{_spelt(layout)}`" for layout in possible)
-        hint = ""
-        if width == 1:
-            hint = "; blanks, tabs or commas separate fields, and semicolons do not"
-        raise LikenessError(f"{path}: {width} fields in each line; expected {allowed}{hint}")
-    refuse_empty(table)
-    fitting = [
-        layout
-        for layout in candidates
-        if not any(
-            _misfits(column, role).any() for role, column in zip(layout, table.columns, strict=True)
-        )
-    ]
-    if not fitting:
-        ways = "; ".join(_misfit_text(table, layout) for layout in candidates)
-        raise LikenessError(
-            f"{path}: {ways}; labels must be 1 0, target nontarget, tgt imp or true false, of one "
-            "kind throughout"
-        )
-    return table, fitting
+    shape = lists.ranked_shape(sample, fits, header)
+    fields = lists.split(sample[0], shape.separator)
+    is_data = any(is_label(field) or is_number(field) for field in fields)
+    is_data = is_data or not any(role_of(field, TRIALS) for field in fields)
+    if shape.places is None and path.suffix.lower() in (".csv", ".tsv") and not is_data:
+        choose(fields, {}, str(path), TRIALS, layouts[0])  # says what the header lacks
+    return shape
 
 
-def _header(fields: Sequence[bytes], layouts: tuple[str, ...]) -> str | None:
-    """The layout that a header line states, or None for a data line.
-
-    A line with a label or a number is never a header.
-    """
-    names = [_bare(field) for field in fields]
-    roles = [
-        next((role for role, known in _HEADER.items() if name in known), "?") for name in names
-    ]
-    other_roles = [role for role, name in zip(roles, names, strict=True) if name != b"target"]
-    if b"target" in names and "l" not in roles and "?" not in other_roles:
-        roles[names.index(b"target")] = "l"
-    elif any(_is("l", name) or is_number(name) for name in names):
-        return None
-    if "l" not in roles and "s" not in roles and "?" in roles:
-        return None  # a data line with two ids
-    free = [side for side in "ep" if side not in roles]
-    layout = "".join(free.pop(0) if role == "?" and free else role for role in roles)
-    return layout if sorted(layout) in [sorted(allowed) for allowed in layouts] else None
+def _stated_shape(sample: list[str], places_of: lists.Choose, *, header: bool) -> Shape:
+    """The shape of a text of which somebody stated the columns."""
+    separator = lists.separator_of(sample[0])
+    fields = lists.split(sample[0], separator)
+    return Shape(separator, len(fields), places_of(fields), header)
 
 
-def _bare(name: bytes) -> bytes:
-    """The name of a column in lower case, without _, - and blanks."""
-    return re.sub(rb"[\s_-]", b"", name.lower())
+def _of_values(table: Table) -> Table:
+    """A table of values: ids and labels are texts, numbered as those of text are."""
+    assert table.roles is not None
+    columns: list[Column | Floats] = []
+    for role, column in zip(table.roles, table.columns, strict=True):
+        if role != "score" and not isinstance(column, Column):
+            column = Column.of(list(map(lists.text_of, column.tolist())))
+        try:
+            columns.append(lists.in_order(column) if isinstance(column, Column) else column)
+        except LikenessError as error:  # of a name that is no text
+            raise LikenessError(f"{table.where}: {error}") from None
+    if not all(len(c.codes if isinstance(c, Column) else c) for c in columns):
+        raise LikenessError(f"{table.where}: it holds no trials; expected one row for each")
+    return table._replace(columns=columns)
 
 
-def _roles(names: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The layout that names of columns stand for, and the columns that it takes.
-
-    Columns of other names are left out where those that a header may name suffice.
-    """
-    known = {name for of_role in _HEADER.values() for name in of_role} | {b"target"}
-    encoded = {name: name.encode(errors="replace") for name in names}
-    named = [name for name in names if _bare(encoded[name]) in known]
-    for chosen in (list(names), named):
-        if 2 <= len(chosen) <= len(_NAMES):
-            layout = _header([encoded[name] for name in chosen], _TRIAL_LAYOUTS + _SCORE_LAYOUTS)
-            if layout is not None:
-                return layout, chosen
-    return None
+def _refuse_empty(table: Table, *, label_needed: bool) -> None:
+    """Raises LikenessError if fields are empty."""
+    for place, column in enumerate(table.columns):
+        is_label_column = table.roles is not None and table.roles[place] == "label"
+        if isinstance(column, Column) and "" in column.keys:
+            if is_label_column and not label_needed:
+                continue
+            what = "fields" if table.roles is None else f"fields of {table.roles[place]}"
+            raise LikenessError(f"{table.where}: {what} are empty; fill or remove these rows")
 
 
-def _fitted(table: Table, layouts: tuple[str, ...]) -> Table:
-    """The table of named columns with those that the layouts have. Scores need no trial list."""
-    assert table.layout is not None
-    layout = table.layout if "s" in layouts[0] else table.layout.replace("s", "")
-    if sorted(layout) not in [sorted(allowed) for allowed in layouts]:
-        raise LikenessError(
-            f"{table.path}: its columns are {_spelt(layout)}, without a score; give a file with "
-            "scores"
-        )
-    columns = [table.columns[table.layout.index(role)] for role in layout]
-    return table._replace(layout=layout, columns=columns)
+def _is(role: str, field: str) -> bool:
+    """Whether a field can play a role."""
+    if role == "label":
+        return is_label(field)
+    return is_number(field) if role == "score" else bool(field)
 
 
-def label_kinds(fields: Sequence[bytes]) -> list[dict[bytes, bool]]:
-    """Returns the kinds of labels, field in small letters -> whether it is a target, that all of
-    these fields may be of.
-
-    Example:
-        >>> label_kinds([b"1", b"0"])
-        [{b'1': True, b'0': False}]
-    """
-    lower = {field.lower() for field in fields}
-    return [kind for kind in _LABELS if lower <= kind.keys()]
-
-
-def role_of_name(name: bytes) -> str | None:
-    """Returns the letter of a column that has this name in a header, None for another field."""
-    bare = _bare(name)
-    return next((role for role, known in _HEADER.items() if bare in known), None)
-
-
-def _is(role: str, field: bytes) -> bool:
-    """Whether a field can play a role: label, score, or an id."""
-    if role == "l":
-        return any(field.lower() in known for known in _LABELS)
-    return is_number(field) if role == "s" else bool(field)
-
-
-def _misfits(column: Column | Floats, role: str) -> Bools:
+def _misfits(column: Column | Floats, role: str, table: Table) -> Bools:
     """Which of the distinct fields (K,) of a column cannot play a role.
 
     For labels these are the ones that are not of the kind that is most common in the column. The
     numbers of a column of fractions (P,) all play the same role.
     """
     if not isinstance(column, Column):
-        return np.array([role != "s"])
-    if role == "l":
+        return np.array([role != "score"])
+    if role == "label":
+        kinds = LABELS if table.roles is None else NAMED_LABELS
         bad = ~np.array(
-            [[key.lower() in known for key in column.keys] for known in _LABELS], dtype=np.bool_
+            [[not key or key.lower() in kind for key in column.keys] for kind in kinds], np.bool_
         )
         misfits: Bools = bad[int(np.argmin(bad.sum(axis=1)))]
         return misfits
-    if role == "s":
+    if role == "score":
         return np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
     return np.zeros(len(column.keys), dtype=np.bool_)
 
 
-def _misfit_text(table: Table, layout: str) -> str:
+def _misfit_text(table: Table, layout: tuple[str, ...]) -> str:
     """The first field that cannot play its role in a layout, for messages."""
     for role, column in zip(layout, table.columns, strict=True):
-        misfits = np.flatnonzero(_misfits(column, role))
+        misfits = np.flatnonzero(_misfits(column, role, table))
         if misfits.size:
-            field = "a number"
-            if isinstance(column, Column):
-                field = quoted(column.keys[misfits[0]].decode(errors="replace"))
-            return f"as `{_spelt(layout)}`, {field} is no {_NAMES[role]}"
+            field = quoted(column.keys[misfits[0]]) if isinstance(column, Column) else "a number"
+            return f"as `{' '.join(layout)}`, {field} is no {role}"
     raise AssertionError(f"{layout} fits")
 
 
-def _trials(table: Table, layout: str) -> Trials:
-    """The trials of a table whose layout is known."""
-    enrol, probe = (_column(table, layout, side) for side in "ep")
+def _value_of(label: str) -> bool:
+    """Whether a label says that both sides are of one subject."""
+    return next(kind[label.lower()] for kind in NAMED_LABELS if label.lower() in kind)
+
+
+def _targets(labels: Column) -> Bools:
+    """(P,) whether labels are those of target trials."""
+    is_target: Bools = np.array(list(map(_value_of, labels.keys)), dtype=np.bool_)
+    return is_target[labels.codes]
+
+
+def _numbers(column: Column | Floats) -> Floats:
+    """(P,) the scores of a column, NaN where a text is no number."""
+    return as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
+
+
+def trials_of(table: Table, layout: tuple[str, ...]) -> Trials:
+    """Returns the trials of a table whose layout is known.
+
+    Raises:
+        LikenessError: A pair has both labels.
+    """
+    enrol, probe = (_column(table, layout, side) for side in ("enrol", "probe"))
     target: Bools | None = None
-    if "l" in layout:
-        column = _column(table, layout, "l")
-        value_of = {key: value for known in _LABELS for key, value in known.items()}
-        target = np.array([value_of[key.lower()] for key in column.keys], dtype=np.bool_)[
-            column.codes
-        ]
+    if "label" in layout:
+        column = _column(table, layout, "label")
+        target = _targets(column)
         _refuse_both_labels(table, enrol, probe, target)
-    return Trials(
-        enrol.texts(table.path), probe.texts(table.path), enrol.codes, probe.codes, target
-    )
+    return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target)
 
 
 def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bools) -> None:
-    """Raises ValueError for pairs that are listed as target and as nontarget."""
+    """Raises LikenessError for pairs that are listed as target and as nontarget."""
     marked = _pairs(enrol.codes, probe.codes, len(probe.keys))
     marked *= 2
     marked += target
@@ -393,10 +438,9 @@ def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bool
     both = np.unique(np.concatenate(contradictory))
     if both.size:
         first, second = divmod(int(both[0]), len(probe.keys))
-        named = b" ".join((enrol.keys[first], probe.keys[second])).decode(errors="replace")
         raise LikenessError(
-            f"{table.path}: pairs are labelled both target and nontarget (first: {quoted(named)}); "
-            "remove one label of each"
+            f"{table.where}: pairs are labelled both target and nontarget (first: "
+            f"{quoted(f'{enrol.keys[first]} {probe.keys[second]}')}); remove one label of each"
         )
 
 
@@ -416,155 +460,111 @@ def _repeats(pairs: NDArray[np.int64]) -> bool:
 
 def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
-    number_of = [
-        {name: i for i, name in enumerate(ids)} for ids in (trials.enrol_ids, trials.probe_ids)
-    ]
-    enrol = np.array([number_of[0].get(name, -1) for name in scored.enrol_ids], dtype=np.int64)[
-        scored.enrol
-    ]
-    probe = np.array([number_of[1].get(name, -1) for name in scored.probe_ids], dtype=np.int64)[
-        scored.probe
-    ]
+    sides = []
+    for ids, known, codes in (
+        (scored.enrol_ids, trials.enrol_ids, scored.enrol),
+        (scored.probe_ids, trials.probe_ids, scored.probe),
+    ):
+        number = {name: i for i, name in enumerate(known)}
+        sides.append(np.array([number.get(name, -1) for name in ids], dtype=np.int64)[codes])
     width = len(trials.probe_ids)
-    have = np.where((enrol < 0) | (probe < 0), -1, enrol * width + probe)
+    have = np.where((sides[0] < 0) | (sides[1] < 0), -1, sides[0] * width + sides[1])
     want = _pairs(trials.enrol, trials.probe, width)
-    del enrol, probe
+    del sides
     # Lists that are in one order are the usual case, and much the quicker.
-    alike = np.array_equal(have, want) and not _repeats(have)
-    order = np.arange(have.size) if alike else np.argsort(have, kind="stable")
-    # A pair may be scored in several rows. Any of them will do, since differing scores are refused.
-    at = order
-    unscored = unlisted = np.zeros(0, dtype=np.int64)
-    if not alike:
-        at = order[np.minimum(np.searchsorted(have[order], want), order.size - 1)]
-        unscored, unlisted = np.flatnonzero(have[at] != want), np.flatnonzero(~np.isin(have, want))
-    if unscored.size or unlisted.size:
-        texts = [
-            f"{rows.size} {what} (first: {pair_text(of, int(rows[0]))})"
-            for rows, of, what in (
-                (unscored, trials, "trials have no score"),
-                (unlisted, scored, "scores have no trial"),
-            )
-            if rows.size
-        ]
-        raise LikenessError(
-            f"{table.path}: {' and '.join(texts)}; does the trial list belong to these scores?"
-        )
-    clash = np.zeros(0, dtype=np.int64)
-    if not alike:
+    at = order = np.arange(have.size)
+    if not np.array_equal(have, want) or _repeats(have):
+        order = np.argsort(have, kind="stable")
         pairs, in_order = have[order], values[order]
+        # A pair may be scored in several rows. Any of them will do, since they have to agree.
+        at = order[np.minimum(np.searchsorted(pairs, want), order.size - 1)]
+        for rows, of, what in (
+            (np.flatnonzero(have[at] != want), trials, "trials have no score"),
+            (np.flatnonzero(~np.isin(have, want)), scored, "scores have no trial"),
+        ):
+            if rows.size:
+                raise LikenessError(
+                    f"{table.where}: {rows.size} {what} (first: {pair_text(of, int(rows[0]))}); "
+                    "does the trial list belong to these scores?"
+                )
         clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
-    if clash.size:
-        raise LikenessError(
-            f"{table.path}: repeated pairs have differing scores (first: "
-            f"{pair_text(scored, int(order[clash[0]]))}); keep one"
-        )
-    if scored.target is not None:
-        if trials.target is None:
-            labelled = Trials(
-                trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, scored.target[at]
+        if clash.size:
+            raise LikenessError(
+                f"{table.where}: repeated pairs have differing scores (first: "
+                f"{pair_text(scored, int(order[clash[0]]))}); keep one"
             )
-            return labelled, values[at]
+    if scored.target is not None and trials.target is None:
+        target = scored.target[at]
+        trials = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, target)
+    elif scored.target is not None:
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise LikenessError(
-                f"{table.path}: labels contradict the trial list (first: "
+                f"{table.where}: labels contradict the trial list (first: "
                 f"{pair_text(trials, int(wrong[0]))})"
             )
     return trials, values[at]
 
 
-def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
-    """Writes trials, with scores unless `values` is None."""
-    if not len(trials):
-        raise LikenessError(f"{path}: there are no trials to write")
-    coded.check_written(path)
-    if coded.is_coded(path):
-        coded.write(Path(path), trials, values)
-        return
-    occurring = [
-        [ids[k] for k in _occurring(index, len(ids))]
-        for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
-    ]
-    bad = [name for side in occurring for name in side if _UNWRITABLE.search(name)]
-    if bad:
-        raise LikenessError(
-            f"{path}: ids are empty, begin with # or a blank, end in a blank, or hold "
-            f"control characters ({name_first(bad)}); rename them"
-        )
-    blank = any(" " in name for side in occurring for name in side)
-    first = [trials.enrol_ids[trials.enrol[0]].encode(), trials.probe_ids[trials.probe[0]].encode()]
-    layout = "ep" + ("s" if values is not None else "") + ("l" if trials.target is not None else "")
-    sides = [[name.encode() for name in side] for side in occurring]
-    misread = _header(first, ("ep",)) is not None or any(
-        all_fractions(side) or all(_is("l", name) for name in side) for side in sides
-    )
-    separator = "\t" if blank else " "
-    with atomic_path(path) as temporary, temporary.open("wb") as raw:
-        stream = (
-            cast(IO[bytes], gzip.GzipFile("", "wb", 6, raw, mtime=0))
-            if str(path).endswith(".gz")
-            else raw
-        )
-        if misread or blank or any("," in name for side in occurring for name in side):
-            stream.write((separator.join(_NAMES[role] for role in layout) + "\n").encode())
-        blocks = _lines(trials, values, separator)
-        if len(trials) >= _QUICK_FROM:
-            blocks = plain.lines(
-                (trials.enrol_ids, trials.enrol),
-                (trials.probe_ids, trials.probe),
-                values,
-                trials.target,
-                separator,
-            )
-        for block in blocks:
-            stream.write(block)
-        report("writing", len(trials), len(trials))
-        if stream is not raw:
-            stream.close()
-
-
-def _occurring(index: Ints, size: int) -> NDArray[np.int64]:
-    """Which of the numbers below `size` occur."""
-    occurs = np.zeros(size, dtype=np.bool_)
-    occurs[index] = True
-    return np.flatnonzero(occurs)
-
-
-def _lines(trials: Trials, values: Floats | None, separator: str) -> Iterator[bytes]:
-    """The lines of a list as text, in blocks."""
-    for start in range(0, len(trials), _CHUNK):
-        report("writing", start, len(trials))
-        part = slice(start, start + _CHUNK)
-        columns = [
-            map(trials.enrol_ids.__getitem__, trials.enrol[part].tolist()),
-            map(trials.probe_ids.__getitem__, trials.probe[part].tolist()),
+def _read_npz(path: Path, *, has_scores: bool) -> Table:
+    """The table of an .npz file as `write_trials` and `write_scores` write it."""
+    with npz.opened(path, parquet.size_limit(path)) as archive:
+        headers = archive.headers
+        wrong = [
+            name
+            for name, kinds in _ARRAYS.items()
+            if name in headers
+            and (headers[name].dtype.kind not in kinds or len(headers[name].shape) != 1)
         ]
-        if values is not None:
-            columns.append(map(repr, values[part].tolist()))
-        if trials.target is not None:
-            columns.append(map("01".__getitem__, trials.target[part].tolist()))
-        yield ("\n".join(map(separator.join, zip(*columns, strict=True))) + "\n").encode()
+        missing = [name for name in _NEEDED if name not in headers]
+        sizes = {headers[name].shape for name in _ARRAYS if name in headers and name[-4:] != "_ids"}
+        if wrong or missing or len(sizes) > 1 or (has_scores and "score" not in headers):
+            present = ", ".join(f"{name} {kind} {shape}" for name, (kind, shape) in headers.items())
+            raise LikenessError(
+                f"{path}: not a list of trials{' with scores' * has_scores}: expected enrol_ids "
+                "and probe_ids, texts, enrol and probe (P,) integers, and perhaps target (P,) bool "
+                f"and score (P,) floats; arrays found: {quoted(present)}"
+            )
+        roles = ["enrol", "probe"]
+        columns: list[Column | Floats] = [_npz_side(path, archive, name) for name in roles]
+        if "target" in headers:
+            distinct, codes = np.unique(archive.read("target"), return_inverse=True)
+            columns.append(
+                Column(list(map(lists.text_of, distinct.tolist())), codes.astype(np.int32))
+            )
+            roles.append("label")
+        if has_scores:
+            columns.append(np.asarray(archive.read("score"), dtype=np.float64))
+            roles.append("score")
+    return Table(str(path), tuple(roles), columns)
 
 
-def _ambiguous(table: Table, fitting: list[str]) -> LikenessError:
+def _npz_side(path: Path, archive: npz.Npz, name: str) -> Column:
+    """The ids of one side of an .npz file."""
+    ids, codes = archive.read(f"{name}_ids"), archive.read(name)
+    if codes.size and not (codes.min() >= 0 and codes.max() < len(ids)):
+        raise LikenessError(
+            f"{path}: numbers of {name} are outside the {len(ids)} {name}_ids; write the file again"
+        )
+    # A file of a few kilobytes can hold millions of ids, so only those that occur become texts.
+    occurs = np.zeros(len(ids), dtype=np.bool_)
+    occurs[codes] = True
+    return Column(ids[occurs].tolist(), (np.cumsum(occurs) - 1)[codes].astype(np.int32))
+
+
+def _ambiguous(table: Table, fitting: Layouts) -> LikenessError:
     """The error for a table that fits several layouts."""
-    ways = " and as ".join(f"`{_spelt(layout)}`" for layout in fitting)
+    ways = " and as ".join(f"`{' '.join(layout)}`" for layout in fitting)
     return LikenessError(
-        f"{table.path}: its lines can be read as {ways}; put the right one as a header line on top"
+        f"{table.where}: its lines can be read as {ways}; put the right one as a header line on top"
     )
 
 
-def _column(table: Table, layout: str, role: str) -> Column:
+def _column(table: Table, layout: tuple[str, ...], role: str) -> Column:
     """The column of ids or labels that plays a role in a layout."""
     column = table.columns[layout.index(role)]
     assert isinstance(column, Column)
     return column
-
-
-def _spelt(layout: str) -> str:
-    """The names of the columns of a layout, as in its header line."""
-    return " ".join(_NAMES[role] for role in layout)
 
 
 def pair_text(trials: Trials, row: int) -> str:

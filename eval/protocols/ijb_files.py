@@ -1,26 +1,23 @@
 """The meta files of IJB-B and IJB-C as the field passes them around.
 
-This is the layout of the VGG pack. The files are read in blocks by pyarrow.
+This is the layout of the VGG pack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError, first_line
-from eval.formats import plain
-from eval.formats.files import text_blocks
+from eval.errors import LikenessError
+from eval.formats.lists import Column, Shape, Table, read_table, split
+from eval.formats.trials import trials_of
 from eval.memory import keep_freed_memory
-from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
+from eval.types import Floats, Trials, name_first
 
-_BLOCK = 1 << 22  # bytes of a file that are read together, few enough to stay in the cache
-_CELLS = 1 << 17  # numbers that are looked up together
 _FACES = "_face_tid_mid.txt"
 
 
@@ -123,9 +120,17 @@ def read_faces(path: str | Path) -> Faces:
         LikenessError: Lines are of another kind, the file is empty, or names are repeated.
     """
     path = Path(path)
-    names, template, medium = _whole(path, ("name", "template", "medium"))
-    _refuse_repeated(path, names)
-    return Faces(tuple(map(nfc, names)), template, medium)
+    column, template, medium = _table(path, ("name", "template", "medium")).columns
+    assert isinstance(column, Column)
+    if len(column.keys) < len(column.codes):
+        seen = np.zeros(len(column.keys), np.int64)
+        np.add.at(seen, column.codes, 1)
+        raise LikenessError(
+            f"{path}: faces are listed twice "
+            f"({name_first(column.keys[i] for i in np.flatnonzero(seen > 1).tolist())}); a face "
+            "belongs to one template and medium"
+        )
+    return Faces(tuple(column.keys), _integers(path, template), _integers(path, medium))
 
 
 def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
@@ -143,27 +148,22 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
             scores, or faces have no line.
     """
     path = Path(path)
-    scores: Floats
-    names, scores = _whole(path, ("name", *[""] * 10, "score"))
-    if not ((scores >= 0) & (scores < np.inf)).all():
+    column, scores = _table(path, ("name", *[""] * 10, "score")).columns
+    assert isinstance(column, Column)
+    if isinstance(scores, Column) or not ((scores >= 0) & (scores < np.inf)).all():
         raise LikenessError(f"{path}: scores are not finite numbers of at least 0")
-    if tuple(names) == faces.names:  # the packs list them in the same order
-        return scores
-    score_of: dict[str, float] = {}
-    refuse_torn(
-        path,
-        [
-            name
-            for name, score in zip(names, scores.tolist(), strict=True)
-            if score_of.setdefault(nfc(name), score) != score
-        ],
-    )
-    missing = [name for name in faces.names if name not in score_of]
+    score_of = np.zeros(len(column.keys))
+    score_of[column.codes] = scores
+    torn = np.flatnonzero(score_of[column.codes] != scores)
+    refuse_torn(path, [column.keys[code] for code in column.codes[torn].tolist()])
+    row_of = {name: row for row, name in enumerate(column.keys)}
+    missing = [name for name in faces.names if name not in row_of]
     if missing:
         raise LikenessError(
             f"{path}: faces have no detector score ({name_first(missing)}); fetch the file again"
         )
-    return np.array([score_of[name] for name in faces.names])
+    values: Floats = score_of[[row_of[name] for name in faces.names]]
+    return values
 
 
 def read_template_pairs(path: str | Path) -> Trials:
@@ -182,24 +182,13 @@ def read_template_pairs(path: str | Path) -> Trials:
             pair is listed with both labels.
     """
     keep_freed_memory()
-    path = Path(path)
-    firsts, seconds, parts = [], [], []
-    for first, second, label in _blocks(path, ("template", "template", "label")):
-        if label.max(initial=0) > 1:
-            raise LikenessError(f"{path}: labels are neither 0 nor 1; fetch the file again")
-        firsts.append(_short(first))
-        seconds.append(_short(second))
-        parts.append(label.astype(np.bool_))
-    names, rows = [], []
-    for side in (firsts, seconds):
-        column: NDArray[Any] = np.concatenate(side)
-        side.clear()
-        known, places = _distinct(column)
-        names.append(tuple(map(str, known.tolist())))
-        rows.append(places)
-    labels = np.concatenate(parts)
-    _refuse_contradictions(path, names, rows, labels)
-    return Trials(names[0], names[1], rows[0], rows[1], labels)
+    table = _table(Path(path), ("enrol", "probe", "label"))
+    columns = [column for column in table.columns if isinstance(column, Column)]
+    for column in columns:
+        _integers(path, column._replace(codes=column.codes[:0]))
+    if len(columns) < 3 or not {"0", "1"}.issuperset(columns[2].keys):
+        raise LikenessError(f"{path}: labels are neither 0 nor 1; fetch the file again")
+    return trials_of(table, ("enrol", "probe", "label"))
 
 
 def read_side(path: str | Path) -> Side:
@@ -217,7 +206,8 @@ def read_side(path: str | Path) -> Side:
         LikenessError: Lines are of another kind, a template has two subjects, or the file is empty.
     """
     path = Path(path)
-    template, subject = _whole(path, ("template", "subject"), separator=",")
+    columns = _table(path, ("template", "subject"), separator=",").columns
+    template, subject = (_integers(path, column) for column in columns)
     _, first_at, places = np.unique(template, return_index=True, return_inverse=True)
     torn = np.flatnonzero(subject[first_at][places] != subject)
     if torn.size:
@@ -228,122 +218,34 @@ def read_side(path: str | Path) -> Side:
     return Side(template[order], subject[order])
 
 
-# How a column of each name is read; columns of other names are not read.
-_KINDS = {
-    "name": "string",
-    "score": "float64",
-    **dict.fromkeys(("template", "medium", "subject", "label"), "int64"),
-}
-
-
-def _whole(path: Path, columns: Sequence[str], separator: str = " ") -> list[Any]:
-    """The columns of a whole file, as `_blocks` gives them."""
-    parts = zip(*_blocks(path, columns, separator), strict=True)
-    return [
-        np.concatenate(part) if isinstance(part[0], np.ndarray) else list(chain(*part))
-        for part in parts
-    ]
-
-
-def _blocks(path: Path, columns: Sequence[str], separator: str = " ") -> Iterator[list[Any]]:
-    """The columns of the blocks of a file.
+def _table(path: Path, names: Sequence[str], separator: str = " ") -> Table:
+    """The columns of a file that have a name.
 
     Args:
         path: The file. Where commas separate, it has a header, and may have more columns.
-        columns: The names of the columns, as in `_KINDS`.
-        separator: What separates the fields: " ", which stands for any blanks, or ",".
-
-    Yields:
-        For each column that is read its values: a list of texts, or numbers (lines,), of which
-        integers are at least 0.
-
-    Raises:
-        LikenessError: Lines are of another kind, or there is none.
+        names: What the columns are, in their order.
+        separator: What separates the fields.
     """
-    is_first = True
-    for text in text_blocks(path, _BLOCK):
-        if is_first and separator == ",":
-            header, _, text = text.partition(b"\n")
-            columns = [*columns, *[""] * (header.count(b",") + 1 - len(columns))]
-        parsed = _parsed(path, text, columns, separator)
-        if parsed is not None:
-            yield parsed
-            is_first = False
-    if is_first:
-        raise LikenessError(f"{path}: the file is empty; expected lines `{_form(columns)}`")
+    places = {name: place for place, name in enumerate(names) if name}
+
+    def shape(sample: list[str]) -> Shape:
+        width = len(split(sample[0], separator)) if separator == "," else 0
+        return Shape(separator, max(width, len(names)), places, header=separator == ",")
+
+    return read_table(path, shape, fractions=True)
 
 
-def _form(columns: Sequence[str]) -> str:
-    """What a line should hold, for messages."""
-    return " ".join(name or "." for name in columns)
-
-
-def _parsed(path: Path, text: bytes, columns: Sequence[str], separator: str) -> list[Any] | None:
-    """The columns of a block of lines, which may have more blanks than one between fields.
-
-    None where all lines are blank or comments.
-    """
-    import pyarrow
-
-    try:
-        return _columns(text, columns, separator)
-    except pyarrow.ArrowInvalid:
-        lines = (line.strip() for line in text.split(b"\n"))
-        kept = (line for line in lines if line and not line.startswith(b"#"))
-        if separator == " ":
-            kept = (b" ".join(line.split()) for line in kept)
-        rest = b"\n".join(kept)
-        try:
-            return _columns(rest, columns, separator) if rest else None
-        except pyarrow.ArrowInvalid as error:
-            raise LikenessError(
-                f"{path}: lines are not `{_form(columns)}` ({first_line(error)}); correct them or "
-                "fetch the file again"
-            ) from None
-
-
-def _columns(text: bytes, columns: Sequence[str], separator: str) -> list[Any]:
-    """The columns of plain lines. Raises pyarrow.ArrowInvalid for others."""
-    import pyarrow
-    from pyarrow import csv
-
-    names = [str(number) for number in range(len(columns))]
-    read = [number for number in names if columns[int(number)]]
-    kinds = [_KINDS[columns[int(number)]] for number in read]
-    table = csv.read_csv(
-        pyarrow.BufferReader(text),
-        csv.ReadOptions(column_names=names, block_size=len(text) + 1, use_threads=False),
-        csv.ParseOptions(delimiter=separator, quote_char='"' if separator == "," else False),
-        csv.ConvertOptions(
-            column_types=dict(zip(read, kinds, strict=True)), include_columns=read, null_values=[]
-        ),
-    )
-    values = []
-    for number, kind in zip(read, kinds, strict=True):
-        column = table.column(number).combine_chunks()
-        if kind == "string":
-            values.append(column.to_pylist())
-            continue
-        array = plain.numbers(column)
-        if kind == "int64" and array.min(initial=0) < 0:
-            raise pyarrow.ArrowInvalid("numbers below 0")
-        values.append(array)
-    return values
-
-
-def _refuse_repeated(path: str | Path, names: list[str]) -> None:
-    """Raises ValueError for names of faces that are listed twice."""
-    if len(set(names)) < len(names):
-        seen: set[str] = set()
-        twice = []
-        for key in names:
-            if key in seen:
-                twice.append(key)
-            seen.add(key)
+def _integers(path: object, column: Column | Floats) -> NDArray[np.int64]:
+    """The numbers of a column of integers of at least 0."""
+    keys = column.keys if isinstance(column, Column) else []
+    wrong = [key for key in keys if not (key.isdecimal() and len(key) < 19)]
+    if wrong or not isinstance(column, Column):
         raise LikenessError(
-            f"{path}: faces are listed twice ({name_first(twice)}); a face belongs to one template "
-            "and medium"
+            f"{path}: {name_first(wrong)} is no number of a template, medium or subject; fetch the "
+            "file again"
         )
+    values: NDArray[np.int64] = np.array(list(map(int, keys)), dtype=np.int64)[column.codes]
+    return values
 
 
 def refuse_torn(path: str | Path, torn: list[str]) -> None:
@@ -358,68 +260,3 @@ def refuse_torn(path: str | Path, torn: list[str]) -> None:
             f"{path}: faces are listed twice with different values ({name_first(torn)}); "
             "correct them or fetch the file again"
         )
-
-
-def _short(column: NDArray[np.int64]) -> Ints | NDArray[np.int64]:
-    """The column in int32 where its numbers, which are not negative, fit."""
-    return column.astype(np.int32) if column.max(initial=0) < 1 << 31 else column
-
-
-def _refuse_contradictions(
-    path: str | Path, names: list[tuple[str, ...]], rows: list[Ints], labels: Bools
-) -> None:
-    """Raises ValueError for pairs with both labels. names, rows: of both sides."""
-    lines = _maybe_contradictory(rows, labels, len(names[1]))
-    # Each line becomes one number, from its pair and its label. Neighbours that differ in the last
-    # bit alone are one pair with both labels.
-    keys = (rows[0][lines].astype(np.int64) * len(names[1]) + rows[1][lines]) * 2 + labels[lines]
-    keys.sort()
-    torn = keys[1:][(keys[1:] == keys[:-1] + 1) & (keys[1:] % 2 == 1)] // 2
-    if not torn.size:
-        return
-    enrol, probe = divmod(int(torn[0]), len(names[1]))
-    raise LikenessError(
-        f"{path}: pairs have both labels (first: {names[0][enrol]} {names[1][probe]}); correct "
-        "them or fetch the file again"
-    )
-
-
-def _maybe_contradictory(rows: list[Ints], labels: Bools, num_columns: int) -> NDArray[np.int64]:
-    """The lines whose pair has both labels, and a few others.
-
-    The pairs of the rarer label are marked in a table of at least 16 places for each, by the last
-    bits of their numbers. A pair of the other label may be one of them only if its place is marked.
-    """
-    rarer = bool(2 * np.count_nonzero(labels) < labels.size)
-    lines = np.flatnonzero(labels == rarer)
-    last_bits = (1 << (16 * lines.size + 16).bit_length()) - 1
-    marked = np.zeros(last_bits + 1, dtype=np.bool_)
-    marked[(rows[0][lines].astype(np.int64) * num_columns + rows[1][lines]) & last_bits] = True
-    marked_rows = []
-    for start in range(0, labels.size, _CELLS):
-        part = slice(start, start + _CELLS)
-        places = rows[0][part].astype(np.int64)
-        places *= num_columns
-        places += rows[1][part]
-        places &= last_bits
-        marked_rows.append(np.flatnonzero(marked.take(places)) + start)
-    return np.concatenate(marked_rows)
-
-
-def _distinct(column: NDArray[Any]) -> tuple[NDArray[np.int64], Ints]:
-    """The sorted distinct values of `column`, and the place of each of its values among them."""
-    lowest, highest = int(column.min()), int(column.max())
-    if highest - lowest >= 1 << 24:
-        known, places = np.unique(column, return_inverse=True)
-        return known.astype(np.int64), places.astype(np.int32)
-    occurs = np.zeros(highest - lowest + 1, dtype=np.bool_)
-    for start in range(0, column.size, _CELLS):
-        occurs[column[start : start + _CELLS] - np.int64(lowest)] = True
-    offsets = np.flatnonzero(occurs)
-    table = np.zeros(occurs.size, dtype=np.int32)
-    table[offsets] = np.arange(offsets.size, dtype=np.int32)
-    rows = np.empty(column.size, dtype=np.int32)
-    for start in range(0, column.size, _CELLS):
-        place = column[start : start + _CELLS] - np.int64(lowest)
-        table.take(place, out=rows[start : start + _CELLS], mode="clip")  # none is outside
-    return offsets.astype(np.int64) + lowest, rows

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import as_stored, text_lines
-from eval.types import Floats, name_first, nfc
+from eval.formats.files import as_stored
+from eval.types import Floats, name_first
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -140,34 +140,12 @@ class Media:
         return " ".join(sentences)
 
 
-def media_of_folder_or_list(source: Path) -> Media:
-    """The media in a folder or of a list.
+def media_of_folder(folder: Path) -> Media:
+    """The media in a folder, where an id is a path below it whose suffix may be missing.
 
-    Args:
-        source: a folder, where an id is a path below it whose suffix may be missing; ids that are
-            absolute or hold .. are not there. Or a list with lines `path` or `id path [label]`;
-            its paths begin at its folder.
-
-    Raises:
-        LikenessError: the list has other lines; all are counted, the first is named.
+    Ids that are absolute or hold .. are not there.
     """
-    if source.is_dir():
-        return Media(_find_below(source))
-    paths: dict[str, Path] = {}
-    wrong = []
-    for number, line in text_lines(source):
-        separator = "\t" if "\t" in line else "," if "," in line else None
-        fields = [field.strip() for field in line.split(separator)]
-        if not all(fields) or len(fields) > 3:
-            wrong.append(f"line {number}")
-            continue
-        paths[nfc(fields[0])] = source.parent / fields[min(1, len(fields) - 1)]
-    if wrong:
-        raise LikenessError(
-            f"{source}: {len(wrong)} lines are neither `path` nor `id path [label]` "
-            f"({name_first(wrong)}); --media takes a folder or such a list"
-        )
-    return Media(paths.get)
+    return Media(_find_below(folder))
 
 
 def _find_below(root: Path) -> Callable[[str], Path | None]:

@@ -19,9 +19,8 @@ from typing import Any, Literal, get_args
 
 from eval.calibration import Calibration, fit_calibration, load_calibration
 from eval.errors import LikenessError
-from eval.formats.durations import read_durations
 from eval.formats.embeddings import read as read_embeddings
-from eval.formats.subjects import read_mapping
+from eval.formats.subjects import read_durations, read_mapping
 from eval.formats.trials import write_scores
 from eval.scoring import normalization
 from eval.scoring.origin import Origin, digest_of, write_origin

@@ -19,6 +19,7 @@ from likeness.commands.options import (
     MediaFiles,
     QualityMeasured,
     ReportFolder,
+    TrialColumns,
     input_file,
     is_default,
     refuse_beside_ijb,
@@ -62,6 +63,7 @@ def evaluate(
     trials: Annotated[
         Path | None, input_file("A trial list with the labels, where the score files have none.")
     ] = None,
+    columns: TrialColumns = None,
     subjects: Annotated[
         Path | None,
         input_file(
@@ -202,6 +204,7 @@ def evaluate(
         scores,
         settings,
         trials=trials,
+        columns=",".join(columns or ()),
         subjects=subjects,
         groups=groups,
         reference=reference,

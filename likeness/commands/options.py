@@ -101,6 +101,16 @@ Columns = Annotated[
         "times.",
     ),
 ]
+TrialColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="ROLE=COLUMN",
+        help="Which column of a list of pairs is which, where it does not say so itself, such as "
+        "enrol=file_x, probe=file_y, label=Decision, score=3. Numbers count the columns of a list "
+        "without names. It may be given several times.",
+    ),
+]
 LabelPattern = Annotated[
     str,
     typer.Option(

@@ -15,6 +15,7 @@ import typer
 from eval.errors import LikenessError
 from likeness.commands.options import (
     Similarity,
+    TrialColumns,
     input_file,
     is_default,
     refuse_idle,
@@ -42,6 +43,7 @@ def score(
         Path | None,
         input_file("The trial list, as text, .npz or .parquet; its columns are detected."),
     ] = None,
+    columns: TrialColumns = None,
     embeddings: Annotated[
         Path | None, input_file("The embeddings of the enrolment side, or of both sides.")
     ] = None,
@@ -145,7 +147,7 @@ def score(
     calibrated. A fusion is fitted on one list by `--fuse A.txt B.txt --calibrate --out FUSION.json`
     and applied to another by `--fuse A2.txt B2.txt --calibration FUSION.json --out FUSED.txt`.
     """
-    from eval.formats.coded import check_written
+    from eval.formats.trial_writing import check_written
 
     if not calibrate:
         check_written(out)
@@ -172,6 +174,7 @@ def score(
     sides: dict[str, Any] = {
         "probe": probe_embeddings,
         "models": enrolment,
+        "columns": ",".join(columns or ()),
         "strip_extension": strip_extension,
         "missing": missing,
     }
@@ -206,8 +209,8 @@ def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
         )
     refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
 
-    from eval.formats.durations import read_durations
     from eval.formats.embeddings import read
+    from eval.formats.subjects import read_durations
     from eval.fusion import load_fusion
     from likeness import fusing
 

@@ -17,6 +17,7 @@ from likeness.commands.options import (
     OwnThreshold,
     StoredThreshold,
     ThresholdFile,
+    TrialColumns,
     Trust,
     Workers,
     input_file,
@@ -68,6 +69,7 @@ def verify(
             "one)."
         ),
     ] = None,
+    columns: TrialColumns = None,
     workers: Workers = 0,
     detector: ModelDetector = None,
     far: StoredThreshold = None,
@@ -85,7 +87,7 @@ def verify(
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
-    refuse_idle(context, ("out", "root", "workers"), "--pairs", pairs)
+    refuse_idle(context, ("out", "root", "columns", "workers"), "--pairs", pairs)
     refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = [path for path in (first, second) if path is not None]
     if len(files) != (2 if pairs is None else 0):
@@ -103,7 +105,7 @@ def verify(
     if pairs is not None:
         from likeness.pairs import read_pairs
 
-        listed = read_pairs(pairs)
+        listed = read_pairs(pairs, columns=",".join(columns or ()))
     compared = files if listed is None else [path for pair in listed for path in pair[:2]]
     chosen = model_for(model, compared)
     rule.read(chosen)  # refuses what is not stored before the model is loaded, which takes seconds

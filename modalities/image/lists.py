@@ -5,7 +5,6 @@ Lists of `id path [label]` are read by toolkit.data.item_lists.read_items.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -15,13 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
+from eval.formats.column_names import choose
+from eval.formats.lists import Shape, read_rows
+from eval.formats.lists import split as split_line
 from eval.types import name_first
-from toolkit.data.columns import Growing
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item, Items
 
 _MAX_LINE = 8192
 _NEEDED = ("label", "path", "split")
+_SPLITS = ("train", "validation")
+_FLAGS = ("is_query", "is_gallery")
 _BOXES = ("x_1", "x_2", "y_1", "y_2")
 _TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0", "", "none", "nan")
 
@@ -90,72 +93,43 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
             "is_gallery is needed"
         )
     base = path.parent if root is None else Path(root)
-    queries, gallery = Growing(np.bool_), Growing(np.bool_)
 
-    def rows() -> Iterator[Item]:
-        for values, flags in _read_table(path):
+    def chosen(names: list[str]) -> dict[str, int]:
+        known = [*_NEEDED, *_FLAGS, *_BOXES]
+        columns = {name: name for name in known if name in names or name in _NEEDED}
+        return choose(names, columns, str(path), {}, _NEEDED)
+
+    def shape(sample: list[str]) -> Shape:
+        fields = split_line(sample[0], ",")
+        return Shape(",", len(fields), chosen(fields), header=True)
+
+    items, flags = list[Item](), list[list[bool]]()
+    for roles, columns in read_rows(path, shape, chosen):
+        for row in zip(*columns, strict=True):
+            values = dict(zip(roles or (), row, strict=True))
+            marks = [values.get(name, "").lower() for name in _FLAGS]
+            is_marked = {*marks} <= {*_TRUE, *_FALSE}
+            if values["split"] not in _SPLITS or not values["path"] or not is_marked:
+                raise LikenessError(
+                    f"{path}: the row {row} is malformed; a path, split train or validation, and "
+                    "True or False marks are needed"
+                )
+            if any(values.get(name, "").lower() not in ("", "none", "nan") for name in _BOXES):
+                raise LikenessError(
+                    f"{path}: the row {row} has a box ({', '.join(_BOXES)}), and images are read "
+                    "whole; crop them and leave the columns out"
+                )
             if split in ("all", values["split"]):
-                queries.add([flags[0] in _TRUE])
-                gallery.add([flags[1] in _TRUE])
-                yield Item(values["path"], base / values["path"], values["label"] or None)
-
-    listed = Items.of(rows())
+                flags.append([mark in _TRUE for mark in marks])
+                items.append(Item(values["path"], base / values["path"], values["label"] or None))
+    listed = Items.of(items)
     if not listed:
         raise LikenessError(
             f"{path}: no rows of split {split!r}; write train or validation in that column"
         )
     check_unique(listed, str(path))
-    return Retrieval(listed, queries.array(), gallery.array())
-
-
-def _read_table(path: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Yield every row of an OML table by its columns, and its texts of is_query and is_gallery.
-
-    The ValueError for malformed rows, which counts them, comes after the last row.
-    """
-    malformed: list[str] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        table = csv.reader(_bounded(file, path))
-        try:
-            header = next(table, [])
-            missing = [name for name in _NEEDED if name not in header]
-            if missing or len(set(header)) < len(header):
-                fault = f"no column {name_first(missing)}" if missing else "a column occurs twice"
-                raise LikenessError(
-                    f"{path}: {fault} in its first line; {', '.join(_NEEDED)} are needed"
-                )
-            for row in table:
-                if not row:
-                    continue
-                values = dict(zip(header, row, strict=False))
-                flags = [_plain(values, key) for key in ("is_query", "is_gallery")]
-                if (
-                    len(row) != len(header)
-                    or values["split"] not in ("train", "validation")
-                    or not values["path"]
-                    or not {*flags} <= {*_TRUE, *_FALSE}
-                ):
-                    malformed.append(f"line {table.line_num}")
-                    continue
-                if any(_plain(values, key) not in ("", "none", "nan") for key in _BOXES):
-                    raise LikenessError(
-                        f"{path}: line {table.line_num} has a box ({', '.join(_BOXES)}), and "
-                        "images are read whole; crop them and leave the columns out"
-                    )
-                yield values, flags
-        except csv.Error as error:
-            raise LikenessError(
-                f"{path}: line {table.line_num} is no CSV ({error}); write the table again"
-            ) from error
-    if malformed:
-        raise LikenessError(
-            f"{path}: {len(malformed)} malformed rows ({name_first(malformed)}); a path, split "
-            "train or validation, and True or False marks are needed"
-        )
-
-
-def _plain(values: dict[str, str], key: str) -> str:
-    return values.get(key, "").strip().lower()
+    marked = np.array(flags, dtype=np.bool_)
+    return Retrieval(listed, marked[:, 0], marked[:, 1])
 
 
 def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[str]]]:

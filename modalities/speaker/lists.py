@@ -5,23 +5,21 @@ Other data sets use find() and matched() too.
 
 from __future__ import annotations
 
-import csv
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import MAX_LINE
+from eval.formats.column_names import FURTHER, by_number, choose
+from eval.formats.lists import Shape, read_rows, separator_of
+from eval.formats.lists import split as fields_of
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from toolkit.data.columns import BLOCK
 from toolkit.data.item_checks import check_unique
-from toolkit.data.item_lists import FURTHER
 from toolkit.data.items import Item, Items, ItemsBuilder
 
 
@@ -61,47 +59,56 @@ def items(
     """
     data = Path(data)
     source = data / file
-    columns = {"path": path, "label": label, "id": id, "split_column": split_column}
     if not path or bool(split_column) != bool(split):
         raise LikenessError(
             f"{source}: path is {path!r}, split_column is {split_column!r} and split is {split!r}; "
             "a path is needed, and the last two go together"
         )
-    rows = _rows(source)
-    first = next(rows, None)
-    column = _columns(source, first, {role: name for role, name in columns.items() if name})
-    assert first is not None
-    header = not all(name.isdigit() for name in columns.values() if name)
-    whole = _whole(source, rows if header else chain([first], rows), len(first[1]), column)
-    if split:
-        whole = (fields for fields in whole if fields[column["split_column"]] == split)
-    further = {name: first[1].index(name) for name in FURTHER if header and name in first[1]}
+    if not source.is_file():
+        raise LikenessError(
+            f"{source}: no such file; give the CSV's path with file=..., from the data folder"
+        )
+    stated = {"path": path, "label": label, "id": id, "split": split_column}
+    stated = {role: name for role, name in stated.items() if name}
+
+    def chosen(names: list[str]) -> dict[str, int]:
+        further = {name: names.index(name) for name in FURTHER if name in names}
+        return choose(names, stated, str(source), {}, ()) | further
+
+    def shape(sample: list[str]) -> Shape:
+        separator = separator_of(sample[0])
+        fields = fields_of(sample[0], separator)
+        return Shape(separator, len(fields), chosen(fields), not by_number(stated))
+
     made, missing = ItemsBuilder(), list[str]()
-    while block := list(islice(whole, BLOCK)):
-        names = [fields[column["path"]] for fields in block]
+    for roles, columns in read_rows(source, shape, chosen):
+        named = (dict(zip(roles or (), row, strict=True)) for row in zip(*columns, strict=True))
+        rows = [row for row in named if any(row.values()) and row.get("split", "") == split]
+        carried = [name for name in FURTHER if name in (roles or ())]
+        if any(not row["path"] or row.get("id") == "" for row in rows):
+            raise LikenessError(f"{source}: rows have no path or no id; correct them")
+        names = [row["path"] for row in rows]
         # Path.is_file raises where a name is too long.
         missing += [name for name in names if not os.path.isfile(data / name)]
         made.add(
-            [fields[column["id"]] for fields in block]
-            if id
-            else [PurePosixPath(name).as_posix() for name in names],
+            [row.get("id") or PurePosixPath(row["path"]).as_posix() for row in rows],
             [(data / name).as_posix() for name in names],
-            [fields[column["label"]] or None for fields in block] if label else None,
-            further={name: [fields[place] for fields in block] for name, place in further.items()},
+            [row["label"] or None for row in rows] if label else None,
+            further={name: [row[name] for row in rows] for name in carried},
         )
-    chosen = made.build()
-    if not chosen:
+    items = made.build()
+    if not items:
         of_split = f"with {split!r} in column {split_column!r}; give one of its values"
         raise LikenessError(
             f"{source}: no rows {of_split if split else 'below the header; list the files'}"
         )
     if missing:
         raise LikenessError(
-            f"{source}: {len(missing)} of {len(chosen)} files do not exist below {data} "
+            f"{source}: {len(missing)} of {len(items)} files do not exist below {data} "
             f"({name_first(missing)}); correct the paths or fetch the files"
         )
-    check_unique(chosen, str(source))
-    return chosen
+    check_unique(items, str(source))
+    return items
 
 
 def trials(
@@ -133,30 +140,6 @@ def trials(
         data, file=file, path=path, label=label, id=id, split_column=split_column, split=split
     )
     return matched(read_trials(listed), chosen, where=str(listed))
-
-
-def _whole(
-    source: Path, rows: Iterable[tuple[int, list[str]]], width: int, column: Mapping[str, int]
-) -> Iterator[list[str]]:
-    """Yield the fields of the rows that have this width, a path and, where it is asked, an id.
-
-    The ValueError for other rows, which counts them, comes after the last row.
-    """
-    needed = [column[role] for role in ("path", "id") if role in column]
-    bad: list[str] = []
-    num_rows = 0
-    for number, fields in rows:
-        num_rows += 1
-        if len(fields) == width and all(fields[place] for place in needed):
-            yield fields
-        else:
-            bad.append(f"line {number}")
-    if bad:
-        raise LikenessError(
-            f"{source}: {len(bad)} of {num_rows} rows have no "
-            f"{'path, no id' if 'id' in column else 'path'} or not {width} fields "
-            f"({name_first(bad)}); correct them"
-        )
 
 
 def matched(
@@ -252,70 +235,3 @@ def find(data: Path, names: Iterable[str], folders: Iterable[str]) -> Path | Non
                 if path.is_file():
                     return path
     return None
-
-
-def _rows(source: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, stripped fields) of every row that is not blank."""
-    if not source.is_file():
-        raise LikenessError(
-            f"{source}: no such file; give the CSV's path with file=..., from the data folder"
-        )
-
-    def bounded() -> Iterator[str]:
-        with source.open(encoding="utf-8-sig", newline="") as lines:
-            while line := lines.readline(MAX_LINE + 1):
-                if len(line) > MAX_LINE or "\0" in line:
-                    raise LikenessError(
-                        f"{source}: a line is over {MAX_LINE} characters or has a NUL; is this "
-                        "a CSV?"
-                    )
-                yield line
-
-    try:
-        text = bounded()
-        first = next(text, "")
-        delimiter = max(",\t;", key=first.count)
-        reader = csv.reader(
-            (line for part in ([first], text) for line in part), delimiter=delimiter, strict=True
-        )
-        for fields in reader:
-            stripped = [field.strip() for field in fields]
-            if any(stripped):
-                yield reader.line_num, stripped
-    except UnicodeDecodeError:
-        raise LikenessError(f"{source}: not UTF-8 text; convert the file to UTF-8") from None
-    except csv.Error as error:
-        raise LikenessError(
-            f"{source}: line {reader.line_num} is no CSV ({error}); correct its quotes"
-        ) from None
-
-
-def _columns(
-    source: Path, first: tuple[int, Sequence[str]] | None, names: dict[str, str]
-) -> dict[str, int]:
-    """Return the number of each role's column, and count the roles whose column does not exist."""
-    if first is None:
-        raise LikenessError(
-            f"{source}: the file is empty; a header and a row for each file are expected"
-        )
-    fields = first[1]
-    if all(name.isdigit() for name in names.values()):
-        columns = {role: int(name) - 1 for role, name in names.items()}
-        unknown = [
-            f"{role}={names[role]}"
-            for role, number in columns.items()
-            if not 0 <= number < len(fields)
-        ]
-        allowed = f"1 to {len(fields)}"
-    else:
-        columns = {
-            role: fields.index(name) if name in fields else -1 for role, name in names.items()
-        }
-        unknown = [f"{role}={names[role]}" for role, number in columns.items() if number < 0]
-        allowed = ", ".join(fields)[:200]
-    if unknown:
-        raise LikenessError(
-            f"{source}: {len(unknown)} columns do not exist ({name_first(unknown)}); there are "
-            f"{allowed}; name them with path=..., label=..."
-        )
-    return columns

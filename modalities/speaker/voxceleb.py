@@ -40,7 +40,6 @@ from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched
-from toolkit.data.columns import Growing
 from toolkit.data.items import Items, ItemsBuilder
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
@@ -269,7 +268,7 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
     """List every utterance of a corpus and split once, sorted by id."""
     if not data.is_dir():
         raise LikenessError(f"{data}: no such folder; {FETCH}")
-    made, ranks = ItemsBuilder(), Growing(np.int64)
+    made, ranks = ItemsBuilder(), list[int]()
     people = None if split == "all" else _vox2_people(data)
     unknown: dict[str, None] = {}
     for folder in _speaker_folders(data, _DEPTH):
@@ -284,7 +283,7 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
         if utterances:
             ids, own_ranks, paths = zip(*utterances, strict=True)
             made.add(ids, paths, [folder.name] * len(ids))
-            ranks.add(own_ranks)
+            ranks += own_ranks
     if unknown:
         raise LikenessError(
             f"{data}: {len(unknown)} VoxCeleb2 speakers lie in no folder dev or test and in no "
@@ -302,7 +301,7 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
             f"{data}: no audio of {titles[corpus]}, split {split!r}, in folders such as "
             f".../id10001/VIDEO/00001.wav; {FETCH}"
         )
-    return _best(every, ranks.array())
+    return _best(every, np.array(ranks, dtype=np.int64))
 
 
 def _best(every: Items, ranks: NDArray[np.int64]) -> Items:

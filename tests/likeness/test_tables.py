@@ -11,8 +11,10 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from PIL import Image
 
 from likeness.inputs import items_of
+from likeness.media import media_of
 
 
 @pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])
@@ -26,7 +28,7 @@ def test_a_missing_id_is_the_path(missing: object, tmp_path: Path) -> None:
 def test_a_missing_path_is_refused() -> None:
     table = pandas.DataFrame({"path": [pandas.NA, "a.wav"]})
     with (
-        pytest.raises(ValueError, match="1 of 2 rows"),
+        pytest.raises(ValueError, match="1 rows have no path"),
         items_of(table, modality="speaker"),
     ):
         pass
@@ -64,3 +66,15 @@ def test_bfloat16_is_read() -> None:
     wave = torch.linspace(-1, 1, 2_000).bfloat16()
     with items_of(wave, modality="speaker", rate_hz=16_000) as items:
         assert items[0].path.stat().st_size > 4 * 2_000
+
+
+def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "a b.png")
+    (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\n")
+    media = media_of(tmp_path / "list.tsv")
+    assert '<img alt="one" class="tiny" src="data:image/png;base64,' in media.show("one")
+    assert media.show("two") == media.show("three") == ""
+    assert "gone.png" in media.note()
+    (tmp_path / "bad.txt").write_text("a b c d\n")
+    with pytest.raises(ValueError, match="4 fields"):
+        media_of(tmp_path / "bad.txt")

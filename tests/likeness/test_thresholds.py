@@ -240,8 +240,13 @@ def test_every_pair_has_a_row_whatever_its_files_are(
         (same.rows[0].score, True),
         (same.rows[1].score, None),
     ]
-    Path("list.txt").write_text("1 a.wav b.wav\n0 a.wav a.wav\n")
-    assert likeness("verify", "--pairs", "list.txt", "--model", "runs/voices") == 0
+    for list_of_pairs, columns in (
+        ("1 a.wav b.wav\n0 a.wav a.wav\n", ()),
+        ("file_x,file_y,Decision\na.wav,b.wav,Yes\na.wav,a.wav,No\n", ()),
+        ("mine;theirs\na.wav;b.wav\n", ("--columns=enrol=mine", "--columns=probe=theirs")),
+    ):
+        Path("list.txt").write_text(list_of_pairs)
+        assert likeness("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
 
 
 @pytest.mark.parametrize(
@@ -260,12 +265,11 @@ def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("first,other\na.wav,b.wav\n", "no column for the second"),
-        ("first,path1,second\na,b,c\n", "several columns"),
-        ("a.wav;b.wav\n", "its first line has to call"),
-        ("first,second\n", "no pairs"),
-        ("first,second\na.wav,\n", "lack a path"),
-        ("first,second,label\na.wav,b.wav,maybe\n", "labels are unknown"),
+        ("first,other\na.wav,b.wav\n", "probe"),
+        ("first,path1,second\na,b,c\n", "2 columns may be the enrol"),
+        ("first,second\n", "no rows"),
+        ("first,second\na.wav,\n", "are empty"),
+        ("first,second,label\na.wav,b.wav,maybe\n", "labels must be"),
         ("first,second\nnobody.wav,noone.wav\n", "none of the 2 files"),
         ("first,second\n\x00\xff", "UTF-8"),
     ],

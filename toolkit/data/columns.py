@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.formats import parquet
 from eval.types import nfc
 
 Index = NDArray[np.int64]
@@ -145,34 +146,32 @@ class Texts(Sequence[str]):
             return [text[a:b] for a, b in pairwise(ends)]
         return [raw[a:b].decode("utf-8", _ERRORS) for a, b in pairwise(ends)]
 
+    def _as_arrow(self) -> Any:
+        """The same memory as an array of pyarrow."""
+        import pyarrow
+
+        buffers = [pyarrow.py_buffer(part.array) for part in (self._offsets, self._buffer)]
+        return pyarrow.Array.from_buffers(pyarrow.large_binary(), len(self), [None, *buffers])
+
     def take(self, indices: Index) -> Texts:
         """Returns the texts of these rows (M,), each from 0 to N - 1."""
-        offsets, buffer = self._offsets.array, self._buffer.array
-        taken = np.zeros(indices.size + 1, dtype=np.int64)
-        np.cumsum(offsets[indices + 1] - offsets[indices], out=taken[1:])
-        made = np.empty(int(taken[-1]), dtype=np.uint8)
-        for start, stop in blocks(indices.size):
-            ends = taken[start : stop + 1]
-            shift = offsets[indices[start:stop]] - ends[:-1]
-            place = np.repeat(shift, np.diff(ends)) + np.arange(ends[0], ends[-1])
-            made[ends[0] : ends[-1]] = buffer[place]
-        return Texts(made, taken)
+        taken = self._as_arrow().take(parquet.as_arrow(indices))
+        _, offsets, buffer = taken.buffers()
+        return Texts(
+            np.frombuffer(buffer or b"", np.uint8),
+            np.frombuffer(offsets, np.int64)[: len(taken) + 1],
+        )
 
     def repeated(self) -> Index:
         """Returns the ascending rows of texts that are perhaps repeated, with all their repeats.
 
         A text that is not among them is unique. Texts whose hashes are equal are among them.
         """
-        if self._repeated is not None:
-            return self._repeated
-        hashes = np.empty(len(self), dtype=np.int64)
-        for start, stop in blocks(len(self)):
-            values = map(hash, self.strings(start, stop))
-            hashes[start:stop] = np.fromiter(values, dtype=np.int64, count=stop - start)
-        ascending = np.sort(hashes)
-        twice = ascending[1:][ascending[1:] == ascending[:-1]]
-        # Ids are checked where they are listed, and again by a plan.
-        self._repeated = np.flatnonzero(np.isin(hashes, twice)) if twice.size else twice
+        if self._repeated is None:  # ids are checked where they are listed, and again by a plan
+            hashes = np.fromiter(map(hash, self), dtype=np.int64, count=len(self))
+            ascending = np.sort(hashes)
+            twice = ascending[1:][ascending[1:] == ascending[:-1]]
+            self._repeated = np.flatnonzero(np.isin(hashes, twice))
         return self._repeated
 
     def order(self, *, of_paths: bool = False) -> Index:
@@ -186,26 +185,13 @@ class Texts(Sequence[str]):
             >>> texts.order().tolist(), texts.order(of_paths=True).tolist()
             ([2, 0, 1], [2, 1, 0])
         """
-        offsets, buffer = self._offsets.array, self._buffer.array
-        lengths = np.diff(offsets)
-        order = np.arange(len(self))
-        # This is a radix sort with digits of 7 bytes, from the last to the first. Bytes of UTF-8
-        # sort as characters do. Each byte is raised by two and has 9 bits, so that the end of a
-        # text sorts before all of them, and the slash of a path right after it.
-        digits = -(-int(lengths.max(initial=0)) // 7)
-        for digit in reversed(range(digits)):
-            key = np.zeros(len(self), dtype=np.int64)
-            for start, stop in blocks(len(self)):
-                for byte in range(7 * digit, 7 * digit + 7):
-                    inside = start + np.flatnonzero(lengths[start:stop] > byte)
-                    values = buffer[offsets[inside] + byte].astype(np.int64) + 2
-                    if of_paths:
-                        values[values == ord("/") + 2] = 1
-                    key[inside] = key[inside] << 9 | values
-                    ended = start + np.flatnonzero(lengths[start:stop] <= byte)
-                    key[ended] <<= 9
-            order = order[np.argsort(key[order], kind="stable")]
-        return order
+        from pyarrow import compute
+
+        texts = self._as_arrow()  # bytes of UTF-8 sort as characters do
+        if of_paths:
+            texts = compute.replace_substring(texts, b"/", b"\0")
+        rows: Index = parquet.numbers(compute.sort_indices(texts)).astype(np.int64)
+        return rows
 
 
 class Coded(Sequence["str | None"]):
@@ -233,50 +219,13 @@ class Coded(Sequence["str | None"]):
     def __len__(self) -> int:
         return self.numbers.size
 
-    @overload
-    def __getitem__(self, index: int) -> str | None: ...
-    @overload
-    def __getitem__(self, index: slice) -> Coded: ...
-    def __getitem__(self, index: int | slice) -> str | Coded | None:
-        if isinstance(index, slice):
-            return Coded(self.numbers[index], self.names)
+    def __getitem__(self, index: int) -> str | None:  # type: ignore[override]
         number = self._numbers.view[index]
         return None if number < 0 else self.names[number]
 
-    def strings(self, start: int, stop: int) -> list[str | None]:
-        """Returns the texts of the rows start to stop - 1."""
-        used, place = np.unique(self.numbers[start:stop], return_inverse=True)
-        texts = [None if number < 0 else self.names[number] for number in used.tolist()]
-        return list(map(texts.__getitem__, place.tolist()))
-
-    def take(self, indices: Index) -> Coded:
-        """Returns the texts of these rows (M,)."""
-        return Coded(self.numbers[indices], self.names)
-
-    def used(self) -> Index:
-        """Returns the ascending numbers of the names that occur."""
-        numbers = self.numbers[self.numbers >= 0]
-        return np.flatnonzero(np.bincount(numbers, minlength=len(self.names)))
-
-
-class Growing:
-    """Numbers to which more are added; in the end they are one array, without a copy.
-
-    Args:
-        dtype: The type of the numbers.
-    """
-
-    def __init__(self, dtype: type[np.generic]) -> None:
-        self._dtype = dtype
-        self._bytes = bytearray()
-
-    def add(self, numbers: NDArray[Any] | Sequence[int] | Sequence[float]) -> None:
-        """Adds numbers."""
-        self._bytes += np.ascontiguousarray(numbers, dtype=self._dtype).view(np.uint8).data
-
-    def array(self) -> NDArray[Any]:
-        """Returns all numbers."""
-        return np.frombuffer(self._bytes, dtype=self._dtype)
+    def __iter__(self) -> Iterator[str | None]:
+        names = [*self.names, None]  # the last is that of -1
+        return map(names.__getitem__, self.numbers.tolist())
 
 
 class GrowingTexts:
@@ -284,8 +233,7 @@ class GrowingTexts:
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._offsets = Growing(np.int64)
-        self._offsets.add([0])
+        self._offsets = [np.zeros(1, dtype=np.int64)]
 
     def add(self, texts: Sequence[str]) -> None:
         """Adds texts."""
@@ -296,12 +244,12 @@ class GrowingTexts:
             each = [text.encode("utf-8", _ERRORS) for text in texts]
             encoded, lengths = b"".join(each), map(len, each)
         ends = np.cumsum(np.fromiter(lengths, dtype=np.int64, count=len(texts)))
-        self._offsets.add(ends + len(self._bytes))
+        self._offsets.append(ends + len(self._bytes))
         self._bytes += encoded
 
     def texts(self) -> Texts:
         """Returns all texts."""
-        return Texts(np.frombuffer(self._bytes, dtype=np.uint8), self._offsets.array())
+        return Texts(np.frombuffer(self._bytes, dtype=np.uint8), np.concatenate(self._offsets))
 
 
 class Names(dict["str | None", int]):

@@ -1,80 +1,118 @@
-"""Lists of items: one path in each line, or `id path [label]`, or a CSV file with a header."""
+"""Lists and tables of files as items: text, .parquet, and tables in memory, as of pandas."""
 
 from __future__ import annotations
 
-import csv
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.files import at_lines, atomic_path
-from eval.progress import report
+from eval.formats import lists
+from eval.formats.column_names import FURTHER, by_number, choose, is_header
+from eval.formats.files import atomic_path
 from eval.types import name_first
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item, Items, ItemsBuilder
 from toolkit.data.remote import is_url, place_below, url_of
 
-_MAX_LINE = 8192  # characters of a line
-_FIRST, _CHUNK = 2**12, 2**22  # characters that are read together, at first and later
-FURTHER = ("start", "end", "sex", "age", "session", "group")  # columns that Items carry along
-_READ = ("id", "path", "label")  # the other columns that are read
-_OTHER_BLANK = re.compile(r"[^\S \t\n]")
-# Path writes a path otherwise that has an empty part or a part that is a dot.
-_REWRITTEN = ("//", "/\n", "\n\n", "/.", "\n.")
+SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
+_LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
+_UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
-def read_items(path: Path, root: Path | None = None) -> Items:
-    """Reads a list file: one path in each line, or `id path [label]`.
+def read_items(
+    path: Path,
+    root: Path | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+) -> Items:
+    """Reads a list or a table of files.
 
-    Fields are separated by blanks, tabs or commas. Blank lines and # comments are skipped. The
-    first line may be a header that names a column `path`, and perhaps `id` and `label`, as in a CSV
-    file, in small or large letters. The columns start, end, sex, age and session are carried along
-    (Items.column). Others are skipped.
+    A list has lines `path` or `id path [label]`. A table has a header, or is a .parquet file; its
+    columns are known by their names (`eval.formats.column_names`). The columns start, end, sex,
+    age, session and group are carried along (Items.column), others are passed over.
 
     Args:
-        path: The list.
-        root: The folder that relative paths are relative to; by default the folder of the list.
+        path: The file (see `eval.formats.lists`).
+        root: The folder that relative paths start from; by default that of the file.
+        columns: Role -> column, where the names of the columns do not say it.
 
     Returns:
-        The items. A path without an id is its own id.
+        The items, in the order of the rows. A row without an id has its path as its id, and behind
+        it its times, if it has any.
 
     Raises:
-        LikenessError: Lines are malformed, ids or paths are empty, or ids are repeated; they are
-            counted, and the first are named. The header names a column twice.
+        LikenessError: Columns are not known, rows have no path, or ids are repeated.
     """
-    rows = _Rows(path.parent if root is None else root)
-    size = path.stat().st_size
-    num_read, what = 0, f"reading {path.name}"
-    report(what, num_read, size, unit="bytes")
-    for above, text in _chunks(path):
-        if not rows.add_plain(text):
-            rows.add_lines(path, above, text)
-        num_read += len(text)
-        report(what, min(num_read, size - 1), size, unit="bytes")
-    report(what, size, size, unit="bytes")
-    if rows.malformed:
-        raise LikenessError(
-            f"{path}: {len(rows.malformed)} malformed lines ({', '.join(rows.malformed[:5])}); "
-            "each must be "
-            + ("as long as the header" if rows.header else "`path` or `id path [label]`")
-            + ", and where a field contains blanks, all fields need tabs or commas between them"
-        )
-    if rows.empty:
-        raise LikenessError(
-            f"{path}: {len(rows.empty)} lines have an empty id or path "
-            f"({at_lines(np.array(rows.empty))}); fill or remove them"
-        )
-    items = rows.built.build()
-    if not items:
-        raise LikenessError(
-            f"{path}: the list has no items; each line must be `path` or `id path [label]`"
-        )
-    check_unique(items, str(path))
-    return items
+    stated = columns or {}
+
+    def chosen(names: list[str]) -> dict[str, int]:
+        return choose(names, stated, str(path))
+
+    def shape(sample: list[str]) -> lists.Shape:
+        separator = lists.separator_of(sample[0])
+        fields = lists.split(sample[0], separator)
+        # A list may be called .csv too. Its first line has a path where a table has names.
+        is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
+        if stated or is_table or is_header(fields):
+            return lists.Shape(separator, len(fields), chosen(fields), not by_number(stated))
+        separator = "\t" if any("\t" in line for line in sample) else separator
+        width = max(len(lists.split(line, separator)) for line in sample)
+        if width > len(_LAYOUTS):
+            raise LikenessError(
+                f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, or "
+                "the first one names the columns, such as path,label; where a field contains "
+                "blanks, all need tabs or commas between them"
+            )
+        places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
+        return lists.Shape(separator, width, places)
+
+    rows = lists.read_rows(path, shape, chosen)
+    blocks = (_cells(roles or (), columns) for roles, columns in rows)
+    is_text = path.suffix.lower() != ".parquet"
+    return _items(blocks, str(path), path.parent if root is None else root, is_text)
+
+
+def _cells(roles: tuple[str, ...], columns: list[list[str]]) -> dict[str, list[str]]:
+    """The columns by their roles. In a list some lines may be a path alone."""
+    cells = dict(zip(roles, columns, strict=True))
+    if roles in _LAYOUTS[1:] and "" in cells["path"]:
+        alone = [not any(rest) for rest in zip(*columns[1:], strict=True)]
+        cells["path"] = [
+            id if is_path else path
+            for id, path, is_path in zip(cells["id"], cells["path"], alone, strict=True)
+        ]
+    return cells
+
+
+def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
+    """Makes items of a table in memory: anything with `columns` that gives each by its name.
+
+    Args:
+        table: The table, as of pandas or polars.
+        root: As for `read_items`; so is `columns`.
+
+    Raises:
+        LikenessError: As for `read_items`.
+
+    Example:
+        >>> class Table(dict):
+        ...     columns = property(list)
+        >>> table = Table(file=["a.wav"], speaker=["ann"])
+        >>> items_of_frame(table, root=Path("voices"), columns={})[0].label
+        'ann'
+    """
+    read = lists.read_frame(table, lambda names: choose(names, columns, "the table"))
+    cells = {
+        role: column.texts()
+        for role, column in zip(read.roles or (), read.columns, strict=True)
+        if isinstance(column, lists.Column)
+    }
+    return _items([cells], "the table", root, is_text=False)
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
@@ -104,27 +142,20 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
         [item.id, _place(item.path, root), *(_times(item.stretch) if timed else ())]
         for item in items
     ]
-    bad = [
-        row[0]
-        for row in rows
-        if row[0].startswith("\ufeff") or _line_fields("\t".join(row[:2])) != row[:2]
-    ]
+    bad = [row[0] for row in rows if any(map(_UNWRITABLE.search, row[:2]))]
     if bad:
         raise LikenessError(
             f"{path}: {len(bad)} of {len(items)} items have names that a list cannot contain "
-            f"({name_first(bad)}): they begin with # or a quotation mark,"
-            " begin or end with a blank, contain tabs, line ends or bytes that are not UTF-8, or "
-            "are too long; rename their files"
+            f"({name_first(bad)}): they begin with #, stand in quotation marks,"
+            " begin or end with a blank, or contain tabs, line ends or bytes that are not UTF-8;"
+            " rename their files"
         )
+    header = ["id", "path", *["start", "end"] * timed]
+    # Where the first line could be a header, a header comes before it.
+    needed = timed or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
     with atomic_path(path) as temporary:
-        header = ""
-        if timed:
-            header = "id\tpath\tstart\tend\n"
-        elif rows and _is_header(rows[0]):
-            # Where the first line could be a header, a header comes before it.
-            header = "id\tpath\n"
-        lines = "".join("\t".join(row) + "\n" for row in rows)
-        temporary.write_text(header + lines, encoding="utf-8")
+        lines = "".join("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
+        temporary.write_text(lines, encoding="utf-8")
 
 
 def _place(path: Path, root: Path | None) -> str:
@@ -145,162 +176,117 @@ def _times(stretch: tuple[float, float] | None) -> list[str]:
     return [repr(stretch[0]), "" if stretch[1] == np.inf else repr(stretch[1])]
 
 
-def _chunks(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields whole lines that are read together, and the number of the lines above them.
-
-    The last line may be cut where it is too long.
-    """
-    with path.open(encoding="utf-8-sig", errors="strict") as lines:
-        above, size = 0, _FIRST
-        try:
-            # A line is read in parts, because a link to /dev/zero has no end of a line.
-            while text := lines.read(size):
-                if not text.endswith("\n"):
-                    text += lines.readline(_MAX_LINE + 1)
-                yield above, text
-                above, size = above + text.count("\n"), _CHUNK
-        except UnicodeDecodeError as error:
-            raise LikenessError(
-                f"{path} is not UTF-8 text ({error.reason}); is this a list of files?"
-            ) from None
-
-
-class _Rows:
-    """The rows of a list, as far as they have been read."""
-
-    def __init__(self, root: Path) -> None:
-        self.built, self.header, self.malformed = ItemsBuilder(), list[str](), list[str]()
-        self.empty: list[int] = []  # the lines that lack an id or a path
-        self._root, self._begun = root, False
-        self._before = (root / "x").as_posix()[:-1]
-
-    def add_lines(self, path: Path, above: int, text: str) -> None:
-        """Adds lines of any form, one by one."""
-        table: list[list[str]] = []
-        for number, line in enumerate(text.removesuffix("\n").split("\n"), above + 1):
-            if not _is_text(line + "\n"):
+def _items(
+    blocks: Iterable[dict[str, list[str]]],
+    where: str,
+    root: Path,
+    is_text: bool,
+) -> Items:
+    """The items of the rows of a table."""
+    made = ItemsBuilder()
+    before = (root / "x").as_posix()[:-1]
+    for cells in blocks:
+        if "" in cells["path"]:
+            rows = zip(*cells.values(), strict=True)
+            lacking = [row for row, path in zip(rows, cells["path"], strict=True) if not path]
+            # A row of nothing but separators is how spreadsheets write an empty one.
+            lacking = [row for row in lacking if any(row) or not is_text]
+            if lacking:
                 raise LikenessError(
-                    f"{path}: line {number} is not text of at most {_MAX_LINE} characters; is "
-                    "this a list of files?"
+                    f"{where}: {len(lacking)} rows have no path (first: {lacking[0]}); fill or "
+                    "remove them"
                 )
-            fields = _line_fields(line)
-            if not fields:
-                continue
-            if not self._begun and _is_header(fields):
-                self.header = [field.lower() for field in fields]
-                twice = [name for name in _READ if self.header.count(name) > 1]
-                if twice:
-                    raise LikenessError(
-                        f"{path}: the header in line {number} names {len(twice)} columns twice "
-                        f"({name_first(twice)}); rename one of each"
-                    )
-            elif len(fields) == len(self.header) or (not self.header and len(fields) <= 3):
-                if any(fields[place] == "" for place in self._needed(len(fields))):
-                    self.empty.append(number)
-                else:
-                    table.append(fields)
-            else:
-                self.malformed.append(f"line {number}")
-            self._begun = True
-        start = 0  # the first of the next rows of one width
-        for place in range(1, len(table) + 1):
-            if place == len(table) or len(table[place]) != len(table[start]):
-                self._add(list(zip(*table[start:place], strict=True)))
-                start = place
-
-    def add_plain(self, text: str) -> bool:
-        """Adds lines whose fields leave no choice, and says whether they are such lines.
-
-        There is one separator between two fields, and there are no quotation marks, comments, blank
-        lines and blanks around fields.
-        """
-        separator = "\t" if "\t" in text else "," if "," in text else " "
-        around = {f"{a}{b}" for a in (" ", separator) for b in (" ", separator)} - {separator * 2}
-        refused = {'"', "\0", "\n\n", "\n#", "\n ", " \n", "\n\t", "\t\n", *around}
-        refused |= {"  "} if separator == " " else set()
-        lines = f"\n{text}"
-        # A text is quickly searched for one character, and most of these are not there.
-        refused = {mark for mark in refused if all(character in lines for character in mark)}
-        if not self._begun or lines[-1] != "\n" or any(mark in lines for mark in refused):
-            return False
-        values = np.frombuffer(text.encode(), dtype=np.uint8)
-        is_end = values == ord("\n")
-        ends = np.flatnonzero(is_end)
-        if not text.isascii():
-            other_blanks = _OTHER_BLANK.search(text) is not None
-        else:
-            control = np.count_nonzero(values < ord(" "))
-            other_blanks = control != ends.size + text.count("\t")
-        marks = np.flatnonzero(is_end | (values == ord(separator)))
-        width = marks.size // ends.size
-        if (
-            other_blanks
-            or width * ends.size != marks.size
-            or (marks[width - 1 :: width] != ends).any()
-            or np.diff(ends, prepend=-1).max() > _MAX_LINE
-            or width != (len(self.header) or min(width, 3))
-        ):
-            return False
-        empty = np.flatnonzero(np.diff(marks, prepend=-1) == 1) % width
-        if empty.size and np.isin(empty, self._needed(width)).any():
-            return False  # so that the lines are counted
-        fields = text[:-1].replace("\n", separator).split(separator)
-        self._add([fields[place::width] for place in range(width)])
-        return True
-
-    def _names(self, width: int) -> Sequence[str]:
-        """The names of the columns of rows of this width."""
-        return self.header or (["path"], ["id", "path"], ["id", "path", "label"])[width - 1]
-
-    def _needed(self, width: int) -> list[int]:
-        """The places of the id and the path in rows of this width, which may not be empty."""
-        return [k for k, name in enumerate(self._names(width)) if name in ("id", "path")]
-
-    def _add(self, columns: Sequence[Sequence[str]]) -> None:
-        """Adds the columns of rows of one width."""
-        column = dict(zip(self._names(len(columns)), columns, strict=True))
-        places = column["path"]
-        lines = "\n".join(["", *places, ""])
-        if os.sep != "/" or any(mark in lines for mark in _REWRITTEN):
-            paths = [place_below(self._root, place) for place in places]
-        elif "\n/" in lines:
-            paths = [place if place[0] == "/" else self._before + place for place in places]
-        else:
-            paths = f"\n{self._before}".join(["", *places]).split("\n")[1:]
-        self.built.add(
-            column.get("id", places),
-            paths,
-            column.get("label"),
-            further={name: column[name] for name in FURTHER if name in column},
-        )
-
-
-def _is_header(fields: Sequence[str]) -> bool:
-    """Whether the fields are names of columns, of which one is `path`, and not a path."""
-    return "path" in map(str.lower, fields) and not any(
-        "." in field or "/" in field for field in fields
-    )
-
-
-def _is_text(line: str) -> bool:
-    """Whether a line can belong to a list: it is not too long and contains no NUL."""
-    return len(line) <= _MAX_LINE and "\0" not in line
-
-
-def _line_fields(line: str) -> list[str]:
-    """The fields of one line of a list.
-
-    A blank line, a comment, and text that is more than one line or not UTF-8 have none.
-    """
-    stripped = line.strip()
+            kept = [row for row, path in enumerate(cells["path"]) if path]
+            cells = {role: [column[row] for row in kept] for role, column in cells.items()}
+        _add(made, cells, before, root)
     try:
-        stripped.encode()
-    except UnicodeEncodeError:
-        return []
-    several = "\n" in stripped or "\r" in stripped
-    if not stripped or stripped.startswith("#") or several or not _is_text(stripped):
-        return []
-    if "\t" in stripped or "," in stripped:
-        delimiter = "\t" if "\t" in stripped else ","
-        return [field.strip() for field in next(csv.reader([stripped], delimiter=delimiter))]
-    return stripped.split()
+        items = made.build()
+    except ValueError as error:  # of times
+        raise LikenessError(f"{where}: {error}") from None
+    if not items:
+        raise LikenessError(f"{where}: the table has no rows; one for each file is needed")
+    check_unique(items, where)
+    return items
+
+
+def _add(
+    made: ItemsBuilder,
+    cells: dict[str, list[str]],
+    before: str,
+    root: Path,
+) -> None:
+    """Adds rows to the items."""
+    names = list(map(written_path, cells["path"], [root] * len(cells["path"])))
+    further = {role: cells[role] for role in FURTHER if role in cells}
+    if "start" in further and "," in "".join(further["start"] + further.get("end", [])):
+        # The comma of many languages, beside semicolons.
+        for role in further.keys() & {"start", "end"}:
+            further[role] = [text.replace(",", ".") for text in further[role]]
+    # A duration without a start is that of the whole file.
+    if "duration" in cells and "start" in cells and "end" not in cells:
+        further["end"] = list(map(_end, further["start"], cells["duration"]))
+    own = (
+        [
+            with_times(name, start, end)
+            for name, start, end in zip(
+                names,
+                further.get("start", [""] * len(names)),
+                further.get("end", [""] * len(names)),
+                strict=True,
+            )
+        ]
+        if further.keys() & {"start", "end"}
+        else names
+    )
+    ids = [id or name for id, name in zip(cells["id"], own, strict=True)] if "id" in cells else own
+    paths = [
+        place_below(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
+        for name in names
+    ]
+    labels = None
+    if "label" in cells:
+        labels = [None if text in ("", "nan", "NaN") else text for text in cells["label"]]
+    made.add(ids, paths, labels, further=further)
+
+
+def written_path(text: str, root: Path) -> str:
+    r"""Returns a path of a table with slashes and without empty parts.
+
+    A backslash is a separator, as on Windows, unless a file has one in its name. A URL stays.
+    """
+    if is_url(text):
+        return text
+    if "\\" in text and os.sep == "/" and not os.path.exists(root / text):
+        text = text.replace("\\", "/")
+    if "//" in text or "/." in text or text.startswith("./") or text.endswith("/"):
+        return Path(text).as_posix()
+    return text
+
+
+def with_times(name: str, start: str, end: str) -> str:
+    """Returns the id of a stretch of a file: its name and its times.
+
+    Example:
+        >>> with_times("a.wav", "1.50", "3"), with_times("a.wav", "", "")
+        ('a.wav@1.5-3', 'a.wav')
+    """
+    if not start and not end:
+        return name
+    return f"{name}@{_short(start)}-{_short(end)}"
+
+
+def _short(text: str) -> str:
+    """A number of seconds with no more digits than it needs."""
+    try:
+        return f"{float(text):.10g}" if text else ""
+    except ValueError:
+        return text
+
+
+def _end(start: str, duration: str) -> str:
+    """The end of a stretch of this duration; the text of the duration where it is no number."""
+    try:
+        length = float(duration.replace(",", "."))
+        return repr(round(float(start or 0) + length, 9)) if length > 0 else f"+{duration}"
+    except ValueError:
+        return duration

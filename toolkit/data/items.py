@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
 
@@ -19,13 +20,11 @@ from eval.types import name_first, nfc
 from toolkit.data import remote
 from toolkit.data.columns import (
     Coded,
-    Growing,
     GrowingTexts,
     Index,
     Names,
     Shared,
     Texts,
-    blocks,
 )
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
@@ -207,34 +206,7 @@ class Items(Sequence[Item]):
         return Item(id, Path(path), self.labels[index], span, ending or "", stretch)
 
     def __iter__(self) -> Iterator[Item]:
-        for start in range(0, len(self), _FEW):
-            stop = min(start + _FEW, len(self))
-            empty = [""] * (stop - start)
-            spans: list[tuple[int, int] | None] = [None] * (stop - start)
-            if self.spans is not None:
-                rows = map(tuple, self.spans.array[start:stop].tolist())
-                spans = [None if row[0] == NO_SPAN[0] else row for row in rows]
-            endings = empty if self.endings is None else self.endings.strings(start, stop)
-            stretches: list[tuple[float, float] | None] = [None] * (stop - start)
-            if self.stretches is not None:
-                stretches = [_stretch(*row) for row in self.stretches.array[start:stop].tolist()]
-            names = empty if self.names is None else self.names.strings(start, stop)
-            ids, text, path = self.ids.strings(start, stop), None, Path()
-            for id, first, joins, name, *others in zip(
-                ids,
-                self.beginnings.strings(start, stop),
-                self.with_id.array[start:stop].tolist(),
-                names,
-                self.labels.strings(start, stop),
-                spans,
-                endings,
-                stretches,
-                strict=True,
-            ):
-                place = f"{first}{id if joins else name}"
-                if place != text:
-                    text, path = place, Path(place)
-                yield Item(id, path, *others)
+        return map(self.__getitem__, range(len(self)))
 
     def __add__(self, other: Iterable[Item]) -> Items:
         return Items.of(chain(self, other))
@@ -316,16 +288,12 @@ class ItemsBuilder:
     """
 
     def __init__(self) -> None:
-        self._ids, self._size = GrowingTexts(), 0
-        self._beginnings = _Numbers()
-        self._begins, self._labelled = Growing(np.int32), Growing(np.int32)
-        self._with_id = Growing(np.bool_)
-        self._names: GrowingTexts | None = None
+        self._ids, self._sizes = GrowingTexts(), list[int]()
+        self._beginnings: dict[str, int] = defaultdict(count().__next__)
         self._labels, self._endings = Names(), Names()
-        self._spans, self._ended = Growing(np.int64), Growing(np.int32)
-        self._stretches = Growing(np.float64)
-        self._has_spans = self._has_endings = self._has_stretches = False
-        self._further: dict[str, tuple[Growing, Names]] = {}
+        self._further: dict[str, Names] = defaultdict(Names)
+        # Of each block the values of each column that it has.
+        self._blocks: list[dict[str, Any]] = []
         self._bad_times: list[str] = []
 
     def add(
@@ -351,31 +319,26 @@ class ItemsBuilder:
         if not "".join(ids).isascii():
             ids = [nfc(id) for id in ids]
         self._ids.add(ids)
-        self._add_paths(ids, paths, whole=spans is not None)
-        numbers = [-1] * len(ids) if labels is None else map(self._labels.__getitem__, labels)
-        self._labelled.add(np.fromiter(numbers, np.int32, len(ids)))
-        if spans is not None and not self._has_spans:
-            self._has_spans = True
-            for start, stop in blocks(self._size):
-                self._spans.add(np.tile(NO_SPAN, (stop - start, 1)))
-        if self._has_spans:
-            self._spans.add(np.tile(NO_SPAN, (len(ids), 1)) if spans is None else spans)
-        if endings is not None and not self._has_endings:
-            self._has_endings = True
-            self._ended.add(np.full(self._size, self._endings[""]))
-        if self._has_endings:
-            texts = endings if endings is not None else [""] * len(ids)
-            self._ended.add(np.fromiter(map(self._endings.__getitem__, texts), np.int32, len(ids)))
+        block = self._paths(ids, paths, whole=spans is not None)
+        if labels is not None:
+            block["label"] = _numbered(labels, self._labels)
+        if spans is not None:
+            block["span"] = spans
+        if endings is not None:
+            block["ending"] = _numbered(endings, self._endings)
         further = further or {}
         if not further.keys().isdisjoint(_SECONDS):
             none: Sequence[str] = [""] * len(ids)
             stated = [further.get(name, none) for name in _SECONDS]
-            self._add_stretches(np.array([_seconds(column) for column in stated]).T, ids, stated)
-        elif self._has_stretches:
-            self._stretches.add(np.tile(_NO_STRETCH, (len(ids), 1)))
-        for name in (further.keys() - set(_SECONDS)) | self._further.keys():
-            self._add_further(name, further.get(name) or [""] * len(ids))
-        self._size += len(ids)
+            times = np.array([_seconds(column) for column in stated]).T
+            self._note_bad_times(times, ids, stated)
+            block["stretch"] = times
+        for name in further.keys() - set(_SECONDS):
+            known = self._further[name]
+            known[""] = -1
+            block[f"further {name}"] = _numbered(further[name], known)
+        self._blocks.append(block)
+        self._sizes.append(len(ids))
 
     def add_items(
         self, items: Sequence[Item], further: Mapping[str, Sequence[str]] | None = None
@@ -394,37 +357,25 @@ class ItemsBuilder:
             }
         self.add(ids, texts, labels, places, endings if any(endings) else None, further)
 
-    def _add_paths(self, ids: Sequence[str], paths: Sequence[str], *, whole: bool) -> None:
-        """Adds the paths of rows; a whole path is one beginning, for the many items of a shard."""
+    def _paths(self, ids: Sequence[str], paths: Sequence[str], *, whole: bool) -> dict[str, Any]:
+        """The paths of rows; a whole path is one beginning, for the many items of a shard."""
         first = paths[0].removesuffix(ids[0]) if ids else ""
         # Where all rows have the same beginning before their ids, this is seen at once.
-        with_id = not whole and f"\0{first}".join(["", *ids]) == "\0".join(["", *paths])
-        self._with_id.add(np.full(len(ids), with_id))
-        names: Sequence[str] = [""] * len(ids)
-        if with_id:
-            self._begins.add(np.full(len(ids), self._beginnings[first]))
-        elif whole:
-            self._begins.add(list(map(self._beginnings.__getitem__, paths)))
-        else:
-            cuts = [path.rfind("/") + 1 for path in paths]
-            begins = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
-            self._begins.add(list(map(self._beginnings.__getitem__, begins)))
+        if not whole and f"\0{first}".join(["", *ids]) == "\0".join(["", *paths]):
+            begins = np.full(len(ids), self._beginnings[first], dtype=np.int32)
+            return {"begin": begins, "with_id": np.full(len(ids), True)}
+        cuts = [len(path) if whole else path.rfind("/") + 1 for path in paths]
+        folders = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
+        block: dict[str, Any] = {"begin": _numbered(folders, self._beginnings)}
+        if not whole:
             names = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
-        if self._names is None and any(names):
-            self._names = GrowingTexts()
-            for start, stop in blocks(self._size):
-                self._names.add([""] * (stop - start))
-        if self._names is not None:
-            self._names.add(names)
+            block["name"] = Texts.of(names)
+        return block
 
-    def _add_stretches(
+    def _note_bad_times(
         self, times: NDArray[np.float64], ids: Sequence[str], texts: Sequence[Sequence[str]]
     ) -> None:
-        """Adds starts and ends (N, 2), and notes those that are no stretch of a recording."""
-        if not self._has_stretches:
-            self._has_stretches = True
-            for start, stop in blocks(self._size):
-                self._stretches.add(np.tile(_NO_STRETCH, (stop - start, 1)))
+        """Notes starts and ends (N, 2) that are no stretch of a recording."""
         starts, ends = np.nan_to_num(times[:, 0], posinf=np.inf), times[:, 1]
         good = (starts >= 0) & (starts < np.inf) & ~(ends <= starts)
         for column, values in zip(texts, times.T, strict=True):
@@ -433,16 +384,26 @@ class ItemsBuilder:
                 good[[row for row in np.flatnonzero(is_nan).tolist() if column[row]]] = False
         for row in np.flatnonzero(~good).tolist():
             self._bad_times.append(f"{ids[row]}: {texts[0][row] or 0} to {texts[1][row] or 'end'}")
-        self._stretches.add(times)
 
-    def _add_further(self, name: str, values: Sequence[str]) -> None:
-        """Adds the values of a further column; a column that is new is empty above."""
-        if name not in self._further:
-            self._further[name] = Growing(np.int32), Names()
-            self._further[name][0].add(np.full(self._size, -1))
-        growing, names = self._further[name]
-        names[""] = -1
-        growing.add(list(map(names.__getitem__, values)))
+    def _column(self, name: str, absent: Any, *, always: bool = False) -> Any:
+        """The values of a column in all blocks; None where no block has it."""
+        if not always and not any(name in block for block in self._blocks):
+            return None
+        absent = np.asarray(absent)
+        parts = [
+            block.pop(name) if name in block else np.full((size, *absent.shape), absent)
+            for block, size in zip(self._blocks, self._sizes, strict=True)
+        ]
+        return np.concatenate([np.zeros((0, *absent.shape), absent.dtype), *parts])
+
+    def _names(self) -> Texts | None:
+        """The end of each path whose end is not the id."""
+        if not any(any(block.get("name", ())) for block in self._blocks):
+            return None
+        growing = GrowingTexts()
+        for block, size in zip(self._blocks, self._sizes, strict=True):
+            growing.add(list(block.pop("name", [""] * size)))
+        return growing.texts()
 
     def build(self) -> Items:
         """Returns all rows as Items.
@@ -451,34 +412,34 @@ class ItemsBuilder:
             LikenessError: Times are no numbers, negative, or end before they start; they are
                 counted, and the first is named.
         """
-        if self._bad_times:
+        if bad := self._bad_times:
             raise LikenessError(
-                f"{len(self._bad_times)} of {self._size} items have times that are no stretch of a "
-                f"recording ({name_first(self._bad_times)}); a start of at least 0 and a later "
-                "end are needed, both in seconds"
+                f"{len(bad)} of {sum(self._sizes)} items have times that are no stretch of a "
+                f"recording ({name_first(bad)}); a start of at least 0 and a later end are "
+                "needed, both in seconds"
             )
+        none = np.int32(-1)
+        spans, stretches = self._column("span", NO_SPAN), self._column("stretch", _NO_STRETCH)
+        endings = self._column("ending", np.int32(self._endings[""]))
         return Items(
             self._ids.texts(),
-            Coded(self._begins.array(), Texts.of(list(self._beginnings))),
-            Shared(self._with_id.array()),
-            None if self._names is None else self._names.texts(),
-            self._labels.coded(self._labelled.array()),
-            Shared(self._spans.array().reshape(-1, 2)) if self._has_spans else None,
-            self._endings.coded(self._ended.array()) if self._has_endings else None,
-            Shared(self._stretches.array().reshape(-1, 2)) if self._has_stretches else None,
+            Coded(self._column("begin", none, always=True), Texts.of(list(self._beginnings))),
+            Shared(self._column("with_id", False, always=True)),
+            self._names(),
+            self._labels.coded(self._column("label", none, always=True)),
+            None if spans is None else Shared(spans),
+            None if endings is None else self._endings.coded(endings),
+            None if stretches is None else Shared(stretches),
             {
-                name: names.coded(growing.array())
-                for name, (growing, names) in self._further.items()
+                name: names.coded(self._column(f"further {name}", none))
+                for name, names in self._further.items()
             },
         )
 
 
-class _Numbers(dict[str, int]):
-    """Numbers for texts, in the order in which they are first asked for."""
-
-    def __missing__(self, text: str) -> int:
-        number = self[text] = len(self)
-        return number
+def _numbered(texts: Sequence[str | None], numbers: Mapping[Any, int]) -> NDArray[np.int32]:
+    """The number of each text, of which one that is new takes the next."""
+    return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
 
 
 def _seconds(texts: Sequence[str]) -> NDArray[np.float64]:

@@ -34,8 +34,7 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
 
     Raises:
         LikenessError: wav.scp has commands (pipes), which are never run, or archives; lines are
-            malformed or name what is not there; ids are repeated. They are counted, and the first
-            is named.
+            malformed or name what is not there; ids are repeated.
     """
     paths = _recordings(folder / "wav.scp")
     start_from = folder if root is None else root
@@ -70,59 +69,41 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
 def _recordings(scp: Path) -> dict[str, str]:
     """Recording -> path, of wav.scp."""
     paths: dict[str, str] = {}
-    pipes, archives, bad = list[str](), list[str](), list[str]()
     for number, line in text_lines(scp):
-        id, _, path = line.partition(" ") if " " in line else line.partition("\t")
+        id, _, path = line.replace("\t", " ").partition(" ")
         path = path.strip()
+        where = f"{scp}: line {number} ({id})"
         if path.endswith("|") or path.startswith("|"):
-            pipes.append(f"line {number}: {id}")
-        elif re.search(r"\.ark(:\d+)?(\[.*\])?$", path):
-            archives.append(f"line {number}: {id}")
-        elif not path or path == "-" or id in paths:
-            bad.append(f"line {number}: {id}")
-        else:
-            paths[id] = path
-    if pipes:
-        raise LikenessError(
-            f"{scp}: {len(pipes)} recordings are pipes, commands that end in | "
-            f"({name_first(pipes)}), and none is ever run; write their output as files, and list "
-            "these"
-        )
-    if archives:
-        raise LikenessError(
-            f"{scp}: {len(archives)} recordings lie in archives ({name_first(archives)}), which "
-            "are not read; write them as files, as Kaldi's wav-copy does"
-        )
-    if bad or not paths:
-        raise LikenessError(
-            f"{scp}: {len(bad)} lines are no `recording path`, or repeat a recording "
-            f"({name_first(bad) if bad else 'it is empty'}); correct them"
-        )
+            raise LikenessError(
+                f"{where} is a pipe, a command that ends in |, and none is ever run; write its "
+                "output as a file, and list this"
+            )
+        if re.search(r"\.ark(:\d+)?(\[.*\])?$", path):
+            raise LikenessError(
+                f"{where} lies in an archive, which is not read; write it as a file, as Kaldi's "
+                "wav-copy does"
+            )
+        if not path or path == "-" or id in paths:
+            raise LikenessError(f"{where} is no `recording path`, or repeats a recording")
+        paths[id] = path
+    if not paths:
+        raise LikenessError(f"{scp}: the file is empty; lines `recording path` are needed")
     return paths
 
 
 def _segments(file: Path, paths: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
     """(utterance, recording, start, end) of each line."""
-    rows, bad, unknown = list[tuple[str, str, str, str]](), list[str](), list[str]()
+    rows = list[tuple[str, str, str, str]]()
     for number, line in text_lines(file):
         fields = line.split()
-        if len(fields) not in (4, 5):  # the fifth is a channel
-            bad.append(f"line {number}")
-        elif fields[1] not in paths:
-            unknown.append(f"line {number}: {fields[1]}")
-        else:
-            # An end of -1 is that of the recording.
-            end = "" if fields[3] in ("-1", "-1.0") else fields[3]
-            rows.append((fields[0], fields[1], fields[2], end))
-    if bad or unknown or not rows:
-        faults = []
-        if bad:
-            faults.append(f"lines that are not `utterance recording start end`: {len(bad)}")
-        if unknown:
-            faults.append(f"lines whose recording is not in wav.scp: {len(unknown)}")
-        named = name_first([*bad, *unknown])
-        what = f"{'; '.join(faults)} ({named})" if faults else "it is empty"
-        raise LikenessError(f"{file}: {what}; correct or remove them")
+        if len(fields) not in (4, 5) or fields[1] not in paths:  # the fifth is a channel
+            raise LikenessError(
+                f"{file}: line {number} is no `utterance recording start end`, or its recording "
+                f"is not in wav.scp ({line[:80]}); correct or remove it"
+            )
+        # An end of -1 is that of the recording.
+        end = "" if fields[3] in ("-1", "-1.0") else fields[3]
+        rows.append((fields[0], fields[1], fields[2], end))
     return rows
 
 
@@ -130,16 +111,11 @@ def _mapping(file: Path) -> dict[str, str] | None:
     """First field -> second, of a file that may be missing."""
     if not file.is_file():
         return None
-    pairs, bad = dict[str, str](), list[str]()
+    pairs = dict[str, str]()
     for number, line in text_lines(file):
         fields = line.split(maxsplit=1)
-        if len(fields) != 2 or pairs.get(fields[0], fields[1]) != fields[1]:
-            bad.append(f"line {number}")
-        else:
-            pairs[fields[0]] = fields[1]
-    if bad:
-        raise LikenessError(
-            f"{file}: {len(bad)} lines are no `id name`, or contradict an earlier one "
-            f"({name_first(bad)}); correct them"
-        )
+        if len(fields) != 2 or pairs.setdefault(fields[0], fields[1]) != fields[1]:
+            raise LikenessError(
+                f"{file}: line {number} is no `id name`, or contradicts an earlier one"
+            )
     return pairs

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from eval.errors import LikenessError
+from eval.formats.column_names import FURTHER
 from eval.types import name_first
-from toolkit.data.column_names import FURTHER
 from toolkit.data.items import Items, ItemsBuilder
 
 _FURTHER = tuple(name for name in FURTHER if name not in ("start", "end"))

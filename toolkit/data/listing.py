@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from eval.errors import LikenessError
-from eval.formats.cells import head_of
+from eval.formats.column_names import parse_columns
 from eval.progress import step
 from eval.types import name_first
-from toolkit.data import tables, tree
-from toolkit.data.column_names import parse_columns
+from toolkit.data import tree
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Items
 from toolkit.data.kaldi_folder import is_kaldi_folder, read_kaldi_folder
@@ -42,7 +41,7 @@ def list_items(
             a folder, whose sub-folders are the labels;
             a folder of Kaldi (see `kaldi_folder`), or its wav.scp;
             a .csv, .tsv or .parquet file, or another text whose first line names columns
-            (see `column_names`);
+            (see `eval.formats.column_names`);
             an .rttm file (see `rttm`);
             a list with lines `path` or `id path [label]` (see `item_lists`).
         suffixes: The suffixes of the files that count as data, in small letters.
@@ -89,11 +88,7 @@ def list_items(
         if path.suffix.lower() == ".rttm":
             _refuse_columns(stated, path, "an RTTM file")
             return _with_pattern(read_rttm(path, suffixes, root=start_from), pattern, base, path)
-        if _is_table(path, stated, suffixes):
-            items = tables.read_table(path, root=base, columns=stated, pattern=pattern)
-            pattern = None
-        else:
-            items = read_items(path, base)
+        items = read_items(path, base, columns=stated)
     items = _with_pattern(items, pattern, base, path)
     if missing == "refuse":
         _refuse_missing(items, path, base, start_from)
@@ -127,52 +122,25 @@ def _refuse_columns(stated: Mapping[str, str], path: Path, kind: str) -> None:
         raise LikenessError(f"{path} is {kind}, which has no columns; leave the columns out")
 
 
-def _is_table(path: Path, stated: Mapping[str, str], suffixes: Collection[str]) -> bool:
-    """Whether a file is read by its columns, and not as a list of paths."""
-    if stated or path.suffix.lower() == ".parquet":
-        return True
-    if not path.is_file():  # a pipe is read once
-        return False
-    if path.suffix.lower() not in tables.SUFFIXES:
-        return tables.has_header(path)
-    fields = head_of(path)
-    # A list may be called .csv too. Its first line has a path where a table has names.
-    is_path = any(
-        "/" in field or "\\" in field or os.path.splitext(field)[1].lower() in suffixes
-        for field in fields
-    )
-    return tables.has_header(path) or not is_path
-
-
 def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> None:
     """Raises LikenessError for items that are no files."""
-    known: dict[Path, bool] = {}
-    missing: dict[Path, None] = {}
-    last = None
-    for item in items:
-        if item.path != last and item.path not in known:
-            # Path.is_file raises where a name is too long.
-            known[item.path] = is_url(item.path) or os.path.isfile(item.path)
-            if not known[item.path]:
-                missing[item.path] = None
-        last = item.path
+    paths = dict.fromkeys(item.path for item in items)
+    # Path.is_file raises where a name is too long.
+    missing = [place for place in paths if not is_url(place) and not os.path.isfile(place)]
     if not missing:
         return
-    first = next(iter(missing))
-    written = first.as_posix().removeprefix((base / "x").as_posix()[:-1])
+    written = missing[0].as_posix().removeprefix((base / "x").as_posix()[:-1])
     hint = "correct the paths, or say with --root where they start"
-    if len(missing) == len(known) and all(
-        os.path.splitext(item.id)[1] and not item.path.suffix for item in items[:1]
-    ):
+    if os.path.splitext(items[0].id)[1] and not items[0].path.suffix:
         hint = (
             "its lines were read as `id path [label]`; put the names of the columns above them, "
             "such as path,label"
         )
     elif root is None and os.path.isfile(written):
         hint = f"they were looked for in {base}, and start from the current folder: add --root ."
-    elif len(missing) < len(known):
+    elif len(missing) < len(paths):
         hint += ", or take the list that `likeness check --out` writes without them"
     raise LikenessError(
-        f"{path}: {len(missing)} of {len(known)} files do not exist "
+        f"{path}: {len(missing)} of {len(paths)} files do not exist "
         f"({name_first(map(str, missing))}); {hint}"
     )

@@ -39,8 +39,7 @@ def hold_out(
         where: The data set, with which messages begin.
 
     Raises:
-        LikenessError: The split or a share is another one, there is a single label, or there are
-            too few labels to hold some out.
+        LikenessError: There is a single label, or there are too few labels to hold some out.
 
     Example:
         >>> from pathlib import Path
@@ -49,15 +48,6 @@ def hold_out(
         >>> len({item.label for item in chosen})
         2
     """
-    if split not in ("train", "validation", "test", "all"):
-        raise LikenessError(
-            f"split is {split!r}; allowed are 'train', 'validation', 'test' and 'all'"
-        )
-    if not (0.0 <= test_share < 1.0 and 0.0 <= validation_share < 1.0):
-        raise LikenessError(
-            f"{where}: test_share is {test_share} and validation_share {validation_share}; shares "
-            "from 0 to below 1 are needed"
-        )
     every = Items.of(every)
     labels = distinct_labels(every)
     if len(labels) < 2:

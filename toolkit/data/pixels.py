@@ -7,7 +7,6 @@ They differ by little in their numbers, but mixing them up costs much.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,7 +33,7 @@ class PixelScale(nn.Module):
             them as they are.
 
     Raises:
-        LikenessError: The arguments contradict each other. In a call: the images have another
+        LikenessError: In a call: the images have another
             number of channels, have edges shorter than crop, or have different widths in a batch
             (relative `lengths` other than None), since their padding would be seen as black.
 
@@ -57,18 +56,6 @@ class PixelScale(nn.Module):
         crop: int = 0,
     ) -> None:
         super().__init__()
-        paired = 0 < len(mean) == len(std)
-        finite = all(map(math.isfinite, (*mean, *std, scale)))
-        if not paired or not finite or min(*std, scale) <= 0:
-            raise LikenessError(
-                f"PixelScale: mean {tuple(mean)}, std {tuple(std)}, scale {scale}; as many of "
-                "each, all finite, std and scale above 0, are needed"
-            )
-        if crop < 0 or (bgr and len(mean) != 3):
-            raise LikenessError(
-                f"PixelScale: crop is {crop} and bgr {bgr} with {len(mean)} channels; a crop of 0 "
-                "or more, and bgr for 3 channels only, are allowed"
-            )
         self.dim, self.scale, self.bgr, self.crop = len(mean), float(scale), bgr, crop
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from eval.errors import LikenessError
-from eval.types import name_first
 from toolkit.data.items import MAX_SPAN
 
 LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence
@@ -46,7 +45,6 @@ class _Contents(NamedTuple):
 
     data: list[tuple[str, str, int, int]]  # key, suffix, offset and size of each data member
     labels: dict[str, dict[str, Label]]  # key -> suffix -> label
-    refused: list[tuple[str, str]]  # name and reason
 
     def add(self, file: io.BufferedReader, member: tarfile.TarInfo) -> None:
         """Adds a member. Label members are read from the file."""
@@ -54,8 +52,7 @@ class _Contents(NamedTuple):
             return
         name = member.name.removeprefix("./")
         if reason := _refuse(member, name):
-            self.refused.append((member.name[:80], reason))
-            return
+            raise LikenessError(f"the member {member.name[:80]!r} is refused: {reason}")
         folder, slash, base = name.rpartition("/")
         stem, _, ending = base.rpartition(".")
         if not stem or base.startswith(".") or not ending:
@@ -98,7 +95,7 @@ def scan(shard: Path) -> list[Member]:
             contents = _read_headers(file, size)
         except (tarfile.TarError, ValueError, OSError, OverflowError, RecursionError) as error:
             raise LikenessError(
-                f"{shard}: it is damaged or truncated ({str(error)[:200]}); {_REMEDY}"
+                f"{shard}: it is damaged, truncated or not allowed ({str(error)[:200]}); {_REMEDY}"
             ) from None
         rest = size - file.tell()
         if not tarfile.BLOCKSIZE <= rest <= _MAX_TAIL or not _is_zero(file, rest):
@@ -106,18 +103,12 @@ def scan(shard: Path) -> list[Member]:
                 f"{shard}: it is truncated, damaged or joined, since there is no end of archive at "
                 f"byte {size - rest} of {size}; {_REMEDY}"
             )
-    if contents.refused:
-        raise LikenessError(
-            f"{shard}: {len(contents.refused)} members are refused "
-            f"({name_first(name for name, _ in contents.refused)}): {contents.refused[0][1]}; "
-            f"{_REMEDY}"
-        )
     return [_member(contents.labels, *member) for member in contents.data]
 
 
 def _read_headers(file: _Headers, size: int) -> _Contents:
     """The contents of an archive of `size` bytes; `file` is then where the headers end."""
-    contents = _Contents([], {}, [])
+    contents = _Contents([], {})
     with tarfile.open(fileobj=file, mode="r:") as tar:
         kept: list[tarfile.TarInfo] = tar.members  # type: ignore[attr-defined]
         num_members = end = 0

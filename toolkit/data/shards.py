@@ -45,7 +45,6 @@ from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, s
 _BLOCK = tarfile.BLOCKSIZE
 _MAX_INDEX = 2**30  # bytes
 _FORMAT = 1
-_COMPRESSED = ("*.tar.gz", "*.tar.bz2", "*.tar.xz", "*.tar.zst", "*.tgz", "*.tbz2", "*.txz")
 
 
 def items(
@@ -107,14 +106,9 @@ def items(
 def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -> Items:
     """The items with these suffixes. Raises ValueError for shards that cannot be used."""
     made = ItemsBuilder()
-    damaged: list[tuple[str, str]] = []  # name, reason
     with _uncollected():
         for shard in shards:
-            try:
-                members = _listed(shard)
-            except (ValueError, OSError) as error:
-                damaged.append((shard.name, str(error)))
-                continue
+            members = _listed(shard)
             if suffixes:
                 members = [member for member in members if member[2] in suffixes]
             if members:
@@ -126,11 +120,6 @@ def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -
                     np.array((offsets, sizes), dtype=np.int64).T,
                     endings,
                 )
-    if damaged:
-        raise LikenessError(
-            f"{len(damaged)} of {len(shards)} shards cannot be used "
-            f"({name_first(name for name, _ in damaged)}): {damaged[0][1]}"
-        )
     return made.build()
 
 
@@ -197,11 +186,12 @@ def write(
         The shards.
 
     Raises:
-        LikenessError: Items are missing, empty, over 1 GiB, or without a usable suffix, and are
-            counted; or they are stretches; or the folder contains other shards of that name.
+        FileNotFoundError: The file of an item is missing.
+        LikenessError: An item is empty, over 1 GiB, without a usable suffix, or a stretch; or the
+            folder contains other shards of that name.
     """
     items, folder = list(items), Path(folder)
-    _check_arguments(name, shard_bytes)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name), name
     check_unique(items, "items")
     stretches = [item.id for item in items if item.stretch is not None]
     if stretches:
@@ -264,18 +254,6 @@ def _refuse_others(
         )
 
 
-def _check_arguments(name: str, shard_bytes: int) -> None:
-    """Raises ValueError for arguments of `write` that are not allowed."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise LikenessError(
-            f"name={name!r}: 1 to 64 letters, digits, - and _ are allowed, as in 'train'"
-        )
-    if shard_bytes < 1:
-        raise LikenessError(
-            f"shard_bytes={shard_bytes}; at least 1 is needed, and some 100 MB are usual"
-        )
-
-
 def _plan(
     order: Sequence[int], sizes: Sequence[int], records: Sequence[bytes], shard_bytes: int
 ) -> list[list[int]]:
@@ -295,51 +273,34 @@ def _plan(
 
 
 def _sizes(items: Sequence[Item]) -> list[int]:
-    """The bytes of every item. Raises ValueError for items that cannot be packed."""
+    """The bytes of every item. Raises LikenessError for items that cannot be packed."""
     sizes: list[int] = []
-    bad: list[tuple[str, str]] = []  # name, reason
     for item in items:
-        if item.span is not None:
-            size = item.span[1]
-        else:
-            size = item.path.stat().st_size if item.path.is_file() else -1
+        size = item.span[1] if item.span is not None else item.path.stat().st_size
+        if not 0 < size <= MAX_SPAN:
+            raise LikenessError(
+                f"{item.name}: it has {size} bytes, but 1 to {MAX_SPAN} are allowed; write the "
+                "file again, or leave the item out"
+            )
+        if not re.fullmatch(r"\.[a-z0-9_]{1,16}", item.suffix) or item.suffix in LABEL_SUFFIXES:
+            raise LikenessError(
+                f"{item.name}: a suffix such as '.flac' is needed, and {', '.join(LABEL_SUFFIXES)} "
+                "are labels"
+            )
         sizes.append(size)
-        if size < 0:
-            bad.append((item.name, "no such file"))
-        elif not 0 < size <= MAX_SPAN:
-            reason = (
-                f"it has {size} bytes, but 1 to {MAX_SPAN} are allowed; write the file again, or "
-                "leave the item out"
-            )
-            bad.append((item.name, reason))
-        elif not re.fullmatch(r"\.[a-z0-9_]{1,16}", item.suffix) or item.suffix in LABEL_SUFFIXES:
-            reason = (
-                f"the suffix {item.suffix!r}; one such as '.flac' is needed, and "
-                f"{', '.join(LABEL_SUFFIXES)} are labels"
-            )
-            bad.append((item.name, reason))
-    if bad:
-        raise LikenessError(
-            f"{len(bad)} of {len(items)} items cannot be packed "
-            f"({name_first(name for name, _ in bad)}): {bad[0][1]}"
-        )
-    if not items:
+    if not sizes:
         raise LikenessError("there are no items to pack")
     return sizes
 
 
 def _label_members(items: Sequence[Item]) -> list[bytes]:
     """The JSON text that states the id and the label of each item."""
-    bad = [
-        item.id
-        for item in items
-        if not (is_name(item.id) and (item.label is None or is_name(item.label)))
-    ]
-    if bad:
-        raise LikenessError(
-            f"{len(bad)} of {len(items)} items have an id or label that is not a line of 1 to "
-            f"{MAX_NAME} printable characters ({name_first(bad)})"
-        )
+    for item in items:
+        if not (is_name(item.id) and (item.label is None or is_name(item.label))):
+            raise LikenessError(
+                f"{item.id!r}: the id or label is not a line of 1 to {MAX_NAME} printable "
+                "characters"
+            )
     return [
         json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
         for item in items
@@ -410,14 +371,6 @@ def _find(data: Path, pattern: str) -> list[Path]:
     else:
         paths = map(Path, glob.glob(str(data)))
     shards = sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
-    compressed = [path.name for path in shards if any(path.match(kind) for kind in _COMPRESSED)]
-    if not shards and data.is_dir():
-        compressed = sorted(path.name for kind in _COMPRESSED for path in data.glob(kind))
-    if compressed:
-        raise LikenessError(
-            f"{data}: {len(compressed)} shards are compressed ({name_first(compressed)}), and an "
-            "item inside cannot be read without all before it; unpack them to .tar"
-        )
     # A packing that was interrupted leaves a folder behind.
     begun = [
         path
@@ -428,16 +381,10 @@ def _find(data: Path, pattern: str) -> list[Path]:
         again = "; shards that are not finished lie there, pack again" if begun else ""
         raise LikenessError(
             f"{data}: no tar shards{f' like {pattern!r}' if data.is_dir() else ''}; a folder, a "
-            f"shard or a pattern is needed{again}"
+            f"shard (plain .tar, not compressed) or a pattern is needed{again}"
         )
-    partial = [
-        path.name
-        for path in shards
-        if any(
-            path.parent == part.parent and path.name.startswith(f"{part.stem[1:]}-")
-            for part in begun
-        )
-    ]
+    names = [part.with_name(f"{part.stem[1:]}-") for part in begun]
+    partial = [path.name for path in shards if str(path).startswith(tuple(map(str, names)))]
     if partial:
         raise LikenessError(
             f"{data}: {len(partial)} shards ({name_first(partial)}) are part of a packing that was "
@@ -505,41 +452,11 @@ def _read_index(shard: Path) -> list[Member]:
             f"this reads format {_FORMAT}, the shard has {size} bytes"
             f" and {len(rows)} items are listed; {remedy}"
         )
-    wrong: list[str] = []
-    if not _are_entries(rows, size):
-        wrong = [str(line) for line, row in enumerate(rows, 2) if not _is_entry(row, size)]
-    if wrong:
+    if not all(_is_entry(row, size) for row in rows):
         raise LikenessError(
-            f"{index}: {len(wrong)} lines are not [id, label, suffix, offset, size] within the "
-            f"shard (line {', '.join(wrong[:3])}); {remedy}"
+            f"{index}: lines are not [id, label, suffix, offset, size] within the shard; {remedy}"
         )
     return rows
-
-
-def _are_entries(rows: Sequence[Any], shard_size: int) -> bool:
-    """Whether all values are entries of an index; a quick way for those of plain form.
-
-    It may say False where `_is_entry` says True of each.
-    """
-    if set(map(type, rows)) - {list} or set(map(len, rows)) - {5}:
-        return False
-    if not rows:
-        return True
-    ids, labels, endings, offsets, sizes = zip(*rows, strict=True)
-    texts, numbers = {*map(type, ids), *map(type, endings)}, {*map(type, offsets + sizes)}
-    if texts - {str} or {*map(type, labels)} - {str, type(None)} or numbers - {int}:
-        return False
-    spans = np.array((offsets, sizes))
-    return (
-        "" not in ids
-        and "".join(ids).isprintable()
-        and max(map(len, ids)) <= MAX_NAME
-        and all(map(is_name, {*labels, *endings} - {None}))
-        and spans.dtype == np.int64  # larger numbers have another type
-        and bool((spans[0] >= _BLOCK).all())
-        and bool(((spans[1] >= 0) & (spans[1] <= MAX_SPAN)).all())
-        and bool((spans[0] <= shard_size - spans[1]).all())
-    )
 
 
 def _is_entry(row: object, shard_size: int) -> bool:

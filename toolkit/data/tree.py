@@ -11,7 +11,6 @@ from eval.progress import tracked
 from toolkit.data.columns import BLOCK
 from toolkit.data.items import Items, ItemsBuilder
 
-_AS_SORTED = None if os.sep == "/" else os.path.normcase  # as paths are sorted on this system
 _Run = tuple[str, list[str]]  # a folder below the root with its slash, and names in it
 
 
@@ -45,7 +44,7 @@ def in_folders(root: Path, suffixes: Collection[str]) -> Items:
     ]
     runs = (
         run
-        for name in sorted(names, key=_AS_SORTED)
+        for name in names
         for run in _walk(os.path.join(root, name), f"{name}/", suffixes, hidden=True)
     )
     return _items(root, runs)
@@ -80,36 +79,30 @@ def _walk(
     hidden: bool,
     passed_over: list[str] | None = None,
 ) -> Iterator[_Run]:
-    """Yields the files of a folder and of the folders in it, in order.
+    """Yields the files of a folder and of the folders in it.
 
     Nothing is asked about a file but its kind, which comes with its name on most disks.
 
     below: the folder's path below the root. hidden: whether hidden folders are gone into.
     """
-    names: list[str] = []
     # A list and no recursion, because a tree may be deeper than Python's calls.
-    open_folders = [(below, _entries(folder, passed_over))]
-    while open_folders:
-        below, entries = open_folders[-1]
-        for entry in entries:
+    folders = [(folder, below)]
+    while folders:
+        folder, below = folders.pop()
+        names: list[str] = []
+        for entry in _entries(folder, passed_over):
             name = entry.name
             if passed_over is not None and not name.isascii() and not _is_utf8(name):
                 passed_over.append(below + name)
                 continue
             fits = name[name.rfind(".") :].lower() in suffixes and name[0] != "."
-            if fits and entry.is_file(follow_symlinks=False):
-                names.append(name)
-            elif entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False):
                 if hidden or name[0] != ".":
-                    open_folders.append((f"{below}{name}/", _entries(entry.path, passed_over)))
-                    break
-            elif fits and entry.is_symlink() and os.path.isfile(entry.path):
+                    folders.append((entry.path, f"{below}{name}/"))
+            elif fits and (entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path)):
                 names.append(name)
-        else:
-            open_folders.pop()
         if names:
             yield below, names
-            names = []
 
 
 def _is_utf8(name: str) -> bool:
@@ -120,19 +113,18 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _entries(folder: str, passed_over: list[str] | None) -> Iterator[os.DirEntry[str]]:
-    """The entries of a folder, sorted by name; none of one that may not be read."""
+def _entries(folder: str, passed_over: list[str] | None) -> list[os.DirEntry[str]]:
+    """The entries of a folder; none of one that may not be read."""
     try:
         with os.scandir(folder) as inside:
-            entries = {entry.name: entry for entry in inside}
+            return list(inside)
     except PermissionError:
-        entries = {}
+        return []
     except OSError as error:
         if passed_over is None or error.errno != errno.ENAMETOOLONG:
             raise
         passed_over.append(folder)
-        entries = {}
-    return iter([entries[name] for name in sorted(entries, key=_AS_SORTED)])
+        return []
 
 
 def _items(root: Path, runs: Iterator[_Run]) -> Items:
@@ -152,4 +144,4 @@ def _items(root: Path, runs: Iterator[_Run]) -> Items:
         if len(ids) >= BLOCK:
             add()
     add()
-    return made.build()
+    return made.build().sorted_as_paths()

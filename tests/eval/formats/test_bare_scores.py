@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import likeness
-from eval.formats.bare_scores import is_bare, read_bare_scores
+from eval.formats.trials import is_bare, read_bare_scores
 from likeness.cli import main
 
 

@@ -373,11 +373,7 @@ def test_missing_file(tmp_path):
             read(tmp_path / f"none.{suffix}")
 
 
-@pytest.mark.parametrize("straight_from", [1, 1 << 40])
-def test_a_file_that_changes_after_it_was_read_changes_no_number(
-    tmp_path, monkeypatch, straight_from
-):
-    monkeypatch.setattr(module, "_STRAIGHT_FROM", straight_from)
+def test_a_file_that_changes_after_it_was_read_changes_no_number(tmp_path):
     rows = np.arange(4000, dtype=np.float32).reshape(500, 8)
     write(tmp_path / "e.npz", Embeddings(tuple(map(str, range(500))), rows))
     loaded = read(tmp_path / "e.npz")
@@ -385,27 +381,3 @@ def test_a_file_that_changes_after_it_was_read_changes_no_number(
     with (tmp_path / "e.npz").open("rb+") as file:  # in place: what others do, we rename
         file.write(b"\1" * size)
     assert np.array_equal(loaded.matrix, rows)
-
-
-def test_a_file_that_changes_or_shrinks_while_it_is_read_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_STRAIGHT_FROM", 1)
-    rows = np.arange(4000, dtype=np.float32).reshape(500, 8)
-    path = tmp_path / "e.npz"
-    real = module.zlib.crc32
-    for change in (
-        lambda file: file.truncate(5000),
-        lambda file: (file.seek(5000), file.write(b"other")),
-    ):
-        write(path, Embeddings(tuple(map(str, range(500))), rows))
-        changes = [change]
-
-        def then(data, before=0, changes=changes):
-            if changes:
-                with path.open("rb+") as file:
-                    changes.pop()(file)
-            return real(data, before)
-
-        monkeypatch.setattr(module.zlib, "crc32", then)
-        with pytest.raises(ValueError, match="damaged or truncated"):
-            read(path)
-        monkeypatch.setattr(module.zlib, "crc32", real)

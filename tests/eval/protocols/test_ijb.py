@@ -348,7 +348,7 @@ def test_bad_switches_are_refused(world):
 
 
 def test_meta_files(tmp_path, monkeypatch):
-    from eval.protocols import ijb_files
+    from eval.formats import files
 
     (tmp_path / "tid_mid.txt").write_text("1.jpg 1 69544\n2.jpg 1 50\n3.jpg 40000000 50\n")
     faces = read_faces(tmp_path / "tid_mid.txt")
@@ -376,7 +376,7 @@ def test_meta_files(tmp_path, monkeypatch):
         "\n".join(f"{a} {b} {c}" for a, b, c in table),
     ):
         for size in (16, 100, 1 << 23):
-            monkeypatch.setattr(ijb_files, "_BLOCK", size)
+            monkeypatch.setattr(files, "_BLOCK", size)
             (tmp_path / "pairs.txt").write_bytes(text.encode())
             pairs = read_template_pairs(tmp_path / "pairs.txt")
             assert [int(pairs.enrol_ids[i]) for i in pairs.enrol] == table[:, 0].tolist()
@@ -569,13 +569,13 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
     ],
 )
 def test_a_side_lists_its_templates_by_first_occurrence(tmp_path, monkeypatch, size, change):
-    from eval.protocols import ijb_files
+    from eval.formats import files
 
     rng = np.random.default_rng(0)
     template = rng.integers(0, 10**7, 40)[rng.integers(0, 40, 300)]
     lines = [f"{t},{t % 9973},img/{k}.jpg" for k, t in enumerate(template.tolist())]
     text = "\n".join(["TEMPLATE_ID,SUBJECT_ID,FILENAME", *lines]) + "\n"
-    monkeypatch.setattr(ijb_files, "_BLOCK", size)
+    monkeypatch.setattr(files, "_BLOCK", size)
     (tmp_path / "side.csv").write_bytes(change(text).encode())
     side = read_side(tmp_path / "side.csv")
     expected = list(dict.fromkeys(template.tolist()))

@@ -25,7 +25,7 @@ from eval.reports.media import (
     Stretch,
     drawing,
     flac,
-    media_of_folder_or_list,
+    media_of_folder,
     read_sound,
     thumbnail,
 )
@@ -162,7 +162,7 @@ def test_a_recording_is_drawn_where_it_sounds(tmp_path: Path) -> None:
 
 def test_what_is_shown_twice_takes_its_bytes_once(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", 0.1 * RNG.standard_normal(4000), 8000)
-    media = media_of_folder_or_list(tmp_path)
+    media = media_of_folder(tmp_path)
     first, second = media.show("a.wav"), media.show("a.wav")
     assert 'data-item="a.wav" data-seconds="0.500"' in first
     assert second == '<div class="shown sound" data-again="a.wav"></div>'
@@ -188,7 +188,7 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
     picture(root / "s1" / "a.png")
     picture(tmp_path / "outside.png")
     (root / "s1" / "notes.txt").write_text("private")
-    media = media_of_folder_or_list(root)
+    media = media_of_folder(root)
     whole = str(media.show("s1/a.png"))
     assert whole == str(media.show("s1/a")).replace('"s1/a"', '"s1/a.png"')
     assert whole != ""
@@ -205,18 +205,6 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
         assert media.show(value) == ""
     # a name that no file can have
     assert media.note().startswith("1 files could not be shown ('xxx")
-
-
-def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
-    picture(tmp_path / "a b.png", (20, 20))
-    (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\n")
-    media = media_of_folder_or_list(tmp_path / "list.tsv")
-    assert '<img alt="one" class="tiny" src="data:image/png;base64,' in media.show("one")
-    assert media.show("two") == media.show("three") == ""
-    assert "gone.png" in media.note()
-    (tmp_path / "bad.txt").write_text("a b c d\n")
-    with pytest.raises(ValueError, match="1 lines are neither"):
-        media_of_folder_or_list(tmp_path / "bad.txt")
 
 
 def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:
@@ -265,7 +253,7 @@ def test_damaged_files_are_shown_or_counted_and_nothing_else(
     for _ in range(data.draw(st.integers(0, 6))):
         contents[data.draw(st.integers(0, len(contents) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / name).write_bytes(contents[: data.draw(st.integers(0, len(contents)))])
-    media = media_of_folder_or_list(tmp_path)
+    media = media_of_folder(tmp_path)
     shown = media.show(name)
     assert "<img" in shown or name in media.note()
 

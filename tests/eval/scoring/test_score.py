@@ -43,6 +43,7 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
         "quality",
         "strip_extension",
         "missing",
+        "columns",
         "fuse",
         "scores",
     }

@@ -187,7 +187,7 @@ def test_enrolment_lists(put, text):
         ("m u1 u1\n", "twice"),
         ("m u\x001\n", "not a text file"),
         (b"m J\xfcrgen\n", "not UTF-8"),
-        ("m " + "u" * 70_000, "is this a text file"),
+        ("m " + "u" * 1_100_000, "is this a text file"),
     ],
 )
 def test_bad_enrolment_lists(put, text, message):

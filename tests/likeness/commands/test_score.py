@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import likeness
 from eval.calibration import Calibration, fit_calibration, load_calibration
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores, read_trials
 from eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
 from eval.similarity import pairs
 from eval.types import Embeddings
+from likeness.cli import main
 from tests.likeness.files_scored import calibrate_files, score_files
 
 NUM, DIM = 24, 8
@@ -318,8 +320,32 @@ def test_other_bad_input(folder):
     with pytest.raises(ValueError, match="has no labels"):
         calibrate(folder, "blind")
     write(folder / "seconds", [f"s{k % 6}/u{k} long" for k in range(NUM)])
-    with pytest.raises(ValueError, match="24 of 24 durations"):
+    with pytest.raises(ValueError, match="23 of 23 lines"):
         calibrate(folder, quality=["log_duration"], durations=folder / "seconds")
     Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
     with pytest.raises(ValueError, match="its quality measures are mood"):
         score(folder, calibration=folder / "mood.json")
+
+
+def test_columns_of_lists_are_stated(folder: Path, tmp_path: Path) -> None:
+    lines = [line.split() for line in (folder / "trials").read_text().splitlines()]
+    words = {"1": "Yes", "0": "No"}
+    write(tmp_path / "t.csv", ["x;y;v", *(f"{a};{b};{words[label]}" for a, b, label in lines)])
+    stated = [f"--columns={role}" for role in ("enrol=x", "probe=y", "label=v")]
+    command = ["score", "--embeddings", str(folder / "e.npz"), "--trials"]
+    for trials, columns in (("trials", []), ("t.csv", stated)):
+        scores = str(tmp_path / f"{trials}.scores")
+        with pytest.raises(SystemExit) as ended:
+            main([*command, str(folder / trials), *columns, "--out", scores])
+        assert not ended.value.code
+    written = (tmp_path / "t.csv.scores").read_text()
+    assert written == (tmp_path / "trials.scores").read_text()
+    rows = [line.split() for line in written.splitlines()]
+    write(tmp_path / "s.csv", ["x,y,v,z", *(",".join(row) for row in rows)])
+    found = likeness.evaluate(tmp_path / "s.csv", columns="enrol=x,probe=y,score=v,label=z")
+    assert found.eer == likeness.evaluate(tmp_path / "trials.scores").eer
+    blind = [f"{a} {b} {score}" for a, b, score, _ in rows]
+    write(tmp_path / "blind.txt", blind)
+    columns = "enrol=x,probe=y,label=v"
+    found = likeness.evaluate(tmp_path / "blind.txt", trials=tmp_path / "t.csv", columns=columns)
+    assert found.eer == likeness.evaluate(tmp_path / "trials.scores").eer

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.types import nfc
-from toolkit.data import item_lists
 from toolkit.data.item_lists import read_items, write_items
 from toolkit.data.items import Item
 
@@ -25,7 +24,7 @@ def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:
     assert read_items(tmp_path / "list.txt") == files
 
 
-@pytest.mark.parametrize("name", ["#a", '"a"', "a\tb", "a\nb", "a\rb", " a", "a ", ""])
+@pytest.mark.parametrize("name", ["#a", "a\tb", "a\nb", "a\rb", " a", "a ", ""])
 def test_a_list_holds_no_name_that_would_be_read_back_as_another(name: str, tmp_path: Path) -> None:
     files = [
         Item("good", tmp_path / "good.wav"),
@@ -56,80 +55,14 @@ def test_what_a_list_takes_it_gives_back(
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
 def test_a_list_that_never_ends_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.txt").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="line 1"):
+    with pytest.raises(ValueError, match="text"):
         read_items(tmp_path / "list.txt")
 
 
 def test_a_list_that_is_no_text_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_bytes(b"a.wav\n\xff\x80")
-    with pytest.raises(ValueError, match=r"list\.txt is not UTF-8"):
+    with pytest.raises(ValueError, match=r"list\.txt: not UTF-8"):
         read_items(tmp_path / "list.txt")
-
-
-def by_lines(path: Path) -> list[Item]:
-    """A list as it is read line by line."""
-    items: list[Item] = []
-    header: list[str] = []
-    for line in path.read_text(encoding="utf-8-sig").split("\n"):
-        fields = item_lists._line_fields(line)
-        if fields and not items and not header and item_lists._is_header(fields):
-            header = [field.lower() for field in fields]
-        elif fields:
-            names = header or [["path"], ["id", "path"], ["id", "path", "label"]][len(fields) - 1]
-            row = dict(zip(names, fields, strict=True))
-            id = row.get("id", row["path"])
-            items.append(Item(id, path.parent / row["path"], row.get("label")))
-    return items
-
-
-@given(
-    st.sampled_from([" ", "\t", ","]),
-    st.integers(1, 3),
-    st.lists(
-        st.text(st.sampled_from("ab/.\u00e9\u0301\u3000 #\"'-\x1f"), min_size=1, max_size=5),
-        max_size=12,
-    ),
-    st.booleans(),
-)
-def test_plain_lines_are_read_as_lines_of_any_form(
-    tmp_path_factory: pytest.TempPathFactory,
-    separator: str,
-    width: int,
-    texts: list[str],
-    has_header: bool,
-) -> None:
-    path = tmp_path_factory.mktemp("list") / "list.txt"
-    names = [["path"], ["id", "path"], ["id", "path", "label"]][width - 1]
-    lines = [separator.join(names)] if has_header else []
-    # As many lines as are read one by one come first.
-    for number in range(1200):
-        lines.append(separator.join([f"{number}"] * width))
-    for number, text in enumerate(texts):
-        fields = [f"{text}{column}{number}" for column in range(width)]
-        fields[number % width] = f"x/{number}{text}"
-        lines.append(separator.join(fields))
-    path.write_text(nfc("".join(f"{line}\n" for line in lines)), encoding="utf-8")
-    try:
-        expected = by_lines(path)
-    except (IndexError, ValueError):
-        with pytest.raises(ValueError, match="malformed"):
-            read_items(path)
-        return
-    if len({item.id for item in expected}) < len(expected):
-        with pytest.raises(ValueError, match="repeated"):
-            read_items(path)
-        return
-    assert read_items(path) == expected
-
-
-def test_most_lines_are_read_together(tmp_path: Path) -> None:
-    text = "".join(f"a/{number}\twavs/{number}.wav\tann\n" for number in range(1000))
-    rows = item_lists._Rows(tmp_path)
-    assert not rows.add_plain(text)  # the first line may be a header
-    rows.add_lines(tmp_path / "list.txt", 0, text[: text.index("\n") + 1])
-    assert rows.add_plain(text)
-    for mark in ('"', "# ", " ", "\x1f", "\n", "\u3000", "\t"):
-        assert not rows.add_plain(f"{text}{mark}b\tb.wav\tbob\n")
 
 
 def test_further_columns_are_carried(tmp_path: Path) -> None:
@@ -158,7 +91,6 @@ def test_times_that_are_no_stretch_are_refused(tmp_path: Path, times: str) -> No
         read_items(tmp_path / "list.csv")
 
 
-# So many lines are read together that those behind them are read the plain way.
 AHEAD = [f"{number},{number}.wav,x" for number in range(1200)]
 
 
@@ -183,27 +115,20 @@ def test_a_first_line_like_a_header_gets_one_above_it(tmp_path: Path, name: str)
     assert read_items(tmp_path / "list.txt") == files
 
 
-@pytest.mark.parametrize("ahead", [[], AHEAD])
-@pytest.mark.parametrize("header", ["", "id,path,label", "label,path,id"])
-def test_empty_ids_and_paths_are_counted(tmp_path: Path, header: str, ahead: list[str]) -> None:
-    lines = [header] if header else []
-    lines += [line if header[:2] != "la" else ",".join(line.split(",")[::-1]) for line in ahead]
-    first = len(lines) + 1
-    lines += [",a.wav,x", "b,b.wav,y", "c,,x", "d,d.wav,"]
-    (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
-    bad = [0, 2] if header[:2] != "la" else [2, 3]
-    expected = ", ".join(str(first + place) for place in bad)
-    with pytest.raises(ValueError, match=f"2 lines have an empty .*lines {expected}\\)"):
+@pytest.mark.parametrize("header", ["", "id,path,label\n", "label,path,id\n"])
+def test_a_row_without_a_path_is_refused(tmp_path: Path, header: str) -> None:
+    (tmp_path / "list.csv").write_text(f"{header}a,a.wav,x\nb,,y\n")
+    with pytest.raises(ValueError, match="no path"):
         read_items(tmp_path / "list.csv")
 
 
-def test_an_empty_label_is_a_label(tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("\n".join([*AHEAD, "a,a.wav,"]) + "\n")
-    assert read_items(tmp_path / "list.csv")[-1].label == ""
+def test_labels_may_be_missing_at_the_end_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("a a.wav ann\n# a comment\n\nb b.wav\n")
+    assert [item.label for item in read_items(tmp_path / "list.txt")] == ["ann", None]
 
 
 @pytest.mark.parametrize("header", ["id,path,path", "ID,path,id", "label,id,path,Label"])
 def test_a_header_names_each_column_once(tmp_path: Path, header: str) -> None:
     (tmp_path / "list.csv").write_text(f"{header}\n" + ",".join("abcd"[: header.count(",") + 1]))
-    with pytest.raises(ValueError, match="1 columns twice"):
+    with pytest.raises(ValueError, match="columns"):
         read_items(tmp_path / "list.csv")

@@ -268,7 +268,10 @@ LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
     ("archive", "word"),
     [
         (header_of(type=tarfile.SYMTYPE, linkname="/etc/passwd") + END, "link"),
-        (header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END, "2 members"),
+        (
+            header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END,
+            "a link, device",
+        ),
         (header_of(name="/x.wav") + END, "absolute"),
         (header_of(name="a/../../x.wav") + END, "leaves its folder"),
         (header_of(name="a\nx.wav") + END, "not printable"),
@@ -291,9 +294,9 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str)
 def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no tar shards like '\*.tar'"):
         shards.items(tmp_path)
-    (tmp_path / "a.tar.gz").touch()
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(b"a"))
     for data in (tmp_path, tmp_path / "a.tar.gz"):
-        with pytest.raises(ValueError, match=r"1 shards .*'a.tar.gz'"):
+        with pytest.raises(ValueError, match="compressed"):
             shards.items(data)
     with pytest.raises(ValueError, match="1 of 1 items are files"):
         shards.shard_numbers([Item("a", tmp_path / "a.wav", "x")])

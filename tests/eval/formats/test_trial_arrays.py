@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eval.errors import LikenessError
-from eval.formats import coded
 from eval.formats import parquet as parquet_files
+from eval.formats import trial_writing
 from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
 from eval.types import Trials
 
@@ -113,7 +113,7 @@ def test_scores_of_others_may_be_narrow_and_ids_numbers(parquet):
 def test_dictionaries_of_several_row_groups_are_one_numbering(tmp_path, monkeypatch):
     trials = Trials(("a", "b", "c"), ("x", "y"), [0, 1, 2, 0, 2], [0, 1, 0, 1, 1])
     for size in (1, 2, 5):
-        monkeypatch.setattr(coded, "_ROWS_OF_GROUP", size)
+        monkeypatch.setattr(trial_writing, "_ROWS_OF_GROUP", size)
         write_trials(tmp_path / "list.parquet", trials)
         assert rows(read_trials(tmp_path / "list.parquet")) == rows(trials)
 
@@ -168,7 +168,7 @@ def test_ids_that_are_one_get_one_number(tmp_path):
         {"enrol": [["a"]], "probe": ["x"]},
         {"enrol": ["a"], "probe": ["x"], "label": ["maybe"]},
         {"enrol": np.array([], dtype=str), "probe": np.array([], dtype=str)},
-        {"enrol": ["a" * 100_000], "probe": ["x"]},
+        {"enrol": ["a" * 2_000_000], "probe": ["x"]},
     ],
 )
 def test_refused_parquet_in_a_short_sentence(parquet, columns):
@@ -256,7 +256,7 @@ def test_arrays_are_not_compressed_by_gzip(tmp_path, suffix):
     for write in (
         lambda: write_trials(path, trials),
         lambda: write_scores(path, trials, np.ones(1)),
-        lambda: coded.check_written(path),
+        lambda: trial_writing.check_written(path),
     ):
         with pytest.raises(ValueError, match="gzip"):
             write()
@@ -275,12 +275,12 @@ def test_columns_of_one_name_are_refused(tmp_path, names):
 
 @pytest.mark.parametrize(
     ("kind", "values"),
-    [("string_view", ["a"]), ("binary", [b"a"]), ("float64", [1.0]), ("decimal128", [1])],
+    [("binary", [b"a"]), ("decimal128", [1])],
 )
 def test_ids_of_other_types_are_to_be_cast(parquet, kind, values):
     arrow = pytest.importorskip("pyarrow")
     made = arrow.decimal128(3) if kind == "decimal128" else getattr(arrow, kind)()
     path = parquet(enrol=arrow.array(values, made), probe=["x"])
-    with pytest.raises(ValueError, match="cast it to string or int64") as caught:
+    with pytest.raises(ValueError, match="texts or numbers") as caught:
         read_trials(path)
     assert "damaged" not in str(caught.value)

@@ -1,0 +1,230 @@
+"""Trial lists and scores as files: text, .npz and .parquet, whole or not at all.
+
+.npz
+    arrays enrol_ids and probe_ids, the distinct ids as text; enrol and probe (P,) int32, the number
+    of each trial's id among them; target (P,) bool and score (P,) float64, each where there is one
+.parquet
+    columns enrol and probe, texts in a dictionary; label, bool; score, float64
+text
+    lines `enrol probe [score] [label]`; a file that could be misread gets a header
+
+Arrays take a fifth of the text, and are read far quicker.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from eval.errors import LikenessError
+from eval.formats.column_names import TRIAL_LAYOUTS, is_label, trial_header
+from eval.formats.lists import Column, all_fractions, in_order
+from eval.formats.parquet import as_arrow
+from eval.formats.writing import atomic_path
+from eval.progress import report
+from eval.types import Bools, Floats, Trials, name_first
+
+SUFFIXES = (".npz", ".parquet")
+
+_MAX_ID = 1 << 16  # bytes
+_BLOCK = 1 << 30  # bytes written at a time, at most
+_ROWS = 1 << 17  # and rows
+_ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
+_DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
+_UNWRITABLE = re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]')
+
+
+def write_trials(path: str | Path, trials: Trials) -> None:
+    """Writes a trial list that `read_trials` reads back, whole or not at all.
+
+    The columns are `enrol probe label`, with the label 1 or 0; a blind list has no label. A path
+    that ends in .gz is compressed. Tabs separate the fields if an id contains blanks. A file that
+    could be misread gets a header line.
+
+    Args:
+        path: The file to write.
+        trials: At least one trial.
+
+    Raises:
+        LikenessError: There are no trials, no such file can hold some of the ids, or the path ends
+            in .npz.gz or .parquet.gz.
+    """
+    _write(path, trials, None)
+
+
+def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
+    """Writes `enrol probe score label` with the shortest digits that give back the same float64.
+
+    Everything else is as for `write_trials`.
+
+    Args:
+        path: The file to write.
+        trials: P trials, at least one.
+        values: Their finite scores (P,).
+
+    Raises:
+        LikenessError: As for `write_trials`, and for scores of another number or that are not
+            finite.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if values.shape != (len(trials),) or not np.isfinite(values).all():
+        raise LikenessError(
+            f"scores: {len(trials)} trials need as many finite scores, but got shape "
+            f"{values.shape} with {int((~np.isfinite(values)).sum())} NaN or infinite"
+        )
+    _write(path, trials, values)
+
+
+def check_written(path: str | Path) -> None:
+    """Refuses a path that could not be written to, before the work is done.
+
+    Raises:
+        LikenessError: It is to be compressed by gzip, which is for text.
+    """
+    if Path(path).name.lower().endswith(tuple(f"{suffix}.gz" for suffix in SUFFIXES)):
+        raise LikenessError(
+            f"{path}: arrays are not compressed by gzip; leave out .gz, or write .txt.gz"
+        )
+
+
+def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
+    """Writes trials, with scores unless `values` is None."""
+    if not len(trials):
+        raise LikenessError(f"{path}: there are no trials to write")
+    check_written(path)
+    sides = [
+        in_order(Column(list(ids), codes))
+        for ids, codes in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
+    ]
+    place = Path(path)
+    if place.suffix.lower() in SUFFIXES:
+        _write_arrays(place, sides, trials.target, values)
+    else:
+        _write_text(place, sides, trials.target, values)
+
+
+def _write_arrays(
+    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
+) -> None:
+    """Writes .npz or .parquet."""
+    bad = [
+        name
+        for side in sides
+        for name in side.keys
+        if not name or name.endswith("\0") or len(name.encode(errors="replace")) > _MAX_ID
+    ]
+    bad += [name for side in sides for name in side.keys if re.search(r"[\ud800-\udfff]", name)]
+    if bad:
+        raise LikenessError(
+            f"{path}: ids are empty, longer than {_MAX_ID} bytes, end in a NUL character or are "
+            f"no Unicode text ({name_first(name.encode(errors='replace').decode() for name in bad)}"
+            "); rename them"
+        )
+    named: dict[str, Any] = {}
+    if path.suffix.lower() == ".npz":
+        for name, side in zip(("enrol", "probe"), sides, strict=True):
+            named |= {f"{name}_ids": np.array(side.keys, dtype=np.str_), name: side.codes}
+        named |= {} if target is None else {"target": target}
+        named |= {} if values is None else {"score": values}
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **named)
+        return
+    import pyarrow
+    import pyarrow.parquet
+
+    for name, side in zip(("enrol", "probe"), sides, strict=True):
+        texts = pyarrow.array(side.keys, pyarrow.string())
+        named[name] = pyarrow.DictionaryArray.from_arrays(side.codes, texts)
+    named |= {} if target is None else {"label": pyarrow.array(target)}
+    named |= {} if values is None else {"score": pyarrow.array(values)}
+    with atomic_path(path) as temporary:
+        pyarrow.parquet.write_table(
+            pyarrow.table(named),
+            temporary,
+            row_group_size=_ROWS_OF_GROUP,
+            use_dictionary=["enrol", "probe"],
+            dictionary_pagesize_limit=1 << 30,
+            write_page_checksum=True,
+        )
+
+
+def _write_text(
+    path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
+) -> None:
+    """Writes text, compressed by gzip where the name says so."""
+    bad = [name for side in sides for name in side.keys if _UNWRITABLE.search(name)]
+    if bad:
+        raise LikenessError(
+            f"{path}: ids are empty, begin with # or a blank, end in a blank, stand in quotation "
+            f"marks, or hold control characters ({name_first(bad)}); rename them"
+        )
+    names = [name for side in sides for name in side.keys]
+    blank = any(" " in name for name in names)
+    misread = trial_header([side.keys[0] for side in sides], TRIAL_LAYOUTS) is not None or any(
+        all_fractions(side.keys) or all(map(is_label, side.keys)) for side in sides
+    )
+    separator = "\t" if blank else " "
+    with atomic_path(path) as temporary, temporary.open("wb") as raw:
+        stream = cast(IO[bytes], raw)
+        if path.suffix == ".gz":
+            stream = cast(IO[bytes], gzip.GzipFile("", "wb", 6, raw, mtime=0))
+        if misread or blank or any("," in name or ";" in name for name in names):
+            header = ["enrol", "probe", *["score"] * (values is not None)]
+            header += ["label"] * (target is not None)
+            stream.write((separator.join(header) + "\n").encode())
+        for block in _lines(sides, target, values, separator):
+            stream.write(block)
+        if stream is not raw:
+            stream.close()
+
+
+def _lines(
+    sides: Sequence[Column], target: Bools | None, values: Floats | None, separator: str
+) -> Iterator[bytes]:
+    """Yields the lines of a list in blocks, with each number as `repr` writes it."""
+    from pyarrow import compute
+
+    # The last column ends the line.
+    last = "\n" if target is None and values is None else ""
+    texts = [
+        as_arrow([name + end for name in side.keys])
+        for side, end in zip(sides, ("", last), strict=True)
+    ]
+    labels = as_arrow(["0\n", "1\n"])
+    longest = max(len(name) for side in sides for name in side.keys)
+    rows = max(1, min(_ROWS, _BLOCK // (8 * longest + 64)))  # UTF-8 has up to 4 bytes a character
+    size = len(sides[0].codes)
+    for start in range(0, size, rows):
+        report("writing", start, size)
+        part = slice(start, start + rows)
+        columns = [
+            ids.take(as_arrow(side.codes[part])) for ids, side in zip(texts, sides, strict=True)
+        ]
+        if values is not None:
+            columns.append(_decimals(values[part], "\n" if target is None else ""))
+        if target is not None:
+            columns.append(labels.take(as_arrow(target[part].view(np.uint8))))
+        joined = compute.binary_join_element_wise(*columns, as_arrow([separator])[0])
+        ends = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
+        yield joined.buffers()[2].slice(0, int(ends[-1])).to_pybytes()
+    report("writing", size, size)
+
+
+def _decimals(values: Floats, end: str) -> Any:
+    """The shortest texts (P,) that give back the same numbers, as `repr` writes them."""
+    import pyarrow
+    from pyarrow import compute
+
+    size = np.abs(values)
+    alike = (size >= _DECIMALS[0]) & (size < _DECIMALS[1]) & (values != np.rint(values))
+    texts = compute.cast(as_arrow(values), pyarrow.string())
+    if not alike.all():
+        place = np.where(alike, np.arange(len(values)), len(values) + np.cumsum(~alike) - 1)
+        others = as_arrow(list(map(repr, values[~alike].tolist())))
+        texts = pyarrow.concat_arrays([texts, others]).take(as_arrow(place))
+    return compute.binary_join_element_wise(texts, as_arrow([end])[0], as_arrow([""])[0])
