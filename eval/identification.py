@@ -13,7 +13,6 @@ what a search keeps, block by block, never the scores of all probes against all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -104,35 +103,6 @@ def tpir_at_fpir(
     return tpir(
         search(scores, gallery_subjects, probe_subjects, keep=keep), fpir, protocol=protocol
     ).value
-
-
-def tpir_galleries_apart(
-    scores: Sequence[ArrayLike],
-    gallery_subjects: Sequence[ArrayLike],
-    probe_subjects: ArrayLike,
-    fpir: float,
-    *,
-    protocol: Protocol = "open",
-) -> float:
-    """Mean over galleries of the open-set TPIR, as IJB's G1 and G2 are evaluated: a probe mated in
-    one gallery is non-mated for the other.
-
-    scores: one (Q, G) array per gallery, gallery_subjects: one (G,) each; the same probes
-    throughout. Errors as for `tpir_at_fpir`.
-    """
-    if len(scores) != len(gallery_subjects) or not len(scores):
-        raise LikenessError(
-            f"tpir: {len(scores)} score arrays for {len(gallery_subjects)} galleries; pass one of "
-            "each per gallery, and at least one"
-        )
-    return float(
-        np.mean(
-            [
-                tpir_at_fpir(values, known, probe_subjects, fpir, protocol=protocol)
-                for values, known in zip(scores, gallery_subjects, strict=True)
-            ]
-        )
-    )
 
 
 def rank_hits(searched: Searched, k: int) -> Floats:
