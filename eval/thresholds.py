@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import bounded
 from eval.formats.writing import atomic_path
 from eval.guarantee import Guarantee, guaranteed_threshold
+from eval.json_files import read_json
 from eval.scoring.origin import Origin
 from eval.types import Scores, check_counts
 from eval.verification import AnyFloats, tar_threshold, threshold_at_eer
@@ -36,6 +36,9 @@ from eval.verification import AnyFloats, tar_threshold, threshold_at_eer
 FORMAT = "likeness.thresholds/1"
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
 _MAX_BYTES = 1 << 21
+_OTHERWISE = (
+    "not a file of thresholds ({error}); make one with `likeness evaluate SCORES --save-to MODEL`"
+)
 _BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
 
 Far = float | Literal["eer"]
@@ -341,21 +344,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
     path = Path(path)
     if not path.exists():
         raise LikenessError(f"{path}: there is no such file of thresholds; correct the path")
-    try:
-        value = json.loads(bounded(path, _MAX_BYTES).decode())
-        return _entries_from(value)
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
-        raise LikenessError(
-            f"{path}: not a file of thresholds ({error}); make one with `likeness evaluate SCORES "
-            "--save-to MODEL`"
-        ) from None
+    return read_json(path, FORMAT, _entries_from, most=_MAX_BYTES, otherwise=_OTHERWISE)
 
 
 def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
@@ -434,9 +423,7 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
     }
 
 
-def _entries_from(document: Any) -> tuple[Thresholds, ...]:
-    if document["format"] != FORMAT:
-        raise LikenessError(f"its format is not {FORMAT!r}")
+def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
     return tuple(
         Thresholds(
             Origin(**entry["origin"]),

@@ -17,9 +17,9 @@ from typing import Any
 
 from eval.calibration import Calibration
 from eval.errors import LikenessError
-from eval.formats.files import bounded
 from eval.formats.provenance import sha256
 from eval.formats.writing import atomic_path
+from eval.json_files import read_json
 
 FORMAT = "likeness.origin/1"
 _MAX_BYTES = 1 << 20
@@ -123,14 +123,11 @@ def read_origin(scores: str | Path) -> Origin | None:
     path = origin_path(scores)
     if not path.is_file():
         return None
-    try:
-        value = json.loads(bounded(path, _MAX_BYTES).decode())
-        if value.pop("format") != FORMAT:
-            raise LikenessError(f"its format is not {FORMAT!r}")
-        digest = value.pop("scores_sha256")
-        origin = Origin(**value)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise LikenessError(
-            f"{path} is damaged ({error}); remove it, or score the trials again"
-        ) from None
+    digest, origin = read_json(
+        path,
+        FORMAT,
+        lambda fields: (fields.pop("scores_sha256"), Origin(**fields)),
+        most=_MAX_BYTES,
+        otherwise="damaged ({error}); remove it, or score the trials again",
+    )
     return origin if digest == sha256(Path(scores)) else None
