@@ -108,7 +108,7 @@ def check_similarity(similarity: str) -> None:
     ...
     likeness.LikenessError: unknown similarity 'cosin'; did you mean 'cosine'? allowed: ...
     """
-    _formula(similarity, 2)
+    _formula(str(similarity), 2)
 
 
 def _formula(similarity: str, dim: int) -> _Formula:
