@@ -106,15 +106,7 @@ def tpir_at_fpir(
 
 
 def rank_hits(searched: Searched, k: int) -> Floats:
-    """(Q,) the chance that each probe's subject is among the k best; 0 without a mate.
-
-    ValueError unless 1 <= k <= S.
-    """
-    if not 1 <= k <= searched.num_subjects:
-        raise LikenessError(
-            f"rank_k: k = {k}, but the gallery has {searched.num_subjects} subjects; k must lie "
-            "between 1 and that"
-        )
+    """(Q,) the chance that each probe's subject is among the k best; 0 without a mate."""
     hits: Floats = np.where(
         searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
     )
@@ -178,11 +170,7 @@ def _closed_limit(searched: Searched, fpir: float, counts: Counts, *, exact: boo
     )
     required = _num_required(fpir, int(counts.sum()))
     num_non_mated = searched.mated.size * (searched.num_subjects - 1)
-    if searched.highest.size < min(required if exact else 1, num_non_mated):
-        raise LikenessError(
-            f"tpir: the search kept {searched.highest.size} non-mated scores, but fpir = {fpir} "
-            f"needs {required}; search with keep={required}"
-        )
+    assert searched.highest.size >= min(required if exact else 1, num_non_mated), "search with keep"
     of_highest = counts[searched.highest_probe]
     return _nth(searched.highest, of_highest, required - 1, num_non_mated)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from eval import bootstrap, classification
 from eval.bootstrap import t_interval
-from eval.protocols.retrieval import RetrievalSettings, class_intervals, retrieve
+from eval.protocols.retrieval import RetrievalSettings, class_bounds, retrieve
 from eval.protocols.side_by_side import evaluate_together
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Scores, Trials
@@ -188,12 +188,12 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
             t_interval(np.array(values), function(quality, risk), 0.95, 30)
         )
     # The draws are those behind the interval of recall@1.
-    recall = class_intervals(
+    recall = class_bounds(
         {"recall@1": 1 - risk}, groups, RetrievalSettings(num_resamples=50, seed=7)
     )
     means = [1 - risk[row].mean() for row in rows]
     ends = t_interval(np.array(means), 1 - risk.mean(), 0.95, 30)
-    assert recall["recall@1"] == pytest.approx(ends)
+    assert recall["recall@1"].ends == pytest.approx(ends)
 
 
 def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() -> None:

@@ -50,15 +50,9 @@ OWN: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 ]
 OF_ANOTHER_TYPE: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (VerificationSettings, {"fars": 0.01}, "brackets"),
-    (VerificationSettings, {"fars": ("a",)}, "fars"),
     (VerificationSettings, {"fars": "0.1"}, "sequence"),
     (VerificationSettings, {"p_targets": 0.01}, "brackets"),
-    (VerificationSettings, {"p_targets": (None,)}, "p_targets"),
-    (VerificationSettings, {"c_miss": "1"}, "c_miss"),
-    (VerificationSettings, {"level": "0.95"}, "level"),
-    (VerificationSettings, {"llr": "yes"}, "llr"),
     (IdentificationSettings, {"fpirs": 0.1}, "brackets"),
-    (IdentificationSettings, {"fpirs": ("x",)}, "fpirs"),
     (IdentificationSettings, {"ranks": 5}, "brackets"),
     (RetrievalSettings, {"ks": 1}, "brackets"),
     (RetrievalSettings, {"similarity": 3}, "similarity"),
