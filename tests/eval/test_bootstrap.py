@@ -149,37 +149,6 @@ def test_other_metrics_and_switches_take_the_slow_path():
         interval(partial(min_dcf, p_targt=0.1), scores, subjects, num_resamples=2)
 
 
-def test_trials_weigh_c_and_c_times_c():
-    n, targets_each = 12, 3
-    scores, subjects = all_pairs(n, targets_each, np.random.default_rng(0))
-    drawn = resample(
-        {"t": lambda t, _: t.size, "n": lambda _, n: n.size},
-        scores,
-        subjects,
-        num_resamples=2000,
-        seed=3,
-    )
-    assert set(drawn.values["t"]) == {n * targets_each}  # sum of c is n
-    squares = n**2 - 2 * drawn.values["n"]  # sum over pairs of c c' = (n^2 - sum of c^2) / 2
-    assert squares.min() >= n
-    # E c^2 = 2 - 1/n
-    assert squares.mean() == pytest.approx(2 * n - 1, abs=4 * squares.std() / np.sqrt(2000))
-
-
-def test_one_draw_by_hand():
-    scores, subjects = all_pairs(4, 2, np.random.default_rng(1))
-    c = np.bincount(np.random.default_rng(7).integers(4, size=(1, 4)).ravel(), minlength=4)
-    weights = np.where(scores.target, c[subjects[:, 0]], c[subjects[:, 0]] * c[subjects[:, 1]])
-    repeated = np.repeat(np.arange(weights.size), weights)
-    expected = eer(
-        scores.values[repeated][scores.target[repeated]],
-        scores.values[repeated][~scores.target[repeated]],
-    )
-    assert resample({"eer": eer}, scores, subjects, num_resamples=1, seed=7).values[
-        "eer"
-    ] == pytest.approx(expected, abs=1e-15)
-
-
 def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkeypatch):
     rng = np.random.default_rng(2)
     scores, subjects = all_pairs(15, 6, rng, decimals=1)

@@ -63,20 +63,6 @@ def test_against_scikit_learn(p_target):
     assert (result.names, result.p_target) == (("a", "b"), p_target)
 
 
-def test_the_gradient_vanishes():
-    """At the optimum the weighted residuals are orthogonal to every column: first-order conditions,
-    from the formula in the docstring.
-    """
-    scores, target = llrs(3)
-    fitted = fit_calibration(scores, target, p_target=0.2).apply(scores)
-    posterior = 1 / (1 + np.exp(-(fitted + np.log(0.2 / 0.8))))
-    residual = np.where(
-        target, 0.2 / target.sum() * (posterior - 1), 0.8 / (~target).sum() * posterior
-    )
-    assert abs(residual.sum()) < 1e-8
-    assert abs(residual @ scores) < 1e-7
-
-
 @settings(max_examples=12)
 @given(st.integers(0, 99), st.floats(0.01, 1000), st.floats(-100, 100))
 def test_a_shift_and_a_scale_change_no_llr(seed, scale, shift):

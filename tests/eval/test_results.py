@@ -136,27 +136,6 @@ def test_json_carries_schema_switches_digests_and_version(results):
     )
     assert SCHEMA == "likeness.results/1"
     assert len(document["results"]) == 12
-    for record in document["results"]:
-        assert set(record) == {
-            "system",
-            "metric",
-            "value",
-            "interval",
-            "threshold",
-            "counts",
-            "conventions",
-            "protocol",
-        }
-        assert set(record["counts"]) == {"targets", "nontargets", "subjects"}
-        assert {
-            "ties",
-            "accept",
-            "interval",
-            "level",
-            "num_resamples",
-            "seed",
-            "subjects_from",
-        } <= set(record["conventions"])
     by_name = {result["metric"]: result["conventions"] for result in document["results"]}
     assert "interpolated" in by_name["eer"]["method"]
     assert {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}.items() <= by_name[
