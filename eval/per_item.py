@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -84,22 +84,15 @@ class PerItem:
         return checksum.hexdigest()
 
 
-class _Drawn(Mapping[str, Floats]):
+class _Drawn(dict[str, Floats]):
     """Rows of the columns, taken when asked for."""
 
-    def __init__(self, columns: Columns, rows: NDArray[np.int64]):
-        self.columns, self.rows, self.taken = columns, rows, dict[str, Floats]()
+    def __init__(self, columns: Columns, rows: NDArray[np.int64]) -> None:
+        self.columns, self.rows = columns, rows
 
-    def __getitem__(self, name: str) -> Floats:
-        if name not in self.taken:
-            self.taken[name] = self.columns[name][self.rows]
-        return self.taken[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
-
-    def __len__(self) -> int:
-        return len(self.columns)
+    def __missing__(self, name: str) -> Floats:
+        self[name] = self.columns[name][self.rows]
+        return self[name]
 
 
 def resample(

@@ -17,7 +17,7 @@ from eval.errors import LikenessError, first_line
 from eval.formats import plain
 from eval.formats.files import text_blocks
 from eval.memory import keep_freed_memory
-from eval.types import Floats, Ints, Trials, name_first, nfc
+from eval.types import Bools, Floats, Ints, Trials, name_first, nfc
 
 _BLOCK = 1 << 22  # bytes of a file that are read together, few enough to stay in the cache
 _CELLS = 1 << 17  # numbers that are looked up together
@@ -124,8 +124,7 @@ def read_faces(path: str | Path) -> Faces:
     """
     path = Path(path)
     names, template, medium = _whole(path, ("name", "template", "medium"))
-    if len(set(names)) < len(names):
-        raise LikenessError(f"{path}: faces are listed twice; fetch the file again")
+    _refuse_repeated(path, names)
     return Faces(tuple(map(nfc, names)), template, medium)
 
 
@@ -140,8 +139,8 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
         The score of each face, (F,) float64.
 
     Raises:
-        LikenessError: Lines are of another kind, scores are not finite numbers >= 0, or faces have
-            no line.
+        LikenessError: Lines are of another kind, scores are not finite numbers >= 0, a face has two
+            scores, or faces have no line.
     """
     path = Path(path)
     scores: Floats
@@ -150,7 +149,15 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
         raise LikenessError(f"{path}: scores are not finite numbers of at least 0")
     if tuple(names) == faces.names:  # the packs list them in the same order
         return scores
-    score_of = dict(zip(map(nfc, names), scores.tolist(), strict=True))
+    score_of: dict[str, float] = {}
+    refuse_torn(
+        path,
+        [
+            name
+            for name, score in zip(names, scores.tolist(), strict=True)
+            if score_of.setdefault(nfc(name), score) != score
+        ],
+    )
     missing = [name for name in faces.names if name not in score_of]
     if missing:
         raise LikenessError(
@@ -171,7 +178,8 @@ def read_template_pairs(path: str | Path) -> Trials:
         The trials, with the numbers of the templates as ids.
 
     Raises:
-        LikenessError: Lines are not three integers, labels are not 0 or 1, or the file is empty.
+        LikenessError: Lines are not three integers, labels are not 0 or 1, the file is empty, or a
+            pair is listed with both labels.
     """
     keep_freed_memory()
     path = Path(path)
@@ -190,6 +198,7 @@ def read_template_pairs(path: str | Path) -> Trials:
         names.append(tuple(map(str, known.tolist())))
         rows.append(places)
     labels = np.concatenate(parts)
+    _refuse_contradictions(path, names, rows, labels)
     return Trials(names[0], names[1], rows[0], rows[1], labels)
 
 
@@ -322,6 +331,21 @@ def _columns(text: bytes, columns: Sequence[str], separator: str) -> list[Any]:
     return values
 
 
+def _refuse_repeated(path: str | Path, names: list[str]) -> None:
+    """Raises ValueError for names of faces that are listed twice."""
+    if len(set(names)) < len(names):
+        seen: set[str] = set()
+        twice = []
+        for key in names:
+            if key in seen:
+                twice.append(key)
+            seen.add(key)
+        raise LikenessError(
+            f"{path}: faces are listed twice ({name_first(twice)}); a face belongs to one template "
+            "and medium"
+        )
+
+
 def refuse_torn(path: str | Path, torn: list[str]) -> None:
     """Raises ValueError for names of faces whose later line says something else than their first.
 
@@ -339,6 +363,47 @@ def refuse_torn(path: str | Path, torn: list[str]) -> None:
 def _short(column: NDArray[np.int64]) -> Ints | NDArray[np.int64]:
     """The column in int32 where its numbers, which are not negative, fit."""
     return column.astype(np.int32) if column.max(initial=0) < 1 << 31 else column
+
+
+def _refuse_contradictions(
+    path: str | Path, names: list[tuple[str, ...]], rows: list[Ints], labels: Bools
+) -> None:
+    """Raises ValueError for pairs with both labels. names, rows: of both sides."""
+    lines = _maybe_contradictory(rows, labels, len(names[1]))
+    # Each line becomes one number, from its pair and its label. Neighbours that differ in the last
+    # bit alone are one pair with both labels.
+    keys = (rows[0][lines].astype(np.int64) * len(names[1]) + rows[1][lines]) * 2 + labels[lines]
+    keys.sort()
+    torn = keys[1:][(keys[1:] == keys[:-1] + 1) & (keys[1:] % 2 == 1)] // 2
+    if not torn.size:
+        return
+    enrol, probe = divmod(int(torn[0]), len(names[1]))
+    raise LikenessError(
+        f"{path}: pairs have both labels (first: {names[0][enrol]} {names[1][probe]}); correct "
+        "them or fetch the file again"
+    )
+
+
+def _maybe_contradictory(rows: list[Ints], labels: Bools, num_columns: int) -> NDArray[np.int64]:
+    """The lines whose pair has both labels, and a few others.
+
+    The pairs of the rarer label are marked in a table of at least 16 places for each, by the last
+    bits of their numbers. A pair of the other label may be one of them only if its place is marked.
+    """
+    rarer = bool(2 * np.count_nonzero(labels) < labels.size)
+    lines = np.flatnonzero(labels == rarer)
+    last_bits = (1 << (16 * lines.size + 16).bit_length()) - 1
+    marked = np.zeros(last_bits + 1, dtype=np.bool_)
+    marked[(rows[0][lines].astype(np.int64) * num_columns + rows[1][lines]) & last_bits] = True
+    marked_rows = []
+    for start in range(0, labels.size, _CELLS):
+        part = slice(start, start + _CELLS)
+        places = rows[0][part].astype(np.int64)
+        places *= num_columns
+        places += rows[1][part]
+        places &= last_bits
+        marked_rows.append(np.flatnonzero(marked.take(places)) + start)
+    return np.concatenate(marked_rows)
 
 
 def _distinct(column: NDArray[Any]) -> tuple[NDArray[np.int64], Ints]:

@@ -181,8 +181,8 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         The P trials, with ids NAME/NAME_0001 + suffix, and the fold of each trial (P,), from 0.
 
     Raises:
-        LikenessError: The header is damaged, there are fewer or more lines than it says, or lines
-            are of another kind, which are counted.
+        LikenessError: The header is damaged, there are fewer or more lines than it says, or a line
+            is of another kind.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -202,24 +202,20 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
             f"{each}; fetch the file again"
         )
     sides: list[tuple[str, str]] = []
-    bad = []
     for number, line in enumerate(lines[1:]):
         fields, same = line.split(), number // each % 2 == 0
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
-            bad.append(number + 2)
-            continue
+            raise LikenessError(
+                f"{path}, line {number + 2}: {line[:80]!r} is not `name i j` or `name1 i name2 j` "
+                "as its place asks; correct it"
+            )
         first, second = fields[0], fields[0] if same else fields[2]
         sides.append(
             (
                 f"{first}/{first}_{int(fields[1]):04d}{suffix}",
                 f"{second}/{second}_{int(fields[-1]):04d}{suffix}",
             )
-        )
-    if bad:
-        raise LikenessError(
-            f"{path}: {len(bad)} lines are not `name i j` or `name1 i name2 j` as their place asks "
-            f"(first: line {bad[0]}); correct them"
         )
     ids = tuple(dict.fromkeys(id for pair in sides for id in pair))
     row = {id: i for i, id in enumerate(ids)}

@@ -25,9 +25,9 @@ from eval.protocols.identification import IdentificationSettings, Labelled, iden
 from eval.protocols.ijb import PRESETS, verification_1_1
 from eval.protocols.retrieval import RetrievalSettings
 from eval.protocols.verification import VerificationSettings, evaluate
-from eval.reports.comparison import forest_figure, to_json
+from eval.reports.comparison import table, to_json
 from eval.reports.items import html as items_html
-from eval.reports.text import table
+from eval.results import ends_text
 from eval.results import table as result_table
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer
@@ -132,6 +132,12 @@ def test_an_interval_without_width_is_none() -> None:
     nearly[0] = 1.0  # outside the central 95 %
     assert "central 95 %" in bounds(nearly, 0.0, 0.95, many).note
     assert bounds(np.arange(50.0), 25.0, 0.95, many).note == ""
+
+
+def test_ends_are_printed_with_the_digits_that_part_them() -> None:
+    assert ends_text("eer", (0.16001, 0.16004)) == ("16.001", "16.004")
+    assert ends_text("min_dcf(0.01)", (0.25, 0.2500000001)) == ("0.2500000000", "0.2500000001")
+    assert ends_text("eer", (0.1, 0.2)) == ("10.00", "20.00")
 
 
 def test_the_json_and_the_page_of_two_subjects_say_why(
@@ -336,7 +342,6 @@ def test_a_comparison(number: int, has: bool, marked: bool) -> None:
         json.loads(to_json(made, command="", version="0"))["cells"][0]["interval_note"]
         == made.cells[0].interval_note
     )
-    forest_figure(made, "eer")
     classes = {
         name: {
             0: measure_items(

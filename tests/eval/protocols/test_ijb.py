@@ -384,6 +384,7 @@ def test_meta_files(tmp_path, monkeypatch):
         (read_template_pairs, "1 2 1\n1 x 0\n"),
         (read_template_pairs, "1 2 1\n1 2 7\n"),
         (read_template_pairs, f"{'9' * 30} 2 1\n"),
+        (read_template_pairs, "7 2 1\n5 6 0\n1 2 0\n1 2 1\n"),
         (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\nx,3\n"),
         (read_side, "TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n"),
         (read_side, "TEMPLATE_ID,SUBJECT_ID\n"),
@@ -403,6 +404,7 @@ def test_every_face_has_one_detector_score(tmp_path):
     assert read_detector_scores(file, faces).tolist() == [0.9, 0.8]
     for wrong, says in (
         (text.replace("0.9", "nan"), "finite"),
+        (text + text.replace("0.9", "0.7"), "a.jpg"),
         (text[: text.index("b.jpg")], "b.jpg"),
     ):
         file.write_text(wrong)
