@@ -80,23 +80,16 @@ def _check_subjects(
 ) -> tuple[NDArray[np.integer[Any]], int]:
     """Subject numbers 0..n-1 of both sides (P, 2), and n.
 
-    ValueError for a wrong shape or type, or labels that contradict the subjects.
+    LikenessError for labels that contradict the subjects.
     """
     pairs = np.asarray(subjects)
-    if pairs.shape != (target.size, 2) or pairs.dtype.kind not in "iu":
-        raise LikenessError(
-            f"subjects: expected ({target.size}, 2) integers, the enrol and probe subject of each "
-            f"trial, but got {pairs.dtype} of shape {pairs.shape}"
-        )
     wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != target)
     if wrong.size:
-        enrol, probe = pairs[wrong[0]]
-        kind = "target" if target[wrong[0]] else "nontarget"
+        first = int(wrong[0])
         raise LikenessError(
-            f"subjects: {wrong.size} of {target.size} trials contradict their label (trial "
-            f"{int(wrong[0]) + 1} is a {kind} trial between subjects "
-            f"{enrol} and {probe}); a target trial has one subject, a nontarget trial two: correct "
-            "the labels or the subjects"
+            f"subjects: {wrong.size} of {target.size} trials contradict their label, such as trial "
+            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; a target trial "
+            "has one subject, a nontarget trial two: correct the labels or the subjects"
         )
     return _numbered(pairs)
 
@@ -112,15 +105,8 @@ def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
     return pairs if seen.all() else number[pairs], int(number[-1]) + 1
 
 
-def _sorted_trials(scores: Scores, subjects: ArrayLike | None, num_resamples: int) -> Ranked:
-    """The trials in the order of their scores.
-
-    ValueError for what cannot be resampled.
-    """
-    if num_resamples < 1:
-        raise LikenessError(
-            f"num_resamples = {num_resamples}: draw at least 1; 1000 is usual for a 95 % interval"
-        )
+def _sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
+    """The trials in the order of their scores."""
     return ranked(scores, None if subjects is None else _check_subjects(subjects, scores.target))
 
 
@@ -135,17 +121,8 @@ def resample(
     """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal
     draws. See `intervals`.
     """
-    trials = _sorted_trials(scores, subjects, num_resamples)
+    trials = _sorted_trials(scores, subjects)
     return Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
-
-
-def check_level(level: float) -> None:
-    """Refuses a share of the resamples that no interval can span, outside 0 < level < 1."""
-    if not 0 < level < 1:
-        raise LikenessError(
-            f"level = {level}: the share that an interval covers must lie strictly between 0 and "
-            "1, e.g. 0.95"
-        )
 
 
 def check_draws(level: float, num_resamples: int, seed: int) -> None:
@@ -156,7 +133,8 @@ def check_draws(level: float, num_resamples: int, seed: int) -> None:
     ...
     likeness.LikenessError: num_resamples: -1 is not a whole number from 0; give such numbers only
     """
-    check_level(level)
+    if not 0 < level < 1:
+        raise LikenessError(f"level = {level}: give a share between 0 and 1, e.g. 0.95")
     check_counts("num_resamples", [num_resamples], least=0)
     check_counts("seed", [seed], least=0)
 
@@ -252,9 +230,6 @@ def bounds(
         num_redrawn: How many draws were replaced, because they held no target or no nontarget
             trial.
 
-    Raises:
-        LikenessError: The level is not between 0 and 1.
-
     Example:
         >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(12, "subjects"))
         >>> [round(end, 3) for end in found.ends]
@@ -264,7 +239,6 @@ def bounds(
         >>> bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(2, "subjects"))
         Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
     """
-    check_level(level)
     if drawn.number < MIN_DRAWN:
         return Bounds(None, f"no interval: {drawn.number} {drawn.what}, fewer than {MIN_DRAWN}")
     values = values[~np.isnan(values)]
@@ -279,14 +253,12 @@ def bounds(
             f"no interval: {share} give the same value, which says nothing about other "
             f"{drawn.what.split()[0]}",
         )
-    notes = (
-        [
+    notes = []
+    if drawn.number < FEW_DRAWN:
+        notes.append(
             f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too "
             "narrow"
-        ]
-        if drawn.number < FEW_DRAWN
-        else []
-    )
+        )
     share_redrawn = num_redrawn / (num_redrawn + values.size)
     if share_redrawn > _MANY_REDRAWN:
         notes.append(
@@ -319,15 +291,12 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
     every = int(np.count_nonzero(of_targets + of_nontargets))
     with_targets, with_nontargets = np.count_nonzero(of_targets), np.count_nonzero(of_nontargets)
     least = int(min(with_targets, with_nontargets))
-    return Drawn(
-        least,
-        "subjects"
-        if least == every
-        else "subjects with target trials"
-        if with_targets == least
-        else "subjects in nontarget trials",
-        min(effective_number(of_targets), effective_number(of_nontargets)),
-    )
+    what = "subjects with target trials"
+    if with_nontargets < with_targets:
+        what = "subjects in nontarget trials"
+    if least == every:
+        what = "subjects"
+    return Drawn(least, what, min(effective_number(of_targets), effective_number(of_nontargets)))
 
 
 def _trials_of_each(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[Floats, Floats]:
@@ -361,8 +330,8 @@ def bounds_of(
     The arguments and errors are those of `intervals`. Below 5 subjects nothing is drawn, and all
     values are NaN.
     """
-    trials = _sorted_trials(scores, subjects, num_resamples)
-    check_level(level)
+    trials = _sorted_trials(scores, subjects)
+    check_draws(level, num_resamples, seed)
     drawn = drawn_from(scores.target, subjects)
     if drawn.number < MIN_DRAWN:
         made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
@@ -409,8 +378,8 @@ def intervals(
         that do not vary. `bounds_of` says which, and marks those of fewer than 20 subjects.
 
     Raises:
-        LikenessError: A class is empty, subjects have a wrong shape or contradict the labels, there
-            are too few subjects, or the level is not strictly between 0 and 1.
+        LikenessError: A class is empty, subjects contradict the labels, there are too few subjects,
+            or the level is not strictly between 0 and 1.
     """
     bounds_by_name, _ = bounds_of(
         metrics, scores, subjects, num_resamples=num_resamples, level=level, seed=seed

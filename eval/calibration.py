@@ -18,16 +18,18 @@ offset and no LLR. Decide by llr >= log(c_fa (1-p) / (c_miss p)), see verificati
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path, bounded
+from eval.formats.files import atomic_path
+from eval.json_files import read_json
 from eval.progress import step
 from eval.types import Bools, Floats
 from eval.verification import as_labels, check_costs, eer
@@ -53,6 +55,15 @@ class Calibration:
     p_target: float = 0.5
     system: str = ""
 
+    def __post_init__(self) -> None:
+        check_costs(self.p_target, 1, 1)
+        finite = all(map(math.isfinite, (self.slope, self.offset, *self.weights)))
+        if not finite or self.slope <= 0 or len(self.weights) != len(self.names):
+            raise LikenessError(
+                "calibration: numbers are not finite, the slope is not positive, or weights and "
+                "names differ in number; fit it anew"
+            )
+
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
         """(P,) LLRs of scores (P,) and quality (P, K), or (P,) if K = 1.
 
@@ -61,7 +72,8 @@ class Calibration:
         >>> Calibration(slope=2.0, offset=-1.0).apply([0.5, 1.0]).tolist()
         [0.0, 1.0]
         """
-        values, measures = _scores(scores), _quality(quality, np.size(scores))
+        values = finite_columns("scores", scores, np.size(scores))[:, 0]
+        measures = finite_columns("quality", quality, values.size)
         if measures.shape[1] != len(self.weights):
             names = ", ".join(self.names) or "none"
             raise LikenessError(
@@ -91,38 +103,16 @@ class Calibration:
 
 def load_calibration(path: str | Path) -> Calibration:
     """Read what `Calibration.save` wrote. ValueError for anything else."""
-    path = Path(path)
-    try:
-        fields = json.loads(bounded(path, _MAX_BYTES).decode())
-        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
-            raise LikenessError(f"its format is not {FORMAT!r}")
-        calibration = Calibration(
+    return read_json(
+        Path(path),
+        FORMAT,
+        lambda fields: Calibration(
             **fields | {"weights": tuple(fields["weights"]), "names": tuple(fields["names"])}
-        )
-        numbers = (
-            calibration.slope,
-            calibration.offset,
-            calibration.p_target,
-            *calibration.weights,
-        )
-        if (
-            not all(type(number) in (int, float) and np.isfinite(number) for number in numbers)
-            or len(calibration.weights) != len(calibration.names)
-            or calibration.slope <= 0
-        ):
-            raise LikenessError(
-                "its numbers are not finite, slope is not positive, or weights and names differ in "
-                "length"
-            )
-        check_costs(calibration.p_target, 1, 1)
-        if not all(isinstance(text, str) for text in (*calibration.names, calibration.system)):
-            raise LikenessError("names and system must be texts")
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise LikenessError(
-            f"{path}: not a calibration file ({error}); fit one with fit_calibration and "
-            "Calibration.save"
-        ) from None
-    return calibration
+        ),
+        most=_MAX_BYTES,
+        otherwise="not a calibration file ({error}); fit one with fit_calibration and "
+        "Calibration.save",
+    )
 
 
 @step("fitting the calibration")
@@ -143,14 +133,10 @@ def fit_calibration(
             constant, the scores separate the classes (no finite optimum), or they point the wrong
             way.
     """
-    values, measures = _scores(scores), _quality(quality, np.size(scores))
+    values = finite_columns("scores", scores, np.size(scores))[:, 0]
+    measures = finite_columns("quality", quality, values.size)
     labels = as_labels("calibration: target", target, values.size)
     names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
-    if len(names) != measures.shape[1]:
-        raise LikenessError(
-            f"calibration: {len(names)} names for {measures.shape[1]} quality measures; one each "
-            "is needed"
-        )
     check_costs(p_target, 1, 1)
     columns = np.column_stack([values, measures])
     weights, offset = logistic(columns, labels, ("scores", *names), p_target=p_target)
@@ -262,17 +248,10 @@ def error_versus_reject(
     >>> curve.values.tolist()
     [0.5, 0.0]
     """
-    values, labels, measure = (
-        _scores(scores),
-        as_labels("calibration: target", target, np.size(scores)),
-        _quality(quality, np.size(scores)),
-    )
+    values = finite_columns("scores", scores, np.size(scores))[:, 0]
+    labels = as_labels("calibration: target", target, values.size)
+    measure = finite_columns("quality", quality, values.size)
     shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
-    if measure.shape[1] != 1 or not ((shares >= 0) & (shares < 1)).all():
-        raise LikenessError(
-            f"rejecting: {measure.shape[1]} measures, fractions {shares.tolist()}; give one "
-            "measure, and fractions from 0 to below 1"
-        )
     order = np.sort(measure[:, 0])
     thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
     kept = [measure[:, 0] >= threshold for threshold in thresholds]
@@ -319,24 +298,12 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
     return logs
 
 
-def _scores(scores: ArrayLike) -> Floats:
-    values = np.asarray(scores, dtype=np.float64)
-    bad = np.count_nonzero(~np.isfinite(values))
-    if values.ndim != 1 or bad:
+def finite_columns(what: str, values: ArrayLike | None, size: int) -> Floats:
+    """(P, K) measures of P trials, of (P, K) or (P,) numbers; (P, 0) for None."""
+    columns = np.zeros((size, 0)) if values is None else np.asarray(values, dtype=np.float64)
+    columns = columns[:, None] if columns.ndim == 1 else columns
+    if columns.ndim != 2 or len(columns) != size or not np.isfinite(columns).all():
         raise LikenessError(
-            f"calibration: scores must be (P,) finite numbers, but {bad} of shape {values.shape} "
-            "are NaN or infinite"
+            f"{what}: shape {columns.shape}, or NaN or infinite; give ({size}, K) finite numbers"
         )
-    return values
-
-
-def _quality(quality: ArrayLike | None, size: int) -> NDArray[np.float64]:
-    measures = np.zeros((size, 0)) if quality is None else np.asarray(quality, dtype=np.float64)
-    measures = measures[:, None] if measures.ndim == 1 else measures
-    bad = np.count_nonzero(~np.isfinite(measures))
-    if measures.ndim != 2 or len(measures) != size or bad:
-        raise LikenessError(
-            f"calibration: quality must be ({size}, K) finite numbers, but {bad} of shape "
-            f"{measures.shape} are NaN or infinite"
-        )
-    return measures
+    return columns

@@ -8,7 +8,7 @@ statistic.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from scipy.special import log_softmax
 from scipy.special import softmax as _softmax
 
 from eval.errors import LikenessError
-from eval.types import Bools, Floats
+from eval.types import Floats, check_choice, check_counts
 
 _RANGE = (-9.0, 9.0)  # of the log of a temperature, relative to the spread of the logits
 
@@ -65,13 +65,9 @@ def ece(
     0.1
     """
     values, right = _confidence(confidence, correct)
-    if isinstance(num_bins, bool) or not isinstance(num_bins, int | np.integer) or num_bins < 1:
-        raise LikenessError(f"num_bins = {num_bins!r}: give an integer from 1; 15 is usual")
-    if bins not in ("mass", "width") or power not in (1, 2) or ties not in ("shared", "row"):
-        raise LikenessError(
-            f"bins = {bins!r}, power = {power!r}, ties = {ties!r}: allowed are 'mass' or 'width', "
-            "1 or 2, 'shared' or 'row'"
-        )
+    check_counts("num_bins", [num_bins])
+    check_choice("bins", bins, ("mass", "width"))
+    check_choice("ties", ties, ("shared", "row"))
     outside = np.count_nonzero((values < 0) | (values > 1))
     if outside:
         raise LikenessError(
@@ -120,14 +116,10 @@ def _binned(
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     """(N, C) probabilities softmax(logits / temperature), float64, safe at any magnitude.
 
-    ValueError unless temperature > 0.
-
     >>> softmax([[0.0, 0.0], [-2000.0, 2000.0]], 2.0)
     array([[0.5, 0.5],
            [0. , 1. ]])
     """
-    if not temperature > 0:
-        raise LikenessError(f"temperature = {temperature}: must be positive")
     probabilities: Floats = _softmax(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
     return probabilities
 
@@ -194,49 +186,27 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
     values, classes = np.asarray(scores, dtype=np.float64), np.asarray(labels)
-    if values.ndim != 2 or not values.size or classes.shape != values.shape[:1]:
+    if values.ndim != 2 or not np.isfinite(values).all():
         raise LikenessError(
-            f"{name}: expected (N, C) and labels (N,) with N, C >= 1, but got shapes "
-            f"{values.shape} and {classes.shape}"
+            f"{name}: shape {values.shape}, or NaN or infinity; give finite numbers (N, C)"
         )
-    if classes.dtype.kind not in "iu":
+    num_items, num_classes = values.shape
+    fits = classes.shape == (num_items,) and classes.dtype.kind in "iu"
+    if not fits or ((classes < 0) | (classes >= num_classes)).any():
         raise LikenessError(
-            f"labels: {classes.dtype} found; class numbers are integers from 0 to "
-            f"{values.shape[1] - 1}"
-        )
-    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if bad.size:
-        raise LikenessError(
-            f"{name}: {bad.size} of {len(values)} rows hold NaN or infinity (first: row "
-            f"{int(bad[0])})"
-        )
-    outside = np.flatnonzero((classes < 0) | (classes >= values.shape[1]))
-    if outside.size:
-        raise LikenessError(
-            f"labels: {outside.size} of {classes.size} lie outside 0..{values.shape[1] - 1} "
-            f"(first: {int(classes[outside[0]])})"
+            f"labels: {classes.dtype} of shape {classes.shape}; give ({num_items},) integers from "
+            f"0 to {num_classes - 1}"
         )
     return values, classes.astype(np.int64)
 
 
 def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
-    if values.ndim != 1 or not values.size or hits.shape != values.shape:
+    if values.ndim != 1 or hits.shape != values.shape or not np.isin(hits, (0, 1)).all():
         raise LikenessError(
-            "confidence and correct: expected two arrays (N,) with N >= 1, but got shapes "
-            f"{values.shape} and {hits.shape}"
+            f"confidence and correct: shapes {values.shape} and {hits.shape}; give numbers (N,), "
+            "and a boolean for each"
         )
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-        raise LikenessError(
-            f"confidence: {bad.size} of {values.size} are NaN or infinite (first: item "
-            f"{int(bad[0])})"
-        )
-    if not _booleans(hits).all():
-        raise LikenessError("correct: must hold booleans (or 0 and 1), one per item")
+    if not np.isfinite(values).all():
+        raise LikenessError("confidence: NaN or infinity; give finite numbers")
     return values, hits.astype(np.float64)
-
-
-def _booleans(values: NDArray[Any]) -> Bools:
-    good: Bools = np.isin(values, (0, 1))
-    return good

@@ -321,13 +321,10 @@ def holm(p: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     order = np.argsort(p, kind="stable")
-    stepped = (
-        np.maximum.accumulate([(len(p) - k) * p[i] for k, i in enumerate(order)])
-        if len(p)
-        else np.empty(0)
-    )
+    stepped = [(len(p) - k) * p[i] for k, i in enumerate(order)]
     adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(stepped, 1.0)
+    if len(p):
+        adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
     return [float(value) for value in adjusted]
 
 
@@ -374,23 +371,16 @@ def _difference(
     mean = float(each.mean())
     interval = _bounds(drawn, mean, against, difference=True)
     behind = against[seeds[0]].drawn
-    if behind is not None and behind.number < MIN_DRAWN:
-        return Difference(
-            mean,
-            len(seeds),
-            None,
-            False,
-            _t_interval(each),
-            None,
-            interval_note=interval.note,
-        )
-    tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-    p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
+    p = None
+    if behind is None or behind.number >= MIN_DRAWN:
+        tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
+        p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
+    ends = interval.ends
     return Difference(
         mean,
         len(seeds),
-        interval.ends,
-        interval.ends is not None and not interval.ends[0] <= 0 <= interval.ends[1],
+        ends,
+        ends is not None and not ends[0] <= 0 <= ends[1],
         _t_interval(each),
         p,
         interval_note=interval.note,
@@ -407,9 +397,7 @@ def _t_interval(differences: Floats) -> Interval | None:
     from scipy.special import stdtrit  # quantile of Student's t
 
     n = differences.size
-    if n < 2:
-        return None
-    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():
-        return None  # an interval of no width
+    if n < 2 or np.ptp(differences) <= 1e-12 * np.abs(differences).max():
+        return None  # none can be said, or it would have no width
     half = float(stdtrit(n - 1, (1 + LEVEL) / 2) * differences.std(ddof=1) / np.sqrt(n))
     return float(differences.mean()) - half, float(differences.mean()) + half

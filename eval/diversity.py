@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.errors import LikenessError
-from eval.ranks import check_rows, label_codes
+from eval.ranks import check_rows, check_sizes, label_codes
 from eval.types import Floats
 
 _SMALLEST = 1e-7  # singular values below this share of the sum are rounding
@@ -28,16 +28,12 @@ def spectral_decay(embeddings: ArrayLike, *, drop: int = 0) -> float:
     rho_spectrum@1 .. @k, which drop 0 .. k - 1). [57]'s code takes D - 1 values of a randomised
     SVD; this is all of min(N, D), exact. Values below 1e-7 of their sum count as 1e-7, so that a
     collapsed space scores a large number and not infinity.
-    LikenessError: shapes, NaN, `drop` that leaves fewer than two values, only zero vectors.
+    LikenessError: shapes, NaN, only zero vectors.
 
     >>> round(spectral_decay([[1, 0], [0, 1]]), 6), round(spectral_decay([[1, 0], [1, 0]]), 1)
     (0.0, 7.4)
     """
     values = np.linalg.svd(_unit(embeddings), compute_uv=False)
-    if not 0 <= drop <= values.size - 2:
-        raise LikenessError(
-            f"drop = {drop}: of {values.size} singular values at least two must stay"
-        )
     values = values[drop:]
     if not values.sum() > 0:
         raise LikenessError(
@@ -70,8 +66,7 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
     """
     rows = _unit(embeddings)
     codes, _ = label_codes(labels)
-    if codes.size != len(rows):
-        raise LikenessError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
+    check_sizes(codes, rows)
     order = np.argsort(codes, kind="stable")
     variances = []
     for members in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):

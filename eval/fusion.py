@@ -11,6 +11,7 @@ weight may be negative: a system can correct the error of another one.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,18 +19,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.calibration import logistic
+from eval.calibration import finite_columns, logistic
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path, bounded
+from eval.formats.files import atomic_path
+from eval.json_files import read_json
 from eval.progress import step
 from eval.types import Floats
 from eval.verification import as_labels, check_costs
 
 FORMAT = "likeness fusion 1"
-MAX_SYSTEMS = 100
 _MAX_BYTES = 1 << 20
-_TEXTS = ("systems", "names")
-_NUMBERS = ("weights", "quality_weights")
+_TUPLES = ("weights", "quality_weights", "systems", "names")
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,29 @@ class Fusion:
     names: tuple[str, ...] = ()
     p_target: float = 0.5
 
+    def __post_init__(self) -> None:
+        check_costs(self.p_target, 1, 1)
+        numbers = (*self.weights, *self.quality_weights, self.offset)
+        pairs = (self.weights, self.systems), (self.quality_weights, self.names)
+        named = all(len(weights) == len(names) for weights, names in pairs)
+        if len(self.weights) < 2 or not named or not all(map(math.isfinite, numbers)):
+            raise LikenessError(
+                f"fusion: {len(self.weights)} finite weights of {len(self.systems)} systems, and "
+                f"{len(self.quality_weights)} of {len(self.names)} quality measures, cannot be; "
+                "fuse at least 2 systems, with a weight for each"
+            )
+
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
         """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M).
 
         Raises:
             LikenessError: Another number of systems or measures, or NaN.
         """
-        values = _matrix("scores", scores, len(self.weights))
-        measures = np.zeros((len(values), 0)) if quality is None else quality
-        checked = _matrix("quality", measures, len(self.quality_weights))
-        if len(checked) != len(values):
-            raise LikenessError(f"fusion: {len(values)} scores, but {len(checked)} rows of quality")
+        values = finite_columns("scores", scores, len(np.asarray(scores)))
+        measures = finite_columns("quality", quality, len(values))
         with np.errstate(over="ignore", invalid="ignore"):
             llrs: Floats = values @ np.array(self.weights) + self.offset
-            llrs = llrs + checked @ np.array(self.quality_weights, dtype=np.float64)
+            llrs = llrs + measures @ np.array(self.quality_weights, dtype=np.float64)
         if bad := np.count_nonzero(~np.isfinite(llrs)):
             raise LikenessError(
                 f"fusion: {bad} of {llrs.size} log-likelihood ratios overflow; fit a fusion on "
@@ -91,28 +100,13 @@ def load_fusion(path: str | Path) -> Fusion:
     Raises:
         LikenessError: The file is something else.
     """
-    path = Path(path)
-    try:
-        fields = json.loads(bounded(path, _MAX_BYTES).decode())
-        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
-            raise LikenessError(f"its format is not {FORMAT!r}")
-        made = Fusion(**fields | {name: tuple(fields[name]) for name in (*_NUMBERS, *_TEXTS)})
-        numbers = (*made.weights, *made.quality_weights, made.offset, made.p_target)
-        if not all(type(number) in (int, float) and np.isfinite(number) for number in numbers):
-            raise LikenessError("its numbers are not finite")
-        if not all(isinstance(text, str) for text in (*made.systems, *made.names)):
-            raise LikenessError("systems and names must be texts")
-        lengths = len(made.weights), len(made.systems), len(made.quality_weights), len(made.names)
-        if lengths[0] != lengths[1] or lengths[2] != lengths[3]:
-            raise LikenessError("weights and the names of what they weigh differ in number")
-        if not 2 <= lengths[0] <= MAX_SYSTEMS:
-            raise LikenessError(f"it has {lengths[0]} systems; 2 to {MAX_SYSTEMS} are fused")
-        check_costs(made.p_target, 1, 1)
-    except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise LikenessError(
-            f"{path}: not a fusion ({error}); fit one with `likeness score --fuse ... --calibrate`"
-        ) from None
-    return made
+    return read_json(
+        Path(path),
+        FORMAT,
+        lambda fields: Fusion(**fields | {name: tuple(fields[name]) for name in _TUPLES}),
+        most=_MAX_BYTES,
+        otherwise="not a fusion ({error}); fit one with `likeness score --fuse ... --calibrate`",
+    )
 
 
 @step("fitting the fusion")
@@ -147,18 +141,12 @@ def fit_fusion(
         >>> [round(weight, 1) for weight in fitted.weights]
         [1.1, 0.8]
     """
-    values = _matrix("scores", scores, len(systems))
-    if not 2 <= len(systems) <= MAX_SYSTEMS:
-        raise LikenessError(
-            f"fusion: {len(systems)} systems; 2 to {MAX_SYSTEMS} score files can be fused"
-        )
+    values = finite_columns("scores", scores, len(np.asarray(scores)))
     labels = as_labels("fusion: target", target, len(values))
     check_costs(p_target, 1, 1)
-    measures = _matrix("quality", np.zeros((len(values), 0)) if quality is None else quality, None)
-    if measures.shape[1] != len(names):
-        raise LikenessError(f"fusion: {len(names)} names for {measures.shape[1]} quality measures")
+    measures = finite_columns("quality", quality, len(values))
     columns = np.column_stack([values, measures])
-    called = [f"the scores of system {number + 1}" for number in range(len(systems))]
+    called = [f"the scores of system {number + 1}" for number in range(values.shape[1])]
     weights, offset = logistic(columns, labels, (*called, *names), p_target=p_target)
     fitted = tuple(weights.tolist())
     return Fusion(
@@ -169,16 +157,3 @@ def fit_fusion(
         tuple(names),
         float(p_target),
     )
-
-
-def _matrix(what: str, values: ArrayLike, num_columns: int | None) -> Floats:
-    """(P, K) finite numbers."""
-    matrix = np.asarray(values, dtype=np.float64)
-    if matrix.ndim != 2 or (num_columns is not None and matrix.shape[1] != num_columns):
-        expected = "K" if num_columns is None else num_columns
-        raise LikenessError(
-            f"fusion: {what} must be (P, {expected}), but the shape is {matrix.shape}"
-        )
-    if bad := np.count_nonzero(~np.isfinite(matrix)):
-        raise LikenessError(f"fusion: {bad} of {matrix.size} numbers of {what} are NaN or infinite")
-    return matrix

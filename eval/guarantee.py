@@ -34,10 +34,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.types import Floats, Scores
+from eval.types import Floats, Scores, check_counts
 
 SEED = 0  # of all stored thresholds
-_LEAST_FAR = 1e-12  # more pairs than people can form would be needed for a lower one
 
 Pairs = NDArray[np.int64]
 
@@ -62,10 +61,11 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         check_confidence(self.confidence)
-        if not (0 <= self.allowed < self.pairs and self.seed >= 0 and 0 <= self.measured_far <= 1):
+        check_counts("guarantee", (self.pairs, self.allowed + 1, self.seed + 1))
+        if self.allowed >= self.pairs or not 0 <= self.measured_far <= 1:
             raise LikenessError(
-                f"guarantee: {self.allowed} allowed in {self.pairs} pairs, seed {self.seed}, "
-                f"measured FAR {self.measured_far}: such numbers cannot be"
+                f"guarantee: {self.allowed} allowed in {self.pairs} pairs with a measured FAR of "
+                f"{self.measured_far} cannot be; measure it anew"
             )
 
     def holds_for(self, far: float) -> bool:
@@ -157,11 +157,6 @@ def independent_scores(nontarget: ArrayLike, subjects: ArrayLike, *, seed: int =
         1
     """
     values, pairs = np.asarray(nontarget, dtype=np.float64), np.asarray(subjects)
-    if values.ndim != 1 or pairs.shape != (values.size, 2) or pairs.dtype.kind not in "iu":
-        raise LikenessError(
-            f"subjects: expected ({values.size}, 2) integers, the subjects of both sides of each "
-            f"nontarget trial, but got {pairs.dtype} of shape {pairs.shape}"
-        )
     if (pairs[:, 0] == pairs[:, 1]).any():
         raise LikenessError("subjects: a nontarget trial has the same subject on both sides")
     if not values.size:
@@ -219,7 +214,7 @@ def guaranteed_threshold(
     Args:
         scores: P trials with labels.
         subjects: (P, 2) integers, the subjects of both sides of each trial.
-        far: The false-accept rate, from 1e-12 to below 1.
+        far: The false-accept rate, between 0 and 1.
         confidence: Between 0 and 1.
         seed: Of the draw of pairs. Thresholds that are stored have the default.
 
@@ -238,10 +233,8 @@ def guaranteed_threshold(
         >>> guarantee.pairs, guarantee.allowed, threshold <= 1.0
         (30, 0, True)
     """
-    if not _LEAST_FAR <= far < 1:
-        raise LikenessError(
-            f"far {far}: a guaranteed false-accept rate lies between {_LEAST_FAR:g} and 1"
-        )
+    if not 0 < far < 1:
+        raise LikenessError(f"far {far}: a guaranteed false-accept rate lies between 0 and 1")
     check_confidence(confidence)
     pairs = np.asarray(subjects)[~scores.target]
     drawn = np.sort(independent_scores(scores.nontargets, pairs, seed=seed))

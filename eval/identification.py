@@ -13,7 +13,6 @@ what a search keeps, block by block, never the scores of all probes against all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -106,45 +105,8 @@ def tpir_at_fpir(
     ).value
 
 
-def tpir_galleries_apart(
-    scores: Sequence[ArrayLike],
-    gallery_subjects: Sequence[ArrayLike],
-    probe_subjects: ArrayLike,
-    fpir: float,
-    *,
-    protocol: Protocol = "open",
-) -> float:
-    """Mean over galleries of the open-set TPIR, as IJB's G1 and G2 are evaluated: a probe mated in
-    one gallery is non-mated for the other.
-
-    scores: one (Q, G) array per gallery, gallery_subjects: one (G,) each; the same probes
-    throughout. Errors as for `tpir_at_fpir`.
-    """
-    if len(scores) != len(gallery_subjects) or not len(scores):
-        raise LikenessError(
-            f"tpir: {len(scores)} score arrays for {len(gallery_subjects)} galleries; pass one of "
-            "each per gallery, and at least one"
-        )
-    return float(
-        np.mean(
-            [
-                tpir_at_fpir(values, known, probe_subjects, fpir, protocol=protocol)
-                for values, known in zip(scores, gallery_subjects, strict=True)
-            ]
-        )
-    )
-
-
 def rank_hits(searched: Searched, k: int) -> Floats:
-    """(Q,) the chance that each probe's subject is among the k best; 0 without a mate.
-
-    ValueError unless 1 <= k <= S.
-    """
-    if not 1 <= k <= searched.num_subjects:
-        raise LikenessError(
-            f"rank_k: k = {k}, but the gallery has {searched.num_subjects} subjects; k must lie "
-            "between 1 and that"
-        )
+    """(Q,) the chance that each probe's subject is among the k best; 0 without a mate."""
     hits: Floats = np.where(
         searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
     )
@@ -208,11 +170,7 @@ def _closed_limit(searched: Searched, fpir: float, counts: Counts, *, exact: boo
     )
     required = _num_required(fpir, int(counts.sum()))
     num_non_mated = searched.mated.size * (searched.num_subjects - 1)
-    if searched.highest.size < min(required if exact else 1, num_non_mated):
-        raise LikenessError(
-            f"tpir: the search kept {searched.highest.size} non-mated scores, but fpir = {fpir} "
-            f"needs {required}; search with keep={required}"
-        )
+    assert searched.highest.size >= min(required if exact else 1, num_non_mated), "search with keep"
     of_highest = counts[searched.highest_probe]
     return _nth(searched.highest, of_highest, required - 1, num_non_mated)
 

@@ -61,60 +61,34 @@ def label_codes(
     >>> label_codes([2**62, 7, 2**62 + 1])[0]
     array([1, 0, 2])
     """
-    sides = [_labels("labels", labels)]
-    if gallery_labels is not None:
-        sides.append(_labels("gallery_labels", gallery_labels))
-    if (
-        len(
-            {
-                side.dtype.kind in "iu" or isinstance(side.flat[0], int)
-                for side in sides
-                if side.size
-            }
-        )
-        > 1
-    ):
-        raise LikenessError(
-            "labels are integers and gallery_labels strings, or the reverse; write both the same "
-            "way"
-        )
+    sides = [_labels(side) for side in (labels, gallery_labels) if side is not None]
+    if len({side.dtype.kind in "US" for side in sides}) > 1:
+        raise LikenessError("some labels are integers and others texts; write all the same way")
     if {side.dtype.kind for side in sides} == {"i", "u"}:  # numpy would join them as floats
         sides = [side.astype(object) for side in sides]
     codes: Counts = np.unique(np.concatenate(sides), return_inverse=True)[1].astype(np.int64)
-    return codes[: sides[0].size], codes[-sides[-1].size :] if sides[-1].size else codes[:0]
+    return codes[: sides[0].size], codes[codes.size - sides[-1].size :]
 
 
-def _labels(name: str, labels: ArrayLike) -> NDArray[Any]:
-    # as numpy reads a list, big integers may become floats
-    values = labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=object)
-    if values.ndim != 1:
-        raise LikenessError(f"{name}: expected one label per row, but got shape {values.shape}")
-    if values.dtype == object:
-        kinds = {
-            int
-            if isinstance(label, int | np.integer) and not isinstance(label, bool)
-            else str
-            if isinstance(label, str)
-            else type(label)
-            for label in values
-        }
-        if not values.size or kinds == {int}:
-            try:
-                return values.astype(np.int64)
-            except OverflowError:
-                return np.array([int(label) for label in values], dtype=object)
-        if kinds == {str}:
-            return values.astype(np.str_)
+def _labels(labels: ArrayLike) -> NDArray[Any]:
+    values = np.asarray(labels)
+    if values.dtype == object and all(isinstance(label, str) for label in values.flat):
+        values = values.astype(np.str_)
+    exact = values.dtype.kind in "iuUS" or (
+        values.dtype == object and all(isinstance(label, int) for label in values.flat)
+    )
+    if values.ndim != 1 or not exact:
         raise LikenessError(
-            f"{name}: {', '.join(sorted(kind.__name__ for kind in kinds))} found; labels are "
-            "integers or strings, one kind throughout"
-        )
-    if values.dtype.kind not in "iuU":
-        raise LikenessError(
-            f"{name}: {values.dtype} found; labels are integers or strings, never floats: "
-            "identities must not be rounded"
+            f"labels: {values.dtype} of shape {values.shape}; give one integer or text for each "
+            "row, and never floats, which would round identities"
         )
     return values
+
+
+def check_sizes(codes: Counts, rows: Floats32 | Floats) -> None:
+    """Refuses rows of which not each has a label."""
+    if codes.size != len(rows):
+        raise LikenessError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
 
 
 def check_rows(name: str, rows: ArrayLike) -> Floats32:
@@ -199,13 +173,8 @@ def rank_blocks(
     is then 1 and depth the whole gallery.
     drop_first: with by_position and without a gallery, what ranks first is dropped instead of the
     query itself (RDML).
-    LikenessError: unknown similarity, D differs, inner products beyond float32.
+    LikenessError: unknown similarity, inner products beyond float32.
     """
-    if gallery is not None and gallery.shape[1] != queries.shape[1]:
-        raise LikenessError(
-            f"similarity: embeddings of {queries.shape[1]} and gallery of {gallery.shape[1]} dims; "
-            "embeddings of two models do not compare"
-        )
     order = np.argsort(gallery_codes, kind="stable")  # each class becomes a slice
     y = prepared(queries if gallery is None else gallery, order, similarity)
     x = y if gallery is None else prepared(queries, slice(None), similarity)

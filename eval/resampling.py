@@ -56,6 +56,9 @@ class Ranked:
         of_enrol: (N,) the enrolled subject of each nontarget trial.
         of_probe: (N,) the other one; None if each nontarget trial is drawn by itself.
         n: How many subjects (or trials) are drawn from.
+        target_cells: The places (K,) of cells, which stand for many trials each, among the targets,
+            and their weights (B, K) in resamples. None where each trial is weighed by itself.
+        nontarget_cells: The same among the nontargets.
     """
 
     order: Order
@@ -63,6 +66,8 @@ class Ranked:
     of_enrol: Subjects
     of_probe: Subjects | None
     n: int
+    target_cells: tuple[Counts, Counts] | None = None
+    nontarget_cells: tuple[Counts, Counts] | None = None
 
     def is_empty(self, c: Counts) -> Bools:
         """(B,) whether resamples (B, n) hold no target or no nontarget trial."""
@@ -85,6 +90,24 @@ class Ranked:
         weights: Counts = c[:, self.of_enrol[part]]
         return weights if self.of_probe is None else weights * c[:, self.of_probe[part]]
 
+    def block(self, c: Counts, rows: slice) -> Block:
+        """The cumulative weights in resamples c (b, n), which are some rows of all."""
+        target = np.zeros((len(c), self.of_target.size + 1), np.int64)
+        nontarget = np.zeros((len(c), self.of_enrol.size + 1), np.int64)
+        for i, times in enumerate(c):
+            of_target, of_nontarget = times[self.of_target], times[self.of_enrol]
+            if self.of_probe is not None:
+                of_nontarget *= times[self.of_probe]
+            for weights, cells in (
+                (of_target, self.target_cells),
+                (of_nontarget, self.nontarget_cells),
+            ):
+                if cells is not None:
+                    weights[cells[0]] = cells[1][rows][i]
+            np.cumsum(of_target, out=target[i, 1:])
+            np.cumsum(of_nontarget, out=nontarget[i, 1:])
+        return Block(self.order, target, nontarget)
+
 
 def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
     """Sorts scored trials.
@@ -93,20 +116,12 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
         scores: P trials.
         subjects: The subjects (P, 2) of both sides, numbered from 0, and how many there are; None
             to draw the trials themselves.
-
-    Raises:
-        LikenessError: There are no target or no nontarget trials.
     """
     at = []
     for rows in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target)):
         order = np.argsort(scores.values[rows])
         at.append(rows[order])
     target, nontarget = (scores.values[rows] for rows in at)
-    if not (target.size and nontarget.size):
-        raise LikenessError(
-            f"scores: {target.size} target and {nontarget.size} nontarget trials; an "
-            "interval needs at least one of each"
-        )
     ordered = Order(target, nontarget)
     if subjects is None:
         return Ranked(ordered, at[0], at[1], None, len(scores))
@@ -154,7 +169,7 @@ def resampled(
             counts.append(drawn)
             num_redrawn += redrawn
         c = np.concatenate(counts)
-        thinned = (cells and cells.thinned(c, known)) or Thinned.none(trials)
+        thinned = (cells and cells.thinned(c, known)) or trials
         work = partial(_values, functions, thinned, c)
         for num_rows, of_block in in_threads(work, _rows(len(c), thinned)):
             for name, value in of_block.items():
@@ -196,7 +211,7 @@ def in_threads(work: Callable[[T], V], values: Iterable[T]) -> Iterator[V]:
         yield from pool.map(work, values)
 
 
-def _rows(num_resamples: int, thinned: Thinned) -> list[slice]:
+def _rows(num_resamples: int, thinned: Ranked) -> list[slice]:
     """Rows of resamples whose weights are held at once."""
     num_weights = thinned.order.target.size + thinned.order.nontarget.size
     height = max(1, _BLOCK // num_weights)
@@ -204,55 +219,11 @@ def _rows(num_resamples: int, thinned: Thinned) -> list[slice]:
 
 
 def _values(
-    functions: Mapping[str, Callable[[Block], Floats]], thinned: Thinned, c: Counts, rows: slice
+    functions: Mapping[str, Callable[[Block], Floats]], thinned: Ranked, c: Counts, rows: slice
 ) -> tuple[int, dict[str, Floats]]:
     """How many resamples some rows of c (B, n) are, and each metric on them."""
     block = thinned.block(c[rows], rows)
     return len(block.target), {name: function(block) for name, function in functions.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class Thinned:
-    """An order in which cells stand for their trials, and how its weights come about.
-
-    Attributes:
-        order: Scores of the trials that are weighed one by one, and one score for each other cell.
-        of_target: (T',) their subjects; 0 for a cell.
-        of_enrol: (N',) as in `Ranked`.
-        of_probe: (N',) as in `Ranked`.
-        target_cells: The places (K',) of cells among the targets, and their weights (B, K').
-        nontarget_cells: The same among the nontargets.
-    """
-
-    order: Order
-    of_target: Subjects
-    of_enrol: Subjects
-    of_probe: Subjects | None
-    target_cells: tuple[Counts, Counts] | None = None
-    nontarget_cells: tuple[Counts, Counts] | None = None
-
-    @classmethod
-    def none(cls, trials: Ranked) -> Thinned:
-        """All trials, weighed one by one."""
-        return cls(trials.order, trials.of_target, trials.of_enrol, trials.of_probe)
-
-    def block(self, c: Counts, rows: slice) -> Block:
-        """The cumulative weights in resamples c (b, n), which are some rows of all."""
-        target = np.zeros((len(c), self.of_target.size + 1), np.int64)
-        nontarget = np.zeros((len(c), self.of_enrol.size + 1), np.int64)
-        for i, times in enumerate(c):
-            of_target, of_nontarget = times[self.of_target], times[self.of_enrol]
-            if self.of_probe is not None:
-                of_nontarget *= times[self.of_probe]
-            for weights, cells in (
-                (of_target, self.target_cells),
-                (of_nontarget, self.nontarget_cells),
-            ):
-                if cells is not None:
-                    weights[cells[0]] = cells[1][rows][i]
-            np.cumsum(of_target, out=target[i, 1:])
-            np.cumsum(of_nontarget, out=nontarget[i, 1:])
-        return Block(self.order, target, nontarget)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,7 +342,7 @@ class Cells:
         """How many trials some of the cells (K,) hold."""
         return int(np.diff(self.at_target)[which].sum() + np.diff(self.at_nontarget)[which].sum())
 
-    def thinned(self, c: Counts, metrics: list[Weighted]) -> Thinned | None:
+    def thinned(self, c: Counts, metrics: list[Weighted]) -> Ranked | None:
         """The trials that can matter to the metrics in resamples c (B, n).
 
         None where these are so many that all may as well be weighed.
@@ -391,7 +362,7 @@ class Cells:
             return None
         return cells._weighed(matter, target, nontarget)
 
-    def _weighed(self, matter: Bools, target: Counts, nontarget: Counts) -> Thinned:
+    def _weighed(self, matter: Bools, target: Counts, nontarget: Counts) -> Ranked:
         """The trials of the cells that matter, and the weights (B, K) of the others."""
         rows = [self._rows(matter, at) for at in (self.at_target, self.at_nontarget)]
         (target_rows, target_cells), (nontarget_rows, nontarget_cells) = rows
@@ -400,11 +371,12 @@ class Cells:
         target_scores = order.target[target_rows].copy()
         nontarget_scores = order.nontarget[nontarget_rows].copy()
         target_scores[target_cells] = nontarget_scores[nontarget_cells] = self.starts[~matter]
-        return Thinned(
+        return Ranked(
             Order(target_scores, nontarget_scores),
             trials.of_target[target_rows],
             trials.of_enrol[nontarget_rows],
             trials.of_probe[nontarget_rows],
+            trials.n,
             (target_cells, target[:, ~matter]),
             (nontarget_cells, nontarget[:, ~matter]),
         )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from eval.bootstrap import Bounds, Ends
-from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
 
@@ -168,16 +167,8 @@ def threshold_text(result: Result) -> str:
 def by_system(
     results: Sequence[Result],
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
-    """Systems and metrics in order of appearance, and the result of each pair.
-
-    ValueError if one pair occurs twice.
-    """
+    """Systems and metrics in order of appearance, and the result of each pair."""
     cells = {(result.metric, result.system): result for result in results}
-    if not results or len(cells) < len(results):
-        raise LikenessError(
-            f"report: {len(results)} results for {len(cells)} pairs of metric and system; give "
-            "every system its own name and at least one result"
-        )
     return (
         list(dict.fromkeys(result.system for result in results)),
         list(dict.fromkeys(result.metric for result in results)),

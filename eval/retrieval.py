@@ -20,7 +20,15 @@ from eval.blocks import rank_tiles
 from eval.errors import LikenessError
 from eval.memory import keep_freed_memory
 from eval.progress import step
-from eval.ranks import Counts, Ranks, check_rows, concatenated, label_codes, rank_blocks
+from eval.ranks import (
+    Counts,
+    Ranks,
+    check_rows,
+    check_sizes,
+    concatenated,
+    label_codes,
+    rank_blocks,
+)
 from eval.types import Bools, Floats, check_choice, check_counts
 
 Lone = Literal["exclude", "zero", "error"]
@@ -177,8 +185,7 @@ def _check_options(
     gallery_labels: ArrayLike | None,
     compat: Compat | None,
 ) -> None:
-    if compat not in (None, "pml", "oml", "rdml"):
-        raise LikenessError(f"compat = {compat!r}: allowed are None, 'pml', 'oml' and 'rdml'")
+    check_choice("compat", compat or "pml", get_args(Compat))
     check_counts("ks", ks)
     if (gallery is None) != (gallery_labels is None):
         raise LikenessError(
@@ -213,14 +220,8 @@ def query_metrics(
     rows = check_rows("embeddings", embeddings)
     gallery_rows = None if gallery is None else check_rows("gallery", gallery)
     codes, gallery_codes = label_codes(labels, gallery_labels)
-    for name, num_labels, items in (
-        ("labels", codes.size, rows),
-        ("gallery_labels", gallery_codes.size, rows if gallery_rows is None else gallery_rows),
-    ):
-        if num_labels != items.shape[0]:
-            raise LikenessError(
-                f"{name}: {num_labels} labels for {items.shape[0]} rows; one each is needed"
-            )
+    check_sizes(codes, rows)
+    check_sizes(gallery_codes, rows if gallery_rows is None else gallery_rows)
     if gallery_rows is not None and gallery_rows.shape[1] != rows.shape[1]:
         raise LikenessError(
             f"similarity: embeddings of {rows.shape[1]} and gallery of {gallery_rows.shape[1]} "
@@ -300,7 +301,9 @@ def retrieval_metrics(
     >>> round(result["map@r"], 4), result["num_queries"], result["num_lone"]
     (0.75, 3, 1)
     """
-    _check_lone(lone, compat)
+    check_choice("lone", lone, get_args(Lone))
+    if compat is not None and lone != "exclude":
+        raise LikenessError(f"lone = {lone!r} with compat={compat!r}, which fixes it; leave it out")
     values = query_metrics(
         embeddings,
         labels,
@@ -317,15 +320,6 @@ def retrieval_metrics(
         "num_queries": size,
         "num_lone": int(np.count_nonzero(alone)),
     }
-
-
-def _check_lone(lone: Lone, compat: Compat | None) -> None:
-    check_choice("lone", lone, get_args(Lone))
-    if compat is not None and lone != "exclude":
-        raise LikenessError(
-            f"lone = {lone!r} with compat={compat!r}: the preset fixes what lone queries count; "
-            "leave lone out"
-        )
 
 
 def _counted(
@@ -356,15 +350,11 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     as PML and Revisiting-DML, one k-means++ start (a random one above 1,000 clusters, where
     k-means++ would cost more than the iterations). Rows are first brought into an order of their
     own, so the result depends on `seed` but not on the order of rows. LikenessError: as for
-    `check_rows`; num_clusters outside 1..N.
+    `check_rows`.
     """
     from sklearn.cluster import KMeans
 
     rows = check_rows("embeddings", embeddings)
-    if not 1 <= num_clusters <= len(rows):
-        raise LikenessError(
-            f"num_clusters = {num_clusters}: {len(rows)} rows allow 1 to {len(rows)}"
-        )
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     unit = np.ascontiguousarray(
         rows / np.where(norms > 0, norms, 1.0), dtype=np.float32
@@ -438,10 +428,9 @@ def _clustered(
     embeddings: ArrayLike, labels: ArrayLike, num_clusters: int | None, seed: int
 ) -> tuple[Counts, Counts]:
     """(N,) class and cluster of each item."""
-    codes, _ = label_codes(labels)
     rows = check_rows("embeddings", embeddings)
-    if codes.size != len(rows):
-        raise LikenessError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
+    codes, _ = label_codes(labels)
+    check_sizes(codes, rows)
     return codes, clusters(
         rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed
     )

@@ -19,7 +19,7 @@ from eval.blocks import CELLS, TILE, borders, repeated, scorer
 from eval.errors import LikenessError
 from eval.memory import keep_freed_memory
 from eval.progress import report
-from eval.ranks import prepared
+from eval.ranks import check_rows, label_codes, prepared
 from eval.similarity import matrix, single
 from eval.types import Floats, Floats32
 
@@ -251,36 +251,10 @@ def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Cou
     """Gallery subjects as numbers 0..S-1 (G,), the number of probes, and each probe's subject among
     them, -1 without a mate (Q,).
     """
-    gallery, probes = np.asarray(gallery_subjects), np.asarray(probe_subjects)
-    for name, labels in (("gallery_subjects", gallery), ("probe_subjects", probes)):
-        if labels.ndim != 1 or not labels.size:
-            raise LikenessError(
-                f"{name}: shape {labels.shape}, but one label for each of at least one row is "
-                "needed"
-            )
-        if labels.dtype.kind not in "iuUS":
-            raise LikenessError(
-                f"{name}: labels are {labels.dtype}, but must be integers or strings (floats "
-                "cannot tell integers above 2^24 or 2^53 apart)"
-            )
-    if gallery.dtype.kind != probes.dtype.kind and {gallery.dtype.kind, probes.dtype.kind} != {
-        "i",
-        "u",
-    }:
-        raise LikenessError(
-            f"subjects: the gallery's labels are {gallery.dtype}, the probes' {probes.dtype}; one "
-            "kind is needed to compare them"
-        )
-    if gallery.dtype != probes.dtype and gallery.dtype.kind in "iu":
-        # int64 and uint64 meet in float64, which is not exact
-        gallery, probes = (labels.astype(object) for labels in (gallery, probes))
-    names, enrolled = np.unique(gallery, return_inverse=True)
-    place = np.minimum(np.searchsorted(names, probes), names.size - 1)
-    return (
-        enrolled.astype(np.int64),
-        probes.size,
-        np.where(names[place] == probes, place, -1).astype(np.int64),
-    )
+    probes, gallery = label_codes(probe_subjects, gallery_subjects)
+    subjects, enrolled = np.unique(gallery, return_inverse=True)
+    place = np.minimum(np.searchsorted(subjects, probes), subjects.size - 1)
+    return enrolled.astype(np.int64), probes.size, np.where(subjects[place] == probes, place, -1)
 
 
 def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
@@ -295,17 +269,11 @@ def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
 
 def _checked(name: str, rows: ArrayLike, count: int) -> Floats32:
     """The rows (count, D), all of whose numbers are finite."""
-    values = np.ascontiguousarray(rows, dtype=np.float32)
-    if values.ndim != 2 or len(values) != count or values.shape[1] < 1:
+    values = np.ascontiguousarray(check_rows(f"{name} embeddings", rows))
+    if len(values) != count:
         raise LikenessError(
-            f"identification: the {name} embeddings have shape {values.shape}, but ({count}, D) "
-            "are needed, one row per label"
-        )
-    bad = np.flatnonzero(~np.isfinite(values.sum(axis=1, dtype=np.float64)))
-    if bad.size:
-        raise LikenessError(
-            f"identification: {bad.size} of {count} {name} embeddings hold NaN or infinity "
-            f"(first: row {int(bad[0]) + 1}); extract them again"
+            f"identification: {len(values)} {name} embeddings for {count} labels; give one label "
+            "for each"
         )
     return values
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date as Date
@@ -28,19 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import bounded
 from eval.formats.writing import atomic_path
 from eval.guarantee import Guarantee, guaranteed_threshold
-from eval.scoring.origin import MAX_TEXT, Origin, origin_from
-from eval.types import Scores
+from eval.json_files import read_json
+from eval.scoring.origin import Origin
+from eval.types import Scores, check_counts
 from eval.verification import AnyFloats, tar_threshold, threshold_at_eer
 
 FORMAT = "likeness.thresholds/1"
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
 _MAX_BYTES = 1 << 21
-_MAX_MEASURED, _MAX_POINTS = 100, 100
+_OTHERWISE = (
+    "not a file of thresholds ({error}); make one with `likeness evaluate SCORES --save-to MODEL`"
+)
 _BY_NONTARGETS, _BY_TARGETS = 60, 40  # points of a curve at scores of either kind of trial
-_MAX_COUNT = 1 << 53
 
 Far = float | Literal["eer"]
 
@@ -63,6 +62,19 @@ class Threshold:
     frr: float
     value: float
     guarantee: Guarantee | None = None
+
+    def __post_init__(self) -> None:
+        rates = 0 <= self.far <= 1 and 0 <= self.frr <= 1
+        if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
+            raise LikenessError(
+                f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
+                "cannot be; measure it anew"
+            )
+        if self.guarantee is not None and not self.guarantee.holds_for(self.far):
+            raise LikenessError(
+                f"{self.guarantee.allowed} false accepts allowed in {self.guarantee.pairs} pairs "
+                f"guarantee no FAR of {self.far:g}; measure it anew"
+            )
 
     @property
     def name(self) -> str:
@@ -143,6 +155,22 @@ class Thresholds:
     date: str
     points: tuple[Threshold, ...]
     curve: tuple[Place, ...] = ()
+
+    def __post_init__(self) -> None:
+        Date.fromisoformat(self.date)
+        subjects = () if self.subjects is None else (self.subjects,)
+        check_counts("trials and subjects", (self.targets, self.nontargets, *subjects))
+        if not self.data or not self.data.isprintable():
+            raise LikenessError(f"{self.data!r} is no name of data; give a printable one")
+        # A guarantee is by pairs of subjects, of which each is in one pair.
+        most_pairs = min([self.nontargets, *(number // 2 for number in subjects)])
+        if any(p.guarantee is not None and p.guarantee.pairs > most_pairs for p in self.points):
+            raise LikenessError(f"a guarantee is of more than {most_pairs} pairs of subjects")
+        rates = [rate for place in self.curve for rate in (place.far, place.frr)]
+        steps = pairwise(self.curve)
+        falls = all(a.value < b.value and a.far >= b.far and a.frr <= b.frr for a, b in steps)
+        if not falls or not all(0 <= rate <= 1 for rate in rates):
+            raise LikenessError("a curve does not go from a high to a low FAR by rising thresholds")
 
     def at(self, far: Far) -> Threshold:
         """The threshold of an operating point.
@@ -316,14 +344,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
     path = Path(path)
     if not path.exists():
         raise LikenessError(f"{path}: there is no such file of thresholds; correct the path")
-    try:
-        value = json.loads(bounded(path, _MAX_BYTES).decode())
-        return _entries_from(value)
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise LikenessError(
-            f"{path}: not a file of thresholds ({error}); make one with `likeness evaluate SCORES "
-            "--save-to MODEL`"
-        ) from None
+    return read_json(path, FORMAT, _entries_from, most=_MAX_BYTES, otherwise=_OTHERWISE)
 
 
 def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
@@ -341,9 +362,8 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
         What the file now has of this scoring.
 
     Raises:
-        LikenessError: The file holds something else; or what was measured has a name that is too
-            long or more than 100 points, so that it could not be read again. The file stays as it
-            was.
+        LikenessError: The file holds something else, or would be too large to be read again. It
+            stays as it was.
     """
     path = Path(path)
     others = []
@@ -362,18 +382,14 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
                 # A guarantee is over the subjects that it was measured on.
                 and (point.guarantee is None or entry.subjects == thresholds.subjects)
             ]
-            thresholds = replace(thresholds, points=(*new, *earlier)[:_MAX_POINTS])
+            thresholds = replace(thresholds, points=(*new, *earlier))
     document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        _entries_from(document)
-        if len(text.encode()) > _MAX_BYTES:
-            raise LikenessError(f"the file would have over {_MAX_BYTES} bytes")
-    except ValueError as error:
+    if len(text.encode()) > _MAX_BYTES:
         raise LikenessError(
-            f"{path}: these thresholds cannot be stored, and what was there before is unchanged "
-            f"({error}); give a shorter name or fewer rates, or name another file"
-        ) from None
+            f"{path}: with these thresholds the file would have over {_MAX_BYTES} bytes; it stays "
+            "unchanged; give a shorter name or fewer rates, or name another file"
+        )
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return thresholds
@@ -407,103 +423,23 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
     }
 
 
-def _entries_from(document: object) -> tuple[Thresholds, ...]:
-    document = _object(document, "the file")
-    if document.get("format") != FORMAT:
-        raise LikenessError(f"its format is not {FORMAT!r}")
-    return tuple(map(_thresholds_from, _list(document, "measured", 1, _MAX_MEASURED)))
-
-
-def _thresholds_from(value: object) -> Thresholds:
-    value = _object(value, "an entry of 'measured'")
-    data, date, subjects = (value.get(name) for name in ("data", "date", "subjects"))
-    if not isinstance(data, str) or not 0 < len(data) <= MAX_TEXT or not data.isprintable():
-        raise LikenessError(f"'data' is no name of 1 to {MAX_TEXT} printable signs")
-    if not isinstance(date, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
-        raise LikenessError("'date' is no day such as 2026-11-22")
-    if subjects is not None:
-        _number(value, "subjects", 1, _MAX_COUNT, whole=True)
-    targets, nontargets = (
-        _number(value, name, 1, _MAX_COUNT, whole=True) for name in ("targets", "nontargets")
-    )
-    # A guarantee is by pairs of subjects, of which each is in one pair.
-    most_pairs = nontargets if subjects is None else min(nontargets, subjects // 2)
-    points = _list(value, "points", 1, _MAX_POINTS)
-    return Thresholds(
-        origin_from(value.get("origin")),
-        data,
-        subjects,
-        targets,
-        nontargets,
-        date,
-        tuple(_point_from(point, most_pairs) for point in points),
-        _curve_from(_list({"curve": []} | value, "curve", 0, _MAX_POINTS)),
-    )
-
-
-def _curve_from(rows: Sequence[object]) -> tuple[Place, ...]:
-    places = []
-    for row in rows:
-        if not isinstance(row, list) or len(row) != 3:
-            raise LikenessError("a place of 'curve' is not three numbers: threshold, FAR and FRR")
-        cells = dict(zip(Place._fields, row, strict=True))
-        rates = (float(_number(cells, name, 0, 1)) for name in ("far", "frr"))
-        places.append(Place(float(_number(cells, "value")), *rates))
-    if not all(
-        a.value < b.value and a.far >= b.far and a.frr <= b.frr for a, b in pairwise(places)
-    ):
-        raise LikenessError("'curve' does not go from a high to a low FAR by rising thresholds")
-    return tuple(places)
-
-
-def _point_from(value: object, most_pairs: int) -> Threshold:
-    value = _object(value, "a threshold")
-    at, stated = value.get("at"), value.get("guarantee")
-    if at not in ("eer", "far"):
-        raise LikenessError("a threshold is neither at 'eer' nor at 'far'")
-    far, frr = (float(_number(value, name, 0, 1)) for name in ("far", "frr"))
-    guarantee = None
-    if at == "far" and stated is not None:
-        stated = _object(stated, "a guarantee")
-        guarantee = Guarantee(
-            _number(stated, "confidence", 0, 1),
-            _number(stated, "pairs", 1, most_pairs, whole=True),
-            _number(stated, "allowed", 0, _MAX_COUNT, whole=True),
-            _number(stated, "seed", 0, _MAX_COUNT, whole=True),
-            _number(stated, "measured_far", 0, 1),
+def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
+    return tuple(
+        Thresholds(
+            Origin(**entry["origin"]),
+            entry["data"],
+            entry["subjects"],
+            entry["targets"],
+            entry["nontargets"],
+            entry["date"],
+            tuple(map(_point_from, entry["points"])),
+            tuple(Place(*map(float, row)) for row in entry.get("curve", ())),
         )
-        if not 0 < far < 1 or not guarantee.holds_for(far):
-            raise LikenessError(
-                f"{guarantee.allowed} false accepts allowed in {guarantee.pairs} pairs guarantee "
-                f"no FAR of {far:g} with a confidence of {guarantee.confidence:g}"
-            )
-    return Threshold(at, far, frr, float(_number(value, "threshold")), guarantee)
+        for entry in document["measured"]
+    )
 
 
-def _object(value: object, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise LikenessError(f"{name} is no object")
-    return value
-
-
-def _list(value: Mapping[str, Any], name: str, least: int, most: int) -> list[Any]:
-    listed = value.get(name)
-    if not isinstance(listed, list) or not least <= len(listed) <= most:
-        raise LikenessError(f"{name!r} is no list of {least} to {most} entries")
-    return listed
-
-
-def _number(
-    value: Mapping[str, Any],
-    name: str,
-    least: float = -sys.float_info.max,
-    most: float = sys.float_info.max,
-    *,
-    whole: bool = False,
-) -> Any:
-    """A number that stands under a name, within bounds and thus finite."""
-    number = value.get(name)
-    kinds = int if whole else (int, float)
-    if isinstance(number, bool) or not isinstance(number, kinds) or not least <= number <= most:
-        raise LikenessError(f"{name!r} is {str(number)[:40]}, which it cannot be")
-    return number
+def _point_from(value: Mapping[str, Any]) -> Threshold:
+    stated = value.get("guarantee")
+    guarantee = None if stated is None else Guarantee(**stated)
+    return Threshold(value["at"], value["far"], value["frr"], value["threshold"], guarantee)

@@ -411,15 +411,10 @@ def _checked(quality: ArrayLike, risk: ArrayLike) -> tuple[Floats, Floats]:
             "quality and risk: expected two arrays (N,) with N >= 1, but got shapes "
             f"{values.shape} and {risks.shape}"
         )
-    for name, wrong in (
-        ("quality: {} of {} are NaN or infinite", ~np.isfinite(values)),
-        ("risk: {} of {} do not lie between 0 and 1", ~((risks >= 0) & (risks <= 1))),
-    ):
-        if wrong.any():
-            count = name.format(np.count_nonzero(wrong), wrong.size)
-            raise LikenessError(
-                f"{count} (first: answer {int(np.flatnonzero(wrong)[0]) + 1}); correct them"
-            )
+    if not np.isfinite(values).all():
+        raise LikenessError("quality: NaN or infinity; give finite numbers")
+    if not ((risks >= 0) & (risks <= 1)).all():
+        raise LikenessError("risk: some do not lie between 0 and 1; correct them")
     return values + 0.0, risks  # -0.0 becomes 0.0: they are equal
 
 

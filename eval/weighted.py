@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,28 +119,19 @@ def weighted(metric: Metric) -> Weighted | None:
     Args:
         metric: The function itself, or a partial of it with keywords.
     """
-    function, keywords = (
-        (metric.func, dict(metric.keywords))
-        if isinstance(metric, partial) and not metric.args
-        else (metric, {})
-    )
-    if function is eer and keywords.get("method", "interpolated") in ("interpolated", "nearest"):
-        if not set(keywords) <= {"method"}:
-            return None
-        return Weighted(partial(_eer, method=keywords.get("method", "interpolated")), _eer_cells)
-    if (
-        function is min_dcf
-        and "p_target" in keywords
-        and set(keywords) <= {"p_target", "c_miss", "c_fa"}
-    ):
-        costs = {"c_miss": 1.0, "c_fa": 1.0} | keywords
-        return Weighted(partial(_min_dcf, **costs), partial(_min_dcf_cells, **costs))
-    if (
-        function is tar_at_far
-        and "far" in keywords
-        and set(keywords) <= {"far", "rule"}
-        and keywords.get("rule", "strict") == "strict"
-    ):
+    function: Any = metric
+    keywords: dict[str, Any] = {}
+    if isinstance(metric, partial) and not metric.args:
+        function, keywords = metric.func, metric.keywords
+    names = set(keywords)
+    if function is eer and names <= {"method"}:
+        method = keywords.get("method", "interpolated")
+        if method in ("interpolated", "nearest"):
+            return Weighted(partial(_eer, method=method), _eer_cells)
+    if function is min_dcf and {"p_target"} <= names <= {"p_target", "c_miss", "c_fa"}:
+        return Weighted(partial(_min_dcf, **keywords), partial(_min_dcf_cells, **keywords))
+    strict = keywords.get("rule", "strict") == "strict"
+    if function is tar_at_far and {"far"} <= names <= {"far", "rule"} and strict:
         far = keywords["far"]
         return Weighted(partial(_tar_at_far, far=far), partial(_tar_at_far_cells, far=far))
     return None
@@ -157,10 +148,8 @@ def _eer(block: Block, *, method: str) -> Floats:
     num_targets, num_nontargets = block.target[:, -1], block.nontarget[:, -1]
 
     def errors(point: Counts) -> tuple[Counts, Counts, Counts]:
-        misses, false_accepts = (
-            block.target[row, at_target[point]],
-            num_nontargets - block.nontarget[row, at_nontarget[point]],
-        )
+        misses = block.target[row, at_target[point]]
+        false_accepts = num_nontargets - block.nontarget[row, at_nontarget[point]]
         return misses, false_accepts, false_accepts * num_targets - misses * num_nontargets
 
     low, high = np.zeros_like(row), np.full_like(row, at_target.size - 1)
@@ -168,10 +157,8 @@ def _eer(block: Block, *, method: str) -> Floats:
         middle = (low + high) // 2
         crossed = errors(middle)[2] < 0
         low, high = np.where(crossed, low, middle), np.where(crossed, middle, high)
-    (low_misses, low_accepts, low_gap), (high_misses, high_accepts, high_gap) = (
-        errors(low),
-        errors(high),
-    )
+    low_misses, low_accepts, low_gap = errors(low)
+    high_misses, high_accepts, high_gap = errors(high)
     if method == "nearest":
         first = low_gap <= -high_gap
         nearest: Floats = (
@@ -200,12 +187,14 @@ def _cost(frr: Floats, far: Floats, p_target: float, c_miss: float, c_fa: float)
     return cost
 
 
-def _min_dcf(block: Block, *, p_target: float, c_miss: float, c_fa: float) -> Floats:
+def _min_dcf(block: Block, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> Floats:
     values: Floats = _cost(*block.corner_rates, p_target, c_miss, c_fa).min(axis=1)
     return values
 
 
-def _min_dcf_cells(sums: CellSums, *, p_target: float, c_miss: float, c_fa: float) -> Bools:
+def _min_dcf_cells(
+    sums: CellSums, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+) -> Bools:
     """The cells in which a cost may be lower than at any of their ends.
 
     No threshold of a cell misses less than its lower end, or accepts less than its upper end.

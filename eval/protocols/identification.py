@@ -80,7 +80,6 @@ class IdentificationSettings:
     def __post_init__(self) -> None:
         for name in ("fpirs", "ranks"):
             check_numbers(name, getattr(self, name))
-        check_numbers("level", [self.level])
         object.__setattr__(self, "fpirs", tuple(self.fpirs))
         object.__setattr__(self, "ranks", tuple(self.ranks))
         check_choice("protocol", self.protocol, get_args(Protocol))

@@ -33,9 +33,9 @@ from eval.protocols.identification import (
 from eval.protocols.ijb_files import Faces, Side
 from eval.results import Result, with_bounds
 from eval.scoring.templates import Method, pool
+from eval.similarity import check_similarity, refuse_missing
 from eval.similarity import pairs as score_pairs
-from eval.similarity import refuse_missing
-from eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials
+from eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials, check_choice
 from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
 
 Flip = Literal["sum", "mean", "none", "included"]
@@ -89,13 +89,8 @@ class Switches:
             "tpir_protocol": Protocol,
         }
         for name, choices in allowed.items():
-            if getattr(self, name) not in get_args(choices):
-                raise LikenessError(
-                    f"switch {name} = {getattr(self, name)!r}: choose one of "
-                    f"{', '.join(get_args(choices))}"
-                )
-        # refuses a name before features are read and pooled
-        score_pairs([[1.0]], [[1.0]], [0], [0], self.similarity)
+            check_choice(f"switch {name}", getattr(self, name), get_args(choices))
+        check_similarity(self.similarity)
 
 
 _INSIGHTFACE = Switches(tar_rule="nearest", tpir_protocol="closed")
@@ -126,8 +121,7 @@ def preset(name: str, **changes: bool | str) -> Switches:
 
     ValueError for an unknown name or value.
     """
-    if name not in PRESETS:
-        raise LikenessError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    check_choice("preset", name, PRESETS)
     return replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
 
@@ -192,13 +186,7 @@ def templates(
     ]
     weights = np.full(len(faces.names), factor)
     if switches.detector_score:
-        factors = np.asarray(detector_scores, dtype=np.float64)
-        if factors.shape != weights.shape:
-            raise LikenessError(
-                f"detector_scores have shape {factors.shape}, but ({weights.size},) is needed: one "
-                "for each face, in the order of `faces`"
-            )
-        weights = weights * factors
+        weights = weights * np.asarray(detector_scores, dtype=np.float64)
     if not switches.keep_norm:
         norms = factor * _norms(
             [(views[number].matrix, rows[number], part) for number, part in columns]
@@ -236,11 +224,6 @@ def _views(
     if flip == "included" or (flip == "none" and stored == "none"):
         return [features], whole, 1.0
     if stored == "concat":
-        if dim % 2:
-            raise LikenessError(
-                f"features of {dim} dimensions cannot be those of an image and of its mirror image "
-                "side by side; embed them again"
-            )
         return (
             [features],
             [(0, slice(dim // 2)), (0, slice(dim // 2, dim))][: 1 if flip == "none" else 2],
@@ -313,8 +296,7 @@ def verification_1_1(
 
 
 def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
-    if pairs.target is None:
-        raise LikenessError("verification 1:1: the pairs have no labels")
+    assert pairs.target is not None
     refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
     x, rows = _those_of(pooled, pairs.enrol_ids)
     y, columns = _those_of(pooled, pairs.probe_ids)

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
 from eval.formats.files import bounded
-from eval.types import Bools, Floats, Ints, Trials, nfc
-from eval.verification import tar_threshold
+from eval.types import Bools, Floats, Ints, Scores, Trials, check_choice, nfc
+from eval.verification import check_far, tar_threshold
 
 Thresholds = Literal["scores", "grid"]
 Folds = int | Sequence[int] | NDArray[np.integer]
@@ -87,7 +87,7 @@ def ten_fold_accuracy(
         >>> ten_fold_accuracy(scores, labels, folds=[0, 0, 1, 1, 2, 2])
         TenFold(mean=0.5, std=0.408248290463863, thresholds=array([0.7, 0.9, 0.8]))
     """
-    _check_thresholds("ten_fold_accuracy", thresholds)
+    check_choice("thresholds", thresholds, get_args(Thresholds))
     values, labels, fold = _checked(scores, same, folds)
     if thresholds == "grid":
         values = _negative_distances(values)
@@ -141,9 +141,8 @@ def val_at_far(
         >>> val_at_far(scores, labels, far=0.1, folds=[0, 0, 1, 1])
         ValAtFar(mean=0.5, std=0.5, far=0.0)
     """
-    _check_thresholds("val_at_far", thresholds)
-    if not 0 <= far <= 1:
-        raise LikenessError(f"far = {far}: a false accept rate lies between 0 and 1")
+    check_choice("thresholds", thresholds, get_args(Thresholds))
+    check_far(far)
     values, labels, fold = _checked(scores, same, folds)
     grid = None
     if thresholds == "grid":
@@ -182,8 +181,8 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         The P trials, with ids NAME/NAME_0001 + suffix, and the fold of each trial (P,), from 0.
 
     Raises:
-        LikenessError: The header is damaged, there are fewer or more lines than it says, or lines
-            are of another kind, which are counted.
+        LikenessError: The header is damaged, there are fewer or more lines than it says, or a line
+            is of another kind.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -203,24 +202,20 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
             f"{each}; fetch the file again"
         )
     sides: list[tuple[str, str]] = []
-    bad = []
     for number, line in enumerate(lines[1:]):
         fields, same = line.split(), number // each % 2 == 0
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
-            bad.append(number + 2)
-            continue
+            raise LikenessError(
+                f"{path}, line {number + 2}: {line[:80]!r} is not `name i j` or `name1 i name2 j` "
+                "as its place asks; correct it"
+            )
         first, second = fields[0], fields[0] if same else fields[2]
         sides.append(
             (
                 f"{first}/{first}_{int(fields[1]):04d}{suffix}",
                 f"{second}/{second}_{int(fields[-1]):04d}{suffix}",
             )
-        )
-    if bad:
-        raise LikenessError(
-            f"{path}: {len(bad)} lines are not `name i j` or `name1 i name2 j` as their place asks "
-            f"(first: line {bad[0]}); correct them"
         )
     ids = tuple(dict.fromkeys(id for pair in sides for id in pair))
     row = {id: i for i, id in enumerate(ids)}
@@ -254,56 +249,25 @@ def _pairs_header(path: Path, lines: Sequence[str]) -> tuple[int, int]:
     return int(header[0]) if len(header) == 2 else 1, int(header[-1])
 
 
-def _check_thresholds(name: str, thresholds: str) -> None:
-    """Raises ValueError for thresholds that the function `name` does not know."""
-    if thresholds not in get_args(Thresholds):
-        raise LikenessError(
-            f"{name}: unknown thresholds {thresholds!r}; choose one of "
-            f"{', '.join(get_args(Thresholds))}"
-        )
-
-
 def _checked(
     scores: ArrayLike, same: ArrayLike, folds: Folds
 ) -> tuple[Floats, Bools, NDArray[np.intp]]:
     """The scores, the labels and the fold numbers, checked and converted."""
-    values, labels = np.asarray(scores), np.asarray(same)
-    if values.ndim != 1 or values.dtype.kind not in "fiu" or labels.shape != values.shape:
-        raise LikenessError(
-            f"lfw: scores {values.dtype} {values.shape} and labels {labels.shape} must both be "
-            "(P,), one number and one label per pair"
-        )
-    if labels.dtype.kind not in "biu" or not np.isin(labels, (0, 1)).all():
-        raise LikenessError(
-            "lfw: labels must be true for same and false for different pairs, but are "
-            f"{labels.dtype}"
-        )
-    values, labels = values.astype(np.float64), labels.astype(np.bool_)
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-        raise LikenessError(
-            f"lfw: {bad.size} of {values.size} scores are NaN or infinite (first: pair "
-            f"{int(bad[0]) + 1}); score these pairs again"
-        )
+    checked = Scores(scores, same)  # type: ignore[arg-type]  # which makes arrays of them
+    values, labels = checked.values, checked.target
     if labels.all() or not labels.any():
         raise LikenessError(
             f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different "
             "pairs; accuracy needs both"
         )
     if isinstance(folds, int | np.integer):
-        if not 2 <= folds <= values.size:
-            raise LikenessError(
-                f"lfw: {folds} folds for {values.size} pairs; choose 2 folds at least, and no more "
-                "than pairs"
-            )
         sizes = [len(part) for part in np.array_split(values, int(folds))]
         return values, labels, np.repeat(np.arange(folds), sizes)
     numbers = np.asarray(folds)
-    is_number = numbers.shape == values.shape and numbers.dtype.kind in "iu"
-    if not is_number or np.unique(numbers).size < 2:
+    if numbers.shape != values.shape or np.unique(numbers).size < 2:
         raise LikenessError(
-            f"lfw: folds must be ({values.size},) integers of at least two folds, but are "
-            f"{numbers.dtype} of shape {numbers.shape}"
+            f"lfw: folds of shape {numbers.shape}; give the fold of each of {values.size} pairs, "
+            "of two at least"
         )
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 

@@ -61,14 +61,12 @@ def check_quality(quality: object) -> None:
     ...
     likeness.LikenessError: quality: 'length' is neither 'norm' nor a mapping from ids to numbers
     """
-    if quality is None or isinstance(quality, Mapping):
-        return
-    if isinstance(quality, str) and quality == "norm":
-        return
-    shown = repr(quality) if isinstance(quality, str | int | float) else type(quality).__name__
-    raise LikenessError(
-        f"quality: {shown} is neither 'norm' nor a mapping from ids to numbers; give one"
-    )
+    is_norm = isinstance(quality, str) and quality == "norm"
+    if quality is not None and not is_norm and not isinstance(quality, Mapping):
+        shown = repr(quality) if isinstance(quality, str) else type(quality).__name__
+        raise LikenessError(
+            f"quality: {shown} is neither 'norm' nor a mapping from ids to numbers; give one"
+        )
 
 
 def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:

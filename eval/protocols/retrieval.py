@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from eval.bootstrap import Bounds, Drawn, Ends, bounds, check_draws, effective_number
+from eval.bootstrap import Bounds, Drawn, bounds, check_draws, effective_number
 from eval.errors import LikenessError
 from eval.progress import step
 from eval.protocols.labels import labels_of
@@ -92,7 +92,6 @@ class RetrievalSettings:
 
     def __post_init__(self) -> None:
         check_numbers("ks", self.ks)
-        check_numbers("level", [self.level])
         object.__setattr__(self, "ks", tuple(self.ks))
         check_choice("lone", self.lone, get_args(Lone))
         check_counts("ks", self.ks)
@@ -225,7 +224,7 @@ def retrieve(
     common = _common(similarity, gallery is not None, source, settings) | added
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
     protocol += ", approximate neighbours" * (approximate is not None)
-    intervals = _class_bounds(per_query, codes, settings) if settings.num_resamples else {}
+    intervals = class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     results = []
     for name, of_queries in per_query.items():
         own: Conventions = {"rule": _RULES[name]} if name in _RULES else {}
@@ -240,27 +239,6 @@ def retrieve(
         result = Result(system, name, value, None, None, counts, own | common, protocol)
         results.append(with_bounds(result, interval))
     return Retrieved(results, answers)
-
-
-def class_intervals(
-    per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings = RetrievalSettings()
-) -> dict[str, Ends | None]:
-    """Intervals of the means of per-query values (Q,), all on the same draws.
-
-    A draw takes C of the C classes with replacement, every query of a class as often as its class
-    was drawn. The ranks stay those of the whole gallery.
-
-    Args:
-        per_query: Metric -> (Q,) values.
-        codes: (Q,) class numbers 0 to C - 1, each in use.
-        settings: The level, the number of draws and their seed.
-
-    Returns:
-        Metric -> the interval; None where there is none, see `eval.bootstrap.bounds`.
-    """
-    return {
-        name: interval.ends for name, interval in _class_bounds(per_query, codes, settings).items()
-    }
 
 
 def label(metric: str) -> str:
@@ -334,9 +312,19 @@ def _common(
     return common
 
 
-def _class_bounds(
+def class_bounds(
     per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings
 ) -> dict[str, Bounds]:
+    """Intervals of the means of per-query values (Q,), all on the same draws.
+
+    A draw takes C of the C classes with replacement, every query of a class as often as its class
+    was drawn. The ranks stay those of the whole gallery.
+
+    Args:
+        per_query: Metric -> (Q,) values.
+        codes: (Q,) class numbers 0 to C - 1, each in use.
+        settings: The level, the number of draws and their seed.
+    """
     sizes = np.bincount(codes)
     drawn_from = Drawn(sizes.size, "classes", effective_number(sizes))
     totals = np.stack(

@@ -99,10 +99,6 @@ class VerificationSettings:
     def __post_init__(self) -> None:
         for name in ("p_targets", "fars"):
             check_numbers(name, getattr(self, name))
-        for name in ("c_miss", "c_fa", "level"):
-            check_numbers(name, [getattr(self, name)])
-        if not isinstance(self.llr, bool):
-            raise LikenessError(f"llr: {self.llr!r} must be True or False")
         object.__setattr__(self, "p_targets", tuple(self.p_targets))
         object.__setattr__(self, "fars", tuple(self.fars))
         check_choice("eer_method", self.eer_method, get_args(EerMethod))

@@ -17,13 +17,11 @@ from typing import Any
 
 from eval.calibration import Calibration
 from eval.errors import LikenessError
-from eval.formats.files import bounded
 from eval.formats.provenance import sha256
 from eval.formats.writing import atomic_path
+from eval.json_files import read_json
 
 FORMAT = "likeness.origin/1"
-MAX_TEXT = 4096  # characters of each text
-MAX_ENTRIES = 100  # of the meta of embeddings
 _MAX_BYTES = 1 << 20
 
 
@@ -50,7 +48,13 @@ class Origin:
     trials: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
+        meta = dict(self.meta)
+        texts = (self.system, self.calibration, self.trials, *meta, *meta.values())
+        if not all(isinstance(text, str) for text in texts):
+            raise LikenessError(
+                "an origin of scores is made of texts alone; score the trials again"
+            )
+        object.__setattr__(self, "meta", MappingProxyType(meta))
 
     @property
     def model(self) -> str:
@@ -65,26 +69,6 @@ class Origin:
             "calibration": self.calibration,
             "trials": self.trials,
         }
-
-
-def origin_from(value: object) -> Origin:
-    """The origin in an object of JSON.
-
-    Raises:
-        LikenessError: It is none.
-    """
-    if not isinstance(value, dict):
-        raise LikenessError("the origin of the scores is no object")
-    texts = {name: value.get(name) for name in ("system", "calibration", "trials")}
-    meta = value.get("meta")
-    if not isinstance(meta, dict) or len(meta) > MAX_ENTRIES:
-        raise LikenessError(f"the origin's meta is no object of at most {MAX_ENTRIES} texts")
-    for name, text in (*texts.items(), *meta.items(), *((key, key) for key in meta)):
-        if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise LikenessError(
-                f"the origin's {name[:40]!r} is no text of at most {MAX_TEXT} signs"
-            )
-    return Origin(meta=meta, **texts)  # type: ignore[arg-type]  # they were just checked
 
 
 def digest_of(calibration: Calibration | None) -> str:
@@ -139,13 +123,11 @@ def read_origin(scores: str | Path) -> Origin | None:
     path = origin_path(scores)
     if not path.is_file():
         return None
-    try:
-        value = json.loads(bounded(path, _MAX_BYTES).decode())
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise LikenessError(f"its format is not {FORMAT!r}")
-        origin = origin_from(value)
-    except (ValueError, RecursionError) as error:
-        raise LikenessError(
-            f"{path} is damaged ({error}); remove it, or score the trials again"
-        ) from None
-    return origin if value.get("scores_sha256") == sha256(Path(scores)) else None
+    digest, origin = read_json(
+        path,
+        FORMAT,
+        lambda fields: (fields.pop("scores_sha256"), Origin(**fields)),
+        most=_MAX_BYTES,
+        otherwise="damaged ({error}); remove it, or score the trials again",
+    )
+    return origin if digest == sha256(Path(scores)) else None

@@ -29,13 +29,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path, bounded
+from eval.formats.files import atomic_path
+from eval.json_files import read_json
 from eval.progress import tracked
 from eval.similarity import pairs
-from eval.types import Floats
+from eval.types import Floats, check_choice
 
 FORMAT = "likeness plda 2"
-_BEFORE = "likeness plda 1"  # says nothing of the length at scoring: none was set
 ScoringLength = Literal["kaldi", "simple", "none"]
 SCORING_LENGTHS = {
     "kaldi": "u is scaled so that sum_k u_k^2 / (psi_k + 1) = K, the value that the model expects",
@@ -43,7 +43,7 @@ SCORING_LENGTHS = {
     "none": "u stays as it is",
 }
 _MAX_BYTES = 1 << 27
-_SHAPES = {"mean": 1, "lda": 2, "centre": 1, "transform": 2, "psi": 1}
+_ARRAYS = ("mean", "lda", "centre", "transform", "psi")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +64,15 @@ class Plda:
     scoring_length: ScoringLength = "none"
 
     def __post_init__(self) -> None:
-        if self.scoring_length not in SCORING_LENGTHS:
+        check_choice("scoring_length", self.scoring_length, SCORING_LENGTHS)
+        dims, kept = len(self.mean), len(self.psi)
+        shapes = [(dims,), (dims, kept), (kept,), (kept, kept), (kept,)]
+        arrays = [getattr(self, name) for name in _ARRAYS]
+        finite = all(np.isfinite(array).all() for array in arrays)
+        if [array.shape for array in arrays] != shapes or not finite or (self.psi < 0).any():
             raise LikenessError(
-                f"plda: scoring_length is {self.scoring_length!r}; choose one of "
-                f"{', '.join(SCORING_LENGTHS)}"
+                f"plda: its arrays of {[array.shape for array in arrays]} do not fit together, are "
+                "not finite, or a variance is negative; fit it anew"
             )
 
     def project(self, embeddings: ArrayLike) -> Floats:
@@ -113,7 +118,7 @@ class Plda:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
-        arrays = {name: getattr(self, name).tolist() for name in _SHAPES}
+        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
         settings = {
             "length_norm": self.length_norm,
             "model": self.model,
@@ -126,41 +131,19 @@ class Plda:
 
 
 def load_plda(path: str | Path) -> Plda:
-    """Read what `Plda.save` wrote, of this format or the one before, whose scores keep their
-    meaning. ValueError for anything else.
-    """
-    path = Path(path)
-    try:
-        fields = json.loads(bounded(path, _MAX_BYTES).decode())
-        written = fields.pop("format", None) if isinstance(fields, dict) else None
-        if written not in (FORMAT, _BEFORE) or ("scoring_length" in fields) != (written == FORMAT):
-            raise LikenessError(f"its format is neither {FORMAT!r} nor {_BEFORE!r}")
-        arrays = {name: np.array(fields.pop(name), dtype=np.float64) for name in _SHAPES}
-        plda = Plda(**arrays, **fields)  # type: ignore[arg-type]
-        dims, kept = len(plda.mean), len(plda.psi)
-        if [array.shape for array in arrays.values()] != [
-            (dims,),
-            (dims, kept),
-            (kept,),
-            (kept, kept),
-            (kept,),
-        ] or not kept:
-            raise LikenessError(
-                "its arrays are "
-                + ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-            )
-        if not all(np.isfinite(array).all() for array in arrays.values()) or (plda.psi < 0).any():
-            raise LikenessError("its numbers are not finite, or a variance is negative")
-        if not isinstance(plda.length_norm, bool) or not isinstance(plda.model, str):
-            raise LikenessError("length_norm must be true or false, and model a text")
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise LikenessError(
-            f"{path}: not a PLDA file ({error}); fit one with `likeness plda`"
-        ) from None
-    return plda
+    """Read what `Plda.save` wrote. LikenessError for anything else."""
+    return read_json(
+        Path(path),
+        FORMAT,
+        lambda fields: Plda(
+            **fields | {name: np.array(fields[name], dtype=np.float64) for name in _ARRAYS}
+        ),
+        most=_MAX_BYTES,
+        otherwise="not a PLDA file ({error}); fit one with `likeness plda`",
+    )
 
 
-def _check_fit(rows: Floats, num: int, lda_dim: int, iterations: int) -> None:
+def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
     """ValueError unless a PLDA can be fitted on these rows (N, D) of `num` classes."""
     dims = rows.shape[1]
     kept = lda_dim or dims
@@ -174,8 +157,6 @@ def _check_fit(rows: Floats, num: int, lda_dim: int, iterations: int) -> None:
             f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
             f"dims and {num} classes"
         )
-    if iterations < 1:
-        raise LikenessError(f"plda: {iterations} iterations; 1 or more are needed, e.g. 10")
     if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
         raise LikenessError(
             f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
@@ -212,7 +193,7 @@ def fit_plda(
             "one label each are needed"
         )
     classes = np.unique(np.asarray(labels), return_inverse=True)[1]
-    _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim, iterations)
+    _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim)
     mean = rows.mean(axis=0)
     lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(rows.shape[1])
     rows = _prepare(rows, mean, lda, length_norm)

@@ -104,16 +104,3 @@ def test_the_sums_work_on_plain_numbers():
     assert len(DEBYE) == 4
     assert orders(32) == (15.0, 0)
     assert orders(2) == (15.0, 15)
-
-
-@pytest.mark.parametrize("kappa", [-1.0, np.nan, np.inf, [1.0, -2.0]])
-@pytest.mark.parametrize("function", [log_normalizer, log_normalizer_ratio, mean_resultant])
-@pytest.mark.parametrize("dim", [3, 8])
-def test_bad_concentrations(function, kappa, dim):
-    with pytest.raises(ValueError, match=r"1 of \d concentrations"):
-        function(kappa, dim)
-
-
-def test_bad_dim():
-    with pytest.raises(ValueError, match="at least one dimension"):
-        log_normalizer(1.0, 0)

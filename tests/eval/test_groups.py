@@ -233,24 +233,11 @@ def test_the_command_shows_groups_in_table_json_and_report(
     (tmp_path / "groups.txt").write_text(
         "".join(f"s{s} {'even' if s % 2 == 0 else '<odd>'}\n" for s in set(subject))
     )
-    arguments = [
-        "evaluate",
-        "x.txt",
-        "--groups",
-        "groups.txt",
-        "--far",
-        "0.1",
-        "--json",
-        "x.json",
-        "--report",
-        "out",
-        "--resamples",
-        "50",
-    ]
+    arguments = "evaluate x.txt --groups groups.txt --far 0.1 --json x.json --report out"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         with pytest.raises(SystemExit) as ended:
-            main(arguments)
+            main([*arguments.split(), "--resamples", "50"])
     assert ended.value.code == 0
     output = capsys.readouterr().out
     for name in (

@@ -163,8 +163,8 @@ def test_too_few_subjects_are_told_how_many_would_do() -> None:
     values = Scores(np.arange(200.0)[::-1], np.arange(200) < 1)
     with pytest.raises(ValueError, match="1 such trials of 200 subjects"):
         guaranteed_threshold(values, star, FAR)
-    for far in (0.0, 1e-320, 1.0, 1.5):
-        with pytest.raises(ValueError, match="between 1e-12 and 1"):
+    for far in (0.0, 1.0, 1.5):
+        with pytest.raises(ValueError, match="between 0 and 1"):
             guaranteed_threshold(scores, subjects, far)
     with pytest.raises(ValueError, match=r"0\.95"):
         guaranteed_threshold(scores, subjects, FAR, confidence=95)

@@ -23,7 +23,6 @@ from eval.identification import (
     search_embeddings,
     tpir,
     tpir_at_fpir,
-    tpir_galleries_apart,
 )
 from eval.verification import num_allowed
 
@@ -276,10 +275,15 @@ def test_the_tools_procedures_are_reproduced_by_name():
             [similarity[:, first], similarity[:, ~first]],
             [np.flatnonzero(first), np.flatnonzero(~first)],
         )
-        assert tpir_galleries_apart(
-            scores, names, subject, far, protocol="ijb_evals"
+        assert np.mean(
+            [
+                tpir_at_fpir(s, n, subject, far, protocol="ijb_evals")
+                for s, n in zip(scores, names, strict=True)
+            ]
         ) == pytest.approx(np.mean(apart), abs=1e-12)
-        opened = tpir_galleries_apart(scores, names, subject, far)
+        opened = np.mean(
+            [tpir_at_fpir(s, n, subject, far) for s, n in zip(scores, names, strict=True)]
+        )
         assert opened >= np.mean(apart)  # one more false alarm is allowed
         assert opened == pytest.approx(
             np.mean(
@@ -368,16 +372,11 @@ def test_bad_input_is_refused_in_one_sentence():
         tpir_at_fpir(good, [0, 1], [0, 1], 0.1)
     with pytest.raises(ValueError, match="0 mated and 2 non-mated probes"):
         tpir_at_fpir(good, [0, 1], [5, 6], 0.1)
-    for k in (0, 3):
-        with pytest.raises(ValueError, match=rf"k = {k}, but the gallery has 2 subjects"):
-            rank_k(good, [0, 1], [0, 1], k)
     with pytest.raises(ValueError, match=r"1 scores .*probe 2, template 1"):
         rank_k([[0.1, 0.2], [math.nan, 0.1]], [0, 1], [0, 1], 1)
-    with pytest.raises(ValueError, match=r"probe_subjects: shape \(0,\)"):
-        rank_k(np.empty((0, 2)), [0, 1], np.array([], dtype=int), 1)
-    with pytest.raises(ValueError, match="labels are float64"):
+    with pytest.raises(ValueError, match="labels: float64"):
         rank_k(good, [0.0, 1.0], [0, 1], 1)
-    with pytest.raises(ValueError, match="one kind is needed"):
+    with pytest.raises(ValueError, match="the same way"):
         rank_k(good, ["0", "1"], [0, 1], 1)
     with pytest.raises(ValueError, match=r"\(2, 2\), but 3 probes"):
         rank_k(good, [0, 1], [0, 1, 1], 1)
@@ -386,14 +385,10 @@ def test_bad_input_is_refused_in_one_sentence():
     for fpir in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="between 0 and 1"):
             tpir_at_fpir(good, [0, 1], [0, 7], fpir)
-    with pytest.raises(ValueError, match=r"1 of 2 gallery .*row 2"):
+    with pytest.raises(ValueError, match=r"gallery embeddings: 1 of 2 rows"):
         search_embeddings(good, [[1.0, 2.0], [math.nan, 0.0]], [0, 1], [0, 1])
-    with pytest.raises(ValueError, match=r"shape \(2, 2\), but \(3, D\)"):
+    with pytest.raises(ValueError, match="for 3 labels"):
         search_embeddings(good, good, [0, 1], [0, 1, 1])
-    with pytest.raises(ValueError, match=r"kept 0 .*keep=1"):
-        tpir(search(good, [0, 1], [0, 1]), 0.5, protocol="closed")
-    with pytest.raises(ValueError, match="1 score arrays for 2 galleries"):
-        tpir_galleries_apart([good], [[0, 1], [2, 3]], [0, 1], 0.1)
     assert set(RULES) == {"open", "closed", "ijb_evals"}
 
 
@@ -416,15 +411,6 @@ def test_the_closed_threshold_is_one_of_mates():
         assert value == passing(scores, probes, threshold)
 
 
-def test_weights_need_a_search_that_kept_scores():
-    scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])
-    with pytest.raises(ValueError, match=r"kept 0 .*keep=1"):
-        tpir(
-            search(scores, np.arange(3), probes, keep=0),
-            0.5,
-            protocol="closed",
-            weights=np.ones(2, dtype=int),
-        )
-    # one subject: there are no non-mated scores to keep
+def test_one_subject_has_no_non_mated_scores_to_keep():
     alone = search([[0.3], [0.2]], [0], [0, 0])
     assert tpir(alone, 0.5, protocol="closed", weights=np.array([1, 2])).value == 1.0

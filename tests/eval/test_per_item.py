@@ -226,10 +226,6 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for arrays, reason in (
         ({"over": over, "column.x": np.zeros(2)}, "ids"),
         ({"over": over, "ids": names, "column.x": np.zeros(3)}, "2 ids, but {'x': 3}"),
-        ({"over": over, "ids": names, "column.x": np.zeros((2, 2))}, "'column x' of another shape"),
-        ({"over": over, "ids": names, "column.x": names}, "'column x' of another shape or type"),
-        ({"over": over, "ids": np.zeros(2)}, "'ids' of another shape or type"),
-        ({"over": np.array("[1]"), "ids": names}, "'over' of another"),
         (
             {"over": over, "ids": names, "column.x": np.array([{}, {}], dtype=object)},
             "allow_pickle=False",
@@ -239,12 +235,12 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ValueError, match=reason):
             per_item.read(path)
     path.write_text("no archive")
-    with pytest.raises(ValueError, match="not a zip file"):
+    with pytest.raises(ValueError, match="cannot be read as per-item"):
         per_item.read(path)
     with pytest.raises(FileNotFoundError):
         per_item.read(tmp_path / "absent.npz")
     monkeypatch.setattr(per_item, "_MAX_BYTES", 1000)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("ids.npy", bytes(2000))
-    with pytest.raises(ValueError, match="1 arrays are over 1000 bytes"):
+    with pytest.raises(ValueError, match="cannot be read as per-item"):
         per_item.read(path)

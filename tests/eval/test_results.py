@@ -137,27 +137,6 @@ def test_json_carries_schema_switches_digests_and_version(results):
     )
     assert SCHEMA == "likeness.results/1"
     assert len(document["results"]) == 12
-    for record in document["results"]:
-        assert set(record) == {
-            "system",
-            "metric",
-            "value",
-            "interval",
-            "threshold",
-            "counts",
-            "conventions",
-            "protocol",
-        }
-        assert set(record["counts"]) == {"targets", "nontargets", "subjects"}
-        assert {
-            "ties",
-            "accept",
-            "interval",
-            "level",
-            "num_resamples",
-            "seed",
-            "subjects_from",
-        } <= set(record["conventions"])
     by_name = {result["metric"]: result["conventions"] for result in document["results"]}
     assert "interpolated" in by_name["eer"]["method"]
     assert {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}.items() <= by_name[
@@ -219,10 +198,6 @@ def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, 
     )
     assert re.search(r"TAR \(%\) at FAR 0.1 .*\] \* +[-\d.]+ +-$", text, re.MULTILINE)
     assert re.search(r"^rank_1 +- +0\.\d{4} ", text, re.MULTILINE)
-    with pytest.raises(ValueError, match="give every system its own name"):
-        table([*results, results[0]])
-    with pytest.raises(ValueError, match="at least one result"):
-        table([])
 
 
 class Page(HTMLParser):

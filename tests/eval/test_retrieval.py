@@ -437,11 +437,9 @@ EYE = np.eye(3)
             r"1 of 2 rows hold NaN or infinity \(first: row 0\)",
         ),
         ((np.array([[1, 1e300], [0, 1]]), [0, 0]), {}, "1 of 2 rows hold NaN"),
-        ((EYE, [0.0, 0.0, 1.0]), {}, "never floats|one kind"),
-        ((EYE, np.array([0.0, 0.0, 1.0])), {}, "never floats"),
-        ((EYE, [0, "a", 0]), {}, "int, str found"),
+        ((EYE, [0.0, 0.0, 1.0]), {}, "never floats"),
         ((EYE, [0, 0]), {}, "2 labels for 3 rows"),
-        ((EYE, [[0], [0], [1]]), {}, "one label per row"),
+        ((EYE, [[0], [0], [1]]), {}, "for each row"),
         ((EYE, [0, 0, 1]), {"gallery": EYE}, "belong together"),
         (
             (EYE, [0, 0, 1]),
@@ -451,15 +449,15 @@ EYE = np.eye(3)
         (
             (EYE, [0, 0, 1]),
             {"gallery": EYE, "gallery_labels": ["0", "0", "1"]},
-            "write both the same way",
+            "write all the same way",
         ),
         (
             (EYE, [0, 0, 1]),
             {"gallery": EYE, "gallery_labels": [0, 0, 1], "compat": "rdml"},
             "no separate gallery",
         ),
-        ((EYE, [0, 0, 1]), {"compat": "PML"}, "allowed are None"),
-        ((EYE, [0, 0, 1]), {"compat": "pml", "lone": "zero"}, "the preset fixes"),
+        ((EYE, [0, 0, 1]), {"compat": "PML"}, "one of pml, oml, rdml"),
+        ((EYE, [0, 0, 1]), {"compat": "pml", "lone": "zero"}, "which fixes it"),
         ((EYE, [0, 0, 1]), {"lone": "skip"}, "lone"),
         ((EYE, [0, 0, 1]), {"ks": (0,)}, "ks: 0"),
         ((EYE, [0, 0, 1]), {"similarity": "cosin"}, "did you mean 'cosine'"),
@@ -488,8 +486,6 @@ def test_clusters_and_their_metrics():
     )
     assert nmi(np.ones((6, 2)), [0, 0, 0, 1, 1, 1]) == 0
     assert f1(np.ones((2, 2)), ["a", "b"], num_clusters=2) == 0
-    with pytest.raises(ValueError, match="num_clusters = 9: 3 rows"):
-        nmi(EYE, [0, 0, 1], num_clusters=9)
     with pytest.raises(ValueError, match="2 labels for 3 rows"):
         f1(EYE, [0, 1])
     assert check_rows("x", [[1, 2]]).dtype == np.float32

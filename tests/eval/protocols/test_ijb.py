@@ -317,7 +317,7 @@ def test_bad_switches_are_refused(world):
     faces, views, detector, _ = world
     with pytest.raises(ValueError, match="'arcface'"):
         preset("arcface")
-    with pytest.raises(ValueError, match="flip = 'both'"):
+    with pytest.raises(ValueError, match="flip 'both'"):
         Switches(flip="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="flip = 'sum'"):
         templates(views[0], faces, Switches(), detector_scores=detector)
@@ -325,13 +325,6 @@ def test_bad_switches_are_refused(world):
         templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
     with pytest.raises(ValueError, match="detector_score = True"):
         templates(views[0], faces, Switches(), flipped=views[1])
-    # one number would weight every face alike
-    for wrong in (detector[:-1], detector[:, None], 1.0):
-        with pytest.raises(
-            ValueError,
-            match=rf"detector_scores have shape \(.*\), but \({len(faces.names)},\) is needed",
-        ):
-            templates(views[0], faces, Switches(), flipped=views[1], detector_scores=wrong)
     with pytest.raises(ValueError, match=r"'cosin'.*'cosine'"):
         Switches(similarity="cosin")
     with pytest.raises(ValueError, match="B_THETA is the cosine of an angle"):
@@ -343,8 +336,6 @@ def test_bad_switches_are_refused(world):
             preset("adaface"),
             flipped=views[1],
         )
-    with pytest.raises(ValueError, match="the pairs have no labels"):
-        verification_1_1("x", views[0], Trials(("a",), ("b",), [0], [0]), Switches())
 
 
 def test_meta_files(tmp_path, monkeypatch):
@@ -419,90 +410,6 @@ def test_every_face_has_one_detector_score(tmp_path):
         file.write_text(wrong)
         with pytest.raises(LikenessError, match=says):
             read_detector_scores(file, faces)
-
-
-def test_presets_differ_as_the_field_s_tools_do(world):
-    """field-face.md 0 and 1.8: the same features, one table; which tools agree, which do not, and
-    in which direction.
-    """
-    pairs, _ = all_pairs(world[3])
-    ids, who = np.array(list(world[3])), np.array(list(world[3].values()))
-    galleries, probes = (
-        [Side(ids[:15], who[:15]), Side(ids[15:30], who[15:30])],
-        Side(ids[30:], who[30:]),
-    )
-    tar, tpir = {}, {}
-    for name in PRESETS:
-        pooled, switches = pooled_by(name, world)
-        tar[name] = {
-            result.metric: result.value
-            for result in verification_1_1(name, pooled, pairs, switches, fars=(0.001, 0.01, 0.1))
-        }
-        actual = identification_1_n(
-            name,
-            pooled,
-            galleries,
-            probes,
-            switches,
-            settings=IdentificationSettings(fpirs=(0.01, 0.1), ranks=(1,), num_resamples=0),
-        )
-        tpir[name] = {result.metric: result.value for result in actual.results}
-    # fact 1: N0D1F1 of ijb_evals.py is N1D1F1 of ijb_11.py; fact 2: their 1:N is not one protocol,
-    # the closed one gives less
-    assert tar["insightface"] == tar["insightface_ijb_evals"] == tar["cvlface_n1d1"]
-    assert (
-        tpir["insightface"]["tpir_at_fpir(0.01)"]
-        < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.01)"]
-    )
-    assert (
-        tpir["insightface"]["tpir_at_fpir(0.1)"]
-        < tpir["insightface_ijb_evals"]["tpir_at_fpir(0.1)"]
-    )
-    # AdaFace leaves the detector's score out, and nothing else
-    assert tar["adaface"] == tar["cvlface_n1d0"]
-    # each of the switches N, D and F moves the numbers
-    assert (
-        len(
-            {
-                tuple(tar[name].values())
-                for name in ("insightface", "adaface", "cvlface_n0d1", "tface", "opensphere_simple")
-            }
-        )
-        == 5
-    )
-    # OpenSphere's weighted means are AdaFace's sums but for a factor that L2 removes: its TAR
-    # differs by the rule alone, its EER and 1:N not at all
-    np.testing.assert_allclose(
-        pooled_by("opensphere", world)[0].matrix, pooled_by("adaface", world)[0].matrix, atol=1e-6
-    )
-    assert tar["opensphere"]["eer"] == pytest.approx(tar["adaface"]["eer"], abs=1e-12)
-    assert tpir["opensphere"] == pytest.approx(tpir["adaface"], abs=1e-12)
-    assert tar["opensphere"] != tar["adaface"]
-
-
-def test_the_three_tar_rules_on_the_scores_of_one_preset(world):
-    """field-face.md fact 3: strict never above the others; nearest may exceed the FAR; a FAR that
-    the ROC reaches exactly leaves nothing to differ.
-    """
-    pooled, _ = pooled_by("insightface", world)
-    pairs, _ = all_pairs(world[3])
-    num = int(np.count_nonzero(~pairs.target))
-    exact, between = 50 / num, 50.6 / num
-    tar = {
-        rule: [
-            result.value
-            for result in verification_1_1(
-                "x", pooled, pairs, preset("insightface", tar_rule=rule), fars=(exact, between)
-            )[1:]
-        ]
-        for rule in ("strict", "interpolated", "nearest")
-    }
-    assert (
-        tar["strict"][0]
-        == pytest.approx(tar["interpolated"][0])
-        == pytest.approx(tar["nearest"][0])
-    )
-    assert tar["strict"][1] <= tar["interpolated"][1] <= tar["nearest"][1]
 
 
 def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_path):

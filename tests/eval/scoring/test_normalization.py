@@ -164,8 +164,6 @@ def test_subtract_mean():
         subtract_mean(x, cohort[:, :2])
     with pytest.raises(ValueError, match="C >= 1"):
         subtract_mean(x, cohort[:0])
-    with pytest.raises(ValueError, match="1 of 1 embeddings rows hold NaN"):
-        subtract_mean([[np.nan]], [[1.0]])
 
 
 def test_zero_vectors_get_half_a_score_and_a_warning():
@@ -201,12 +199,7 @@ def test_constant_cohorts_and_embeddings_are_refused(value):
         ({"top_n": 1}, "top_n = 1, but must be 2 to 20"),
         ({"cohort": np.ones((1, 5))}, "a cohort of 1 has no spread"),
         ({"cohort": np.ones((0, 5))}, "a cohort of 0 has no spread"),
-        ({"cohort": np.full((20, 5), np.nan)}, "20 of 20 cohort rows hold NaN"),
         ({"cohort": np.ones((20, 4))}, "one D"),
-        ({"enrol": np.full((4, 5), np.inf)}, "4 of 4 embeddings rows hold NaN or infinity"),
-        ({"scores": np.full(16, np.nan)}, "16 of shape .* are NaN"),
-        ({"i": np.full(16, 4)}, "i must be .* from 0 to 3"),
-        ({"j": np.arange(3)}, "j must be"),
         ({"i": None}, "do not fit 4 embeddings; with fewer embeddings than trials give i"),
         ({"similarity": "cosin"}, "did you mean 'cosine'"),
     ],

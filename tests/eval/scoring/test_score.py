@@ -70,36 +70,32 @@ def test_it_is_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "keyword"),
+    ("options", "keyword"),
     [
-        ({"norm": "x"}, ValueError, "'x'"),
-        ({"pooling": "ijb"}, ValueError, "'ijb'"),
-        ({"similarity": "cosin"}, ValueError, "'cosine'"),
-        ({"similarity": "simple:2"}, ValueError, "B_THETA"),
-        ({"plda": PLDA, "similarity": "dot"}, ValueError, "leave out similarity"),
-        ({"plda": PLDA, "cohort": COHORT}, ValueError, "leave out cohort"),
-        ({"scoring_length": "kaldi"}, ValueError, "without a PLDA"),
-        ({"plda": PLDA, "scoring_length": "long"}, ValueError, "'long'"),
-        ({"cohort": COHORT}, ValueError, "2 to 20"),
-        ({"cohort_subjects": {"c0": "a"}}, ValueError, "without a cohort"),
-        ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, ValueError, "19 of 20"),
+        ({"norm": "x"}, "'x'"),
+        ({"pooling": "ijb"}, "'ijb'"),
+        ({"similarity": "cosin"}, "'cosine'"),
+        ({"similarity": "simple:2"}, "B_THETA"),
+        ({"plda": PLDA, "similarity": "dot"}, "leave out similarity"),
+        ({"plda": PLDA, "cohort": COHORT}, "leave out cohort"),
+        ({"scoring_length": "kaldi"}, "without a PLDA"),
+        ({"plda": PLDA, "scoring_length": "long"}, "'long'"),
+        ({"cohort": COHORT}, "2 to 20"),
+        ({"cohort_subjects": {"c0": "a"}}, "without a cohort"),
+        ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "19 of 20"),
         (
             {"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, "a"), "norm": "s"},
-            ValueError,
             "cohort of 1",
         ),
         (
             {"calibration": Calibration(1.0, 0.0, (1.0, 1.0), ("mood_low", "mood_high"))},
-            ValueError,
             "mood",
         ),
-        ({"durations": {"a": "long"}}, ValueError, "long"),
+        ({"durations": {"a": "long"}}, "long"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
-    options: dict[str, Any], error: type[Exception], keyword: str
-) -> None:
-    with pytest.raises(error, match=keyword):
+def test_what_contradicts_itself_is_refused(options: dict[str, Any], keyword: str) -> None:
+    with pytest.raises(ValueError, match=keyword):
         Scoring(**options)
 
 

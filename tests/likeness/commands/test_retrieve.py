@@ -9,7 +9,7 @@ import likeness
 from eval.bootstrap import effective_number, t_interval
 from eval.errors import LikenessError
 from eval.formats import embeddings
-from eval.protocols.retrieval import RetrievalSettings, class_intervals
+from eval.protocols.retrieval import RetrievalSettings, class_bounds
 from eval.retrieval import retrieval_metrics
 from eval.types import Embeddings
 from likeness.cli import main
@@ -108,13 +108,13 @@ def test_intervals_against_repeated_queries():
     rng = np.random.default_rng(4)
     codes = np.sort(np.append(np.arange(7), rng.integers(7, size=30)))
     per_query = {"a": rng.random(37), "b": rng.random(37)}
-    result = class_intervals(per_query, codes, RetrievalSettings(num_resamples=200, seed=5))
+    result = class_bounds(per_query, codes, RetrievalSettings(num_resamples=200, seed=5))
     draws = np.random.default_rng(5).integers(7, size=(200, 7))
     for name, value in per_query.items():
         means = [np.concatenate([value[codes == drawn] for drawn in draw]).mean() for draw in draws]
         number = effective_number(np.bincount(codes))
         ends = t_interval(np.array(means), value.mean(), 0.95, number)
-        assert result[name] == pytest.approx(ends, abs=1e-12)
+        assert result[name].ends == pytest.approx(ends, abs=1e-12)
 
 
 def test_lone_queries(files, tmp_path):
