@@ -337,28 +337,3 @@ def misfits(expected: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]
     return ", ".join(
         f"{len(names)} {what} ({first_names(names)})" for what, names in kinds if names
     )
-
-
-def best_of(step: int) -> str:
-    """Return the file name of one of several best checkpoints.
-
-    Example:
-        >>> best_of(500)
-        'best-000000500.safetensors'
-    """
-    return f"best-{step:09d}.safetensors"
-
-
-def remove_stale(out: Path, kept: Sequence[tuple[float, int]]) -> None:
-    """Remove the best-STEP files that are not among the best.
-
-    They no longer are, or, after a process was ended, they are not yet.
-
-    Args:
-        out: The folder of the run.
-        kept: (metric, step) of every best checkpoint.
-    """
-    names = {best_of(step) for _, step in kept}
-    for path in out.glob("best-*.safetensors"):
-        if path.name not in names:
-            path.unlink()

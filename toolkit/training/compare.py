@@ -88,7 +88,6 @@ METHOD = (
 INDIFFERENT = (
     "seed",
     "schedule.save_every",
-    "schedule.keep_best",
     "compute.workers",
     "compute.prefetch",
     "compute.threads",

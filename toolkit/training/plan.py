@@ -193,14 +193,9 @@ def check_settings(recipe: Recipe) -> None:
     size, pieces = recipe.sampling.batch_size, distributed.world()
     rules = {
         "schedule.steps is at least 1": schedule.steps >= 1,
-        "schedule.save_every is at least 1": schedule.save_every >= 1,
-        "schedule.keep_best is at least 1": schedule.keep_best >= 1,
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
             not schedule.watch or schedule.watch in recipe.metrics
         ),
-        "compute.accumulate is at least 1": compute.accumulate >= 1,
-        "compute.prefetch is at least 1": compute.prefetch >= 1,
-        "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
         "compute.recompute and compute.compile exclude each other": not (
             compute.recompute and compute.compile
         ),
@@ -211,12 +206,7 @@ def check_settings(recipe: Recipe) -> None:
         or (not parallel.spread_classes and parallel.class_rate == 1),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))
-    tuning.check(
-        recipe.tuning,
-        steps=schedule.steps,
-        save_every=schedule.save_every,
-        keep_best=schedule.keep_best,
-    )
+    tuning.check(recipe.tuning, steps=schedule.steps, save_every=schedule.save_every)
     check_sampling_settings(recipe.sampling)
     if size // pieces < least_rows(recipe):
         raise LikenessError(
