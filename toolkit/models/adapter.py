@@ -46,8 +46,8 @@ def add(
         The names of the layers.
 
     Raises:
-        LikenessError: No layer has such a name, a layer is neither linear nor a plain convolution,
-            or the rank is above that of every weight. The package peft is missing.
+        LikenessError: No layer has such a name, or a layer is neither linear nor a plain
+            convolution. The package peft is missing.
     """
     try:
         import_torchaudio()  # peft imports transformers, and that imports torchaudio
@@ -55,13 +55,6 @@ def add(
     except ImportError:
         raise LikenessError("tuning.lora needs peft; run `pip install 'likeness[hub]'`") from None
     layers = choose(network, targets)
-    weights = [cast(Tensor, network.get_submodule(name).weight) for name in layers]
-    largest = max(min(len(weight), weight[0].numel()) for weight in weights)
-    if rank > largest:
-        raise LikenessError(
-            f"tuning.lora.rank={rank}: no weight of these {len(layers)} layers has a rank above "
-            f"{largest} ({layers[0]}); take a lower rank"
-        )
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=cast(int, alpha),  # a float will do, whatever peft states

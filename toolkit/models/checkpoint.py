@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -225,69 +225,37 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
     All three come from the same bytes. The file is not mapped into memory, because it may shrink
     while it is read, and that would end the process.
     """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > _HEADER_LIMIT:
+            raise LikenessError(
+                f"{path} is no safetensors file of Likeness: its header would be {size} bytes; "
+                f"{_FOREIGN}"
+            )
+        file.seek(0)
+        content = file.read()
     try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if size > _HEADER_LIMIT:
-                raise LikenessError(
-                    f"{path} is no safetensors file of Likeness: its header would be {size} bytes; "
-                    f"{_FOREIGN}"
-                )
-            file.seek(0)
-            content = file.read()
-        digest = hashlib.sha256(content).hexdigest()
-        metadata = _metadata(content[: 8 + size])
-        stored_kind = metadata.get("format", "")
-        if metadata and stored_kind != kind:  # refused before all of it is parsed
-            _refuse_kind(path, stored_kind, kind)
         tensors = parse_tensors(content)
-        if stored_kind != kind:
-            _refuse_kind(path, stored_kind, kind)
     except SafetensorError as error:
         raise LikenessError(f"{path} is no whole safetensors file: {error}") from None
-    try:
-        state = json.loads(metadata["state"])
-    except (KeyError, ValueError, RecursionError) as error:
+    metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
+    stored_kind = metadata.get("format", "")
+    if stored_kind != kind:
+        what = f"of format {stored_kind!r}" if stored_kind else "without a description by Likeness"
+        todo = "" if stored_kind.startswith("likeness.") else f"; {_FOREIGN}"
         raise LikenessError(
-            f"{path}: its description is no JSON ({type(error).__name__}); it is damaged: copy or "
-            "train it again"
-        ) from None
+            f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads "
+            f"{kind!r}{todo}"
+        )
+    try:
+        state = json.loads(metadata.get("state", ""))
+    except (ValueError, RecursionError):
+        state = None
     if not isinstance(state, dict):
         raise LikenessError(
-            f"{path}: its description is a {type(state).__name__} and no JSON object; it is "
-            "damaged: copy or train it again"
+            f"{path}: its description is no JSON object; it is damaged: copy or train it again"
         )
-    return tensors, state, digest
-
-
-def _metadata(start: bytes) -> dict[str, str]:
-    """Return the texts in a safetensors header, or none where it is damaged.
-
-    The parser of safetensors, which comes next, says better than this function what is damaged.
-    """
-    try:
-        metadata = json.loads(start[8:])["__metadata__"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    if isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values()):
-        return metadata
-    return {}
-
-
-def _refuse_kind(path: Path, stored_kind: str, kind: str) -> NoReturn:
-    """Raise the ValueError for a file of another kind or version."""
-    family = kind.partition("/")[0]
-    if stored_kind.startswith(f"{family}/"):
-        what = f"of version {stored_kind!r}"
-    elif stored_kind:
-        what = "of another kind"
-    else:
-        what = "without a description by Likeness"
-    todo = "" if stored_kind.startswith("likeness.") else f"; {_FOREIGN}"
-    raise LikenessError(
-        f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads "
-        f"{kind!r}{todo}"
-    )
+    return tensors, state, hashlib.sha256(content).hexdigest()
 
 
 def put(
@@ -337,28 +305,3 @@ def misfits(expected: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]
     return ", ".join(
         f"{len(names)} {what} ({first_names(names)})" for what, names in kinds if names
     )
-
-
-def best_of(step: int) -> str:
-    """Return the file name of one of several best checkpoints.
-
-    Example:
-        >>> best_of(500)
-        'best-000000500.safetensors'
-    """
-    return f"best-{step:09d}.safetensors"
-
-
-def remove_stale(out: Path, kept: Sequence[tuple[float, int]]) -> None:
-    """Remove the best-STEP files that are not among the best.
-
-    They no longer are, or, after a process was ended, they are not yet.
-
-    Args:
-        out: The folder of the run.
-        kept: (metric, step) of every best checkpoint.
-    """
-    names = {best_of(step) for _, step in kept}
-    for path in out.glob("best-*.safetensors"):
-        if path.name not in names:
-            path.unlink()

@@ -264,7 +264,7 @@ def write(proto: Any, metadata: Mapping[str, str], file: Path, path: Path) -> No
 
 def check_exportable(model: Loaded, path: Path) -> None:
     """Raise what stands against exporting this model to this file, before any work is done."""
-    missing = [name for name in _NEEDED if not _installed(name)]
+    missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise LikenessError(
             f"export needs {', '.join(missing)}; run `pip install 'likeness[export]'`"
@@ -291,20 +291,16 @@ def compare(embedder: Embedder, other: Embedder, batches: list[Tensor]) -> Parit
         a, b = (
             network.embed_batch(batch.numpy()).astype(np.float64) for network in (embedder, other)
         )
+        if not np.isfinite(a).all() or not np.isfinite(b).all():
+            return Parity(np.nan, np.nan, sum(map(len, batches)))
         norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
         either = np.maximum(*norms)
         distances = 1 - (a * b).sum(axis=1) / np.maximum(norms[0] * norms[1], 1e-300)
         distances[either == 0] = 0.0  # two zero vectors are equal
         errors = abs(norms[0] - norms[1]) / np.maximum(either, 1e-300)
-        distance = max(distance, float(distances.max())) if np.isfinite(distances).all() else np.nan
+        distance = max(distance, float(distances.max()))
         norm_error = max(norm_error, float(errors.max()))
-        if not np.isfinite(a).all() or not np.isfinite(b).all():
-            return Parity(np.nan, np.nan, sum(map(len, batches)))
     return Parity(distance, norm_error, sum(map(len, batches)))
-
-
-def _installed(name: str) -> bool:
-    return find_spec(name) is not None
 
 
 @step("translating the network to ONNX")
@@ -422,11 +418,6 @@ def _shape_and_read(
 ) -> tuple[tuple[int | None, ...], Any]:
     """Return what follows the batch in the graph's input, and a reading that gives such inputs."""
     if model.modality == "speaker":
-        if size is not None:
-            raise LikenessError(
-                f"size {size[0]} x {size[1]} is for images; this is a model of modality 'speaker', "
-                "whose inputs may have any length: leave it out"
-            )
         return (None,), model.read
     embedder = in_torch(model)
     frontend, read = cast(Any, embedder.frontend), cast(Any, model.read)

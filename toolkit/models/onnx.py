@@ -149,27 +149,21 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
             f"{path}: its description is of format {quoted(stored_format)}, or incomplete; "
             f"this version of Likeness reads {FORMAT!r}: export it anew"
         )
-    shape, outputs, inputs = stated.get("shape"), session.get_outputs(), session.get_inputs()
-    if (
-        not isinstance(shape, list)
-        or not all(size is None or isinstance(size, int) for size in shape)
-        or len(inputs) != 1
-        or len(outputs) != 1
+    shape, dim = stated.get("shape"), stated.get("dim")
+    outputs, inputs = session.get_outputs(), session.get_inputs()
+    if not (
+        len(inputs) == len(outputs) == 1
+        and isinstance(shape, list)
+        and all(size is None or isinstance(size, int) for size in shape)
+        and len(inputs[0].shape) == 1 + len(shape)
+        and isinstance(dim, int)
+        and outputs[0].shape[1:] == [dim]
     ):
         raise LikenessError(
-            f"{path}: its description does not fit its {len(inputs)} inputs and {len(outputs)} "
-            "outputs; export it anew"
+            f"{path}: its description states inputs {quoted(shape)} and {quoted(dim)} dims, which "
+            "does not fit its graph; export it anew"
         )
-    if (
-        not isinstance(stated.get("dim"), int)
-        or outputs[0].shape[1:] != [stated["dim"]]
-        or len(inputs[0].shape) != 1 + len(shape)
-    ):
-        raise LikenessError(
-            f"{path}: its description states {stated.get('dim')} dims for inputs of {shape}, but "
-            f"its graph gives {outputs[0].shape} for inputs of {inputs[0].shape}; export it anew"
-        )
-    return OnnxEmbedder(session, stated["dim"], tuple(shape)), stated
+    return OnnxEmbedder(session, dim, tuple(shape)), stated
 
 
 def open_session(path: Path) -> Session:

@@ -310,11 +310,6 @@ def _reason(target: Any, module: str, qualname: str, name: str) -> str:
         )
     if module == "__main__":
         return "the program that was started cannot be imported; move it to a file beside it"
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        return (
-            "it is of Python itself; parts are classes and functions of toolkit, modalities and "
-            "eval, of an installed package, or of a file in the recipe's folder"
-        )
     loaded = sys.modules.get(module)
     if loaded is None:
         return f"its file cannot be imported by its name; {user_files.RENAME}"

@@ -70,14 +70,9 @@ def convert(
         A new ModelProto with the same inputs and outputs.
 
     Raises:
-        LikenessError: The graph has no weights that the precision would make smaller, or
-            calibration is given for float16.
+        LikenessError: The graph has no weights that the precision would make smaller.
     """
     if precision == "float16":
-        if calibration is not None:
-            raise LikenessError(
-                "calibration is for int8; float16 needs none: leave it out, or choose int8"
-            )
         return _with_half_weights(proto, keep)
     return _quantised(proto, keep, calibration)
 

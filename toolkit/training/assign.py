@@ -32,9 +32,8 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
     """
     head, rest = path[0], path[1:]
     if isinstance(owner, partial) or inspect.isclass(owner) or inspect.isfunction(owner):
-        func, known = (
-            (owner.func, dict(owner.keywords)) if isinstance(owner, partial) else (owner, {})
-        )
+        bound = owner if isinstance(owner, partial) else partial(owner)
+        func, known = bound.func, bound.keywords
         parameters = {
             key: parameter
             for key, parameter in inspect.signature(func).parameters.items()
@@ -45,16 +44,13 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
                 f"override {name}: {func.__name__} has no setting "
                 f"{head!r}{suggest(head, parameters)}; it has {', '.join(parameters) or 'none'}"
             )
-        if rest:
-            return partial(
-                func,
-                **{
-                    **known,
-                    head: assign(known.get(head, parameters[head].default), rest, text, name),
-                },
-            )
-        hint = _hint(func, head, parameters[head].default)
-        return partial(func, **{**known, head: _parse(text, hint, name)})
+        default = parameters[head].default
+        value = (
+            assign(known.get(head, default), rest, text, name)
+            if rest
+            else _parse(text, _hint(func, head, default), name)
+        )
+        return partial(func, **{**known, head: value})
     if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
         fields = {field.name for field in dataclasses.fields(owner)}
         if head not in fields:

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,7 +86,6 @@ METHOD = (
 INDIFFERENT = (
     "seed",
     "schedule.save_every",
-    "schedule.keep_best",
     "compute.workers",
     "compute.prefetch",
     "compute.threads",
@@ -145,12 +142,6 @@ class Data:
     trials: Trials | None
     subjects: Subjects | None
 
-    @property
-    def tested(self) -> tuple[Sequence[Item], Trials]:
-        """The items and trials of a recipe that is measured on trials."""
-        assert self.trials is not None
-        return self.items, self.trials
-
 
 @under_lock
 def compare(
@@ -187,7 +178,7 @@ def compare(
         LikenessError: Anything wrong with variants, data or folder, before the first step.
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
-    check_variants(variants, num_seeds, terms.reference, terms.allow_different)
+    check_variants(variants, terms.reference, terms.allow_different)
     searched = _searched(variants, search, terms, data) if search else {}
     measured = data_of(variants, data)
     keep_plan(out, {k: v for k, v in variants.items() if k not in searched}, measured)
@@ -196,7 +187,7 @@ def compare(
     def score(recipe: Recipe, folder: Path) -> float:
         first = next(iter(recipe.metrics))
         recipe = of_data(recipe, data)
-        return _train_and_measure(recipe, None, data, folder, read_initial, only=first)[first]
+        return _train_and_measure(recipe, data, folder, read_initial, only=first)[first]
 
     try:
         for name, ranges in searched.items():
@@ -268,15 +259,14 @@ def _done(
     folder = out / run.folder
     scores_file = folder / (TEST if recipe.measures_items else SCORES)
     stated = digest([json.dumps(described(recipe), sort_keys=True)])
-    if (folder / RESULT).is_file() and scores_file.is_file():
-        kept = json_object(folder / RESULT)
-        if kept["recipe"] == stated and kept["scores"] == sha256(scores_file):
-            say(f"{doing}: finished before")
-            fields = ("values", "scores", "seconds", "items_per_second")
-            return replace(run, **{name: kept[name] for name in fields})
+    before = json_object(folder / RESULT) if (folder / RESULT).is_file() else {}
+    if before.get("recipe") == stated and scores_file.is_file():
+        say(f"{doing}: finished before")
+        fields = ("values", "scores", "seconds", "items_per_second")
+        return replace(run, **{name: before[name] for name in fields})
     say(doing)
     try:
-        values = _train_and_measure(recipe, measured, data, folder, read_initial)
+        values = _train_and_measure(recipe, data, folder, read_initial, measured=measured)
     except (ValueError, RuntimeError, OSError) as error:  # a loss that is NaN, memory or disk full
         say(f"{doing}: failed: {error}")
         return replace(run, failed=str(error))
@@ -298,28 +288,31 @@ def _done(
 
 def _train_and_measure(
     recipe: Recipe,
-    measured: Data | None,
     data: Path,
     folder: Path,
     read_initial: ReadInitial,
     *,
+    measured: Data | None = None,
     only: str = "",
 ) -> dict[str, float]:
     """Train a run, and its metrics; the scores or values behind them are in its folder.
 
     Args:
         recipe: What is trained.
-        measured: The trials, where they are read already.
         data: The folder of the data set.
         folder: The run's folder.
         read_initial: Reads the network that recipe.init names.
+        measured: The trials, where they are read already.
         only: The metric that is wanted of items, "" for all.
     """
     threads = torch.get_num_threads()  # a recipe may set it, and the next run starts as this one
     try:
         model = fit(recipe, data=data, out=folder, resume=True, read_initial=read_initial)
         if isinstance(recipe.measure, Verification):
-            items, trials = recipe.measure.trials(data) if measured is None else measured.tested
+            if measured is None or measured.trials is None:
+                items, trials = recipe.measure.trials(data)
+            else:
+                items, trials = measured.items, measured.trials
             loaded = load_embedder(model, recipe)
             loaded.embedder.to_device()
             workers = recipe.compute.workers
@@ -454,8 +447,7 @@ def load_variants(
         The recipes by name, and the file's RANGES.
 
     Raises:
-        LikenessError: As toolkit.training.recipe.load and override say; and for a file of several
-            groups of which none is named.
+        LikenessError: As toolkit.training.recipe.load and override say.
     """
     group = ""
     if ":" in file and not Path(file).is_file():
@@ -466,7 +458,6 @@ def load_variants(
             "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
         )
     listed, ranges = defined["RECIPES"], defined.get("RANGES", {})
-    groups = list(dict.fromkeys(name.partition(".")[0] for name in listed))
     if group:
         listed, ranges = recipes.of_group(listed, group), recipes.of_group(ranges, group)
         if not listed:
@@ -474,11 +465,6 @@ def load_variants(
                 f"recipe {file}:{group}: compare takes RECIPE.py alone; name variants with "
                 f"--variants {group}"
             )
-    elif not names and len(groups) > 1 and all("." in name for name in listed):
-        raise LikenessError(
-            f"{file} has variants of {len(groups)} data sets, which cannot be compared; name one, "
-            f"as in {file}:{groups[0]}, of {', '.join(groups)}"
-        )
     chosen = {
         name: recipes.override(recipes.choose(file, listed, name)[0], list(overrides))
         for name in dict.fromkeys(names or listed)
@@ -487,44 +473,25 @@ def load_variants(
 
 
 def check_variants(
-    variants: Mapping[str, Recipe], num_seeds: int, reference: str, allow_different: Sequence[str]
+    variants: Mapping[str, Recipe], reference: str, allow_different: Sequence[str]
 ) -> None:
     """Refuse variants that cannot be compared with each other.
 
     Args:
         variants: Recipes by name.
-        num_seeds: How many runs each of them gets.
         reference: The variant that the others are set against, or "".
         allow_different: The fields besides METHOD and INDIFFERENT in which they may differ.
 
     Raises:
         LikenessError: It says which variants or fields, and what is allowed.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise LikenessError(
-            "compare runs in one process; start it without torchrun, or train the runs one by one "
-            "with `likeness train`"
-        )
-    if num_seeds < 1:
-        raise LikenessError(f"--seeds {num_seeds}: at least 1 is needed, 2 for a standard error")
     if reference and reference not in variants:
         raise LikenessError(
             f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}"
         )
     for name, recipe in variants.items():
-        if not re.fullmatch(r"\w[\w.+=-]*", name) or name in ("tune", "report"):
-            raise LikenessError(
-                f"variant {name!r} cannot name a folder; use letters, digits and _ . + = -, and "
-                "neither tune nor report"
-            )
         if not recipe.metrics:
             raise LikenessError(f"variant {name!r} has no measure or no metrics to compare by")
-    kinds = {type(recipe.measure).__name__ for recipe in variants.values()}
-    if len(kinds) > 1:
-        raise LikenessError(
-            f"the variants are measured in different ways, {', '.join(sorted(kinds))}; choose "
-            "among them with --variants"
-        )
     _refuse(
         [field for field in _differing(variants) if not _within(field, METHOD + INDIFFERENT)],
         allow_different,
@@ -550,8 +517,11 @@ def _within(field: str, names: Sequence[str]) -> bool:
 
 def _differing(variants: Mapping[str, Recipe]) -> list[str]:
     """The names of the fields in which the recipes differ; those of GROUPS one by one."""
-    first, *others = (flat(describe(recipe)) for recipe in variants.values())
-    return sorted(name for name in first if any(other[name] != first[name] for other in others))
+    every = [flat(describe(recipe)) for recipe in variants.values()]
+    names = set[str]().union(*every)
+    return sorted(
+        name for name in names if any(one.get(name) != every[0].get(name) for one in every)
+    )
 
 
 def data_of(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:

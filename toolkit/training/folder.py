@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,21 +12,17 @@ from eval.formats.files import atomic_path, json_object
 from eval.formats.writing import remove_abandoned
 from toolkit.console import one_line, say
 from toolkit.models import checkpoint
-from toolkit.training import lock
 from toolkit.training.log import LOG, RUN_ID
 from toolkit.training.recipe import flat
 from toolkit.training.run import RESUME, STATE
 
 RECIPE = "recipe.json"
-_FIELDS = {"modality", "frontend", "backbone", "loss"}  # that every description of a recipe has
-# what eval.formats.writing makes beside the file
-_BEGUN = re.compile(r"\.(best-\d+\.safetensors)\.[0-9a-f]{12}\.part")
 
 
 def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     """Refuse to mix two runs in one folder; nothing is written.
 
-    A run that ended before its first checkpoint is in nobody's way: see `is_unbegun`.
+    A run that ended before its first checkpoint is in nobody's way: a new run takes its place.
 
     Args:
         out: The run's folder.
@@ -38,49 +32,25 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
     Raises:
         LikenessError: Another run is there, or this one without `resume`.
     """
-    if is_unbegun(out):
+    if not holds_checkpoint(out):
         return
-    recipe_file = out / RECIPE
-    holds_run = recipe_file.is_file() or (out / RESUME).is_dir()
-    if resume and holds_run:
-        if recipe_file.is_file():
-            before = flat(json_object(recipe_file))
-            now = flat(json.loads(json.dumps(description)))
-            changed = sorted(
-                key for key in now.keys() | before.keys() if before.get(key) != now.get(key)
-            )
-            if changed:
-                raise LikenessError(
-                    f"{out} holds a run of another recipe (other: {', '.join(changed)}); resume "
-                    "with the same recipe and overrides, or choose another --out"
-                )
-    elif holds_run:
+    if not resume:
         raise LikenessError(
             f"{out} already holds a run; add --resume to go on with it, or choose another --out"
         )
-
-
-def is_unbegun(out: Path) -> bool:
-    """Say whether a folder holds the recipe of a run, and nothing that the run has learnt.
-
-    A new run takes the place of such a run. It only does so under the lock of the folder, which a
-    run that is alive holds too: a file system without locks keeps the first run.
-
-    Args:
-        out: The folder.
-    """
-    if not lock.is_held(out) or holds_checkpoint(out):
-        return False
-    try:
-        stated = json_object(out / RECIPE) if (out / RECIPE).is_file() else {}
-    except ValueError:
-        return False
-    return stated.keys() >= _FIELDS  # a recipe.json of somebody else is none of a run
+    before = flat(json_object(out / RECIPE))
+    now = flat(json.loads(json.dumps(description)))
+    changed = sorted(key for key in now.keys() | before.keys() if before.get(key) != now.get(key))
+    if changed:
+        raise LikenessError(
+            f"{out} holds a run of another recipe (other: {', '.join(changed)}); resume with the "
+            "same recipe and overrides, or choose another --out"
+        )
 
 
 def holds_checkpoint(out: Path) -> bool:
     """Say whether a run's folder holds a model, or a state that the run can go on from."""
-    patterns = (checkpoint.BEST, checkpoint.LAST, "best-*.safetensors", f"{RESUME}/*/{STATE}")
+    patterns = (checkpoint.BEST, checkpoint.LAST, f"{RESUME}/*/{STATE}")
     return any(True for pattern in patterns for _ in out.glob(pattern))
 
 
@@ -91,8 +61,7 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
     first checkpoint. The main process calls this.
     """
     check_folder(out, description, resume)
-    recipe_file = out / RECIPE
-    if is_unbegun(out):
+    if (out / RECIPE).is_file() and not holds_checkpoint(out):
         say(
             one_line(
                 f"{out} holds a run that ended before its first checkpoint; training begins anew, "
@@ -103,20 +72,12 @@ def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None
         for name in (LOG, RUN_ID):
             (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    names = {
-        RECIPE,
-        LOG,
-        checkpoint.BEST,
-        checkpoint.LAST,
-        *(match[1] for match in map(_BEGUN.fullmatch, os.listdir(out)) if match),
-    }
-    for name in names:  # also of the best checkpoints of steps that are not written again
+    for name in (RECIPE, LOG, checkpoint.BEST, checkpoint.LAST):
         remove_abandoned(out / name)
-    if (out / RESUME).is_dir():
-        for folder in (out / RESUME).iterdir():
-            if not (folder / STATE).is_file():
-                shutil.rmtree(folder, ignore_errors=True)
-    write_json(recipe_file, description)
+    for folder in (out / RESUME).glob("*"):
+        if not (folder / STATE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+    write_json(out / RECIPE, description)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -204,21 +204,15 @@ class Keeper:
         _note(f"step {run.step}: {shown}")
         if not schedule.watch:
             return
-        value, higher = metrics[schedule.watch], schedule.higher_is_better
-        if run.plateau.update(value, higher, schedule.halve_after):
+        value = metrics[schedule.watch]
+        if run.plateau.update(value, schedule.higher_is_better, schedule.halve_after):
             self._save_model(checkpoint.BEST, metrics)
-        if schedule.keep_best > 1 and run.plateau.keep(value, run.step, higher, schedule.keep_best):
-            self._save_model(checkpoint.best_of(run.step), metrics)
 
     def _save(self) -> None:
-        """Save the last model and the state to go on from. Then the best checkpoints go that this
-        state no longer names.
-        """
+        """Save the last model and the state to go on from."""
         _same_statistics(self.run, self.recipe)
         self._save_model(checkpoint.LAST, {})
         save_run(self.out, self.run, self.plan.classes, self.plan.fingerprint)
-        if distributed.is_main():
-            checkpoint.remove_stale(self.out, self.run.plateau.kept)
 
     def _save_model(self, name: str, metrics: dict[str, float]) -> None:
         if distributed.is_main():

@@ -5,13 +5,12 @@ what a network learns from them before the first step.
 from __future__ import annotations
 
 import atexit
-import json
 import multiprocessing
 import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -27,11 +26,12 @@ from toolkit.console import leave_signals_to_parent, say
 from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.forms import reading_for
 from toolkit.data.items import Item, Items
-from toolkit.data.readers import KILLED
-from toolkit.data.reading import NOT_FINITE, Bad, Read, as_input, is_finite
+from toolkit.data.readers import KILLED, read_beside
+from toolkit.data.reading import Bad, Read
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import Estimated
+from toolkit.models.embed import inputs_of
 from toolkit.parallel import distributed
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
@@ -127,7 +127,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     not read again.
 
     Raises:
-        LikenessError: Items that cannot be read, counted.
+        LikenessError: Items that cannot be read; each is named with its reason.
     """
     mine = Items.of(items)[distributed.rank() :: distributed.world()]
     states = (
@@ -138,31 +138,7 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     if not distributed.any_rank(stated not in _checked):
         return
     began = time.perf_counter()
-    _end_readers_at_exit()
-    reader = torch.utils.data.DataLoader(
-        _Read(mine, read),
-        batch_size=None,
-        num_workers=workers,
-        worker_init_fn=leave_signals_to_parent,
-        generator=torch.Generator(),
-    )
-    bad: list[Bad] = []
-    for result in tracked(reader, "reading what is held out", total=len(mine)):
-        bad += [result] if isinstance(result, Bad) else []
-    text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
-    bad = [
-        Bad(*fields)
-        for line in bytes(distributed.gather_plain(text).tolist()).decode().splitlines()
-        for fields in json.loads(line)
-    ]
-    if bad:
-        if distributed.is_main():
-            for item in bad[:_NAMED]:
-                say(f"cannot be read, {item.id}: {item.reason}", error=True)
-        raise LikenessError(
-            f"the held-out item {bad[0].id!r} cannot be read ({bad[0].reason}); repair or remove "
-            "it before training: it is measured on all of them"
-        )
+    distributed.on_all(lambda: _read_all(mine, read, workers))
     _checked.add(stated)
     if items and distributed.is_main():
         say(
@@ -185,23 +161,28 @@ def _changed(path: Path) -> tuple[int, int]:
     return state.st_mtime_ns, state.st_size
 
 
-class _Read(torch.utils.data.Dataset[Bad | bool]):
-    """Why an item cannot be read, or True."""
+def _read_all(items: Items, read: Read, workers: int) -> None:
+    """Read items, and name those that cannot be read."""
+    reader = read_beside(partial(_unreadable, items, reading_for(read)), workers)
+    bad = [
+        result
+        for result in tracked(reader, "reading what is held out", total=len(items))
+        if result is not None
+    ]
+    for item in bad[:_NAMED]:
+        say(f"cannot be read, {item.id}: {item.reason}", error=True)
+    if bad:
+        raise LikenessError(
+            f"the held-out item {bad[0].id!r} cannot be read ({bad[0].reason}); repair or remove "
+            "it before training: it is measured on all of them"
+        )
 
-    def __init__(self, items: Sequence[Item], read: Read):
-        self.items, self.read = items, read
 
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, place: int) -> Bad | bool:
-        try:
-            item = self.items[place]
-            if not is_finite(as_input(self.read(item), self.read, item.id)):
-                raise LikenessError(NOT_FINITE)
-        except (ValueError, OSError) as error:
-            return Bad(item.id, str(error))
-        return True
+def _unreadable(items: Items, read: Read, first: int, step: int) -> Iterator[Bad | None]:
+    """Yield for every `step`-th item why it cannot be read, or None."""
+    for position in range(first, len(items), step):
+        inputs = inputs_of(items[position : position + 1], read)
+        yield next((value for _, value in inputs if isinstance(value, Bad)), None)
 
 
 _ESTIMATE_BATCH, _ESTIMATE_VIEWS, _EACH_CLASS = 64, 4_096, 4

@@ -67,11 +67,6 @@ def under_lock(function: Writer) -> Writer:
     return cast(Writer, run)
 
 
-def is_held(folder: Path) -> bool:
-    """Say whether this process holds the lock of a folder."""
-    return any(_is_file(handle, folder / NAME) for handle in _open)
-
-
 def empty(folder: Path) -> None:
     """Remove all that is in a folder but its lock, which its only writer holds."""
     for path in folder.iterdir():

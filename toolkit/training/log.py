@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import math
 import secrets
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ from typing import Any
 
 from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path
-from eval.formats.writing import FULL, full_disk
+from eval.formats.writing import full_disk
 from eval.types import name_first
 from toolkit.console import one_line, say
 from toolkit.data.batch import Batch
@@ -55,7 +54,6 @@ class Log:
             from torch.utils.tensorboard import SummaryWriter
 
             self.board = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
-            self._hook, threading.excepthook = threading.excepthook, _quiet_on_full_disks
         if "wandb" in loggers:
             import wandb
 
@@ -76,11 +74,8 @@ class Log:
             with full_disk(self.out / LOG):  # closing writes what could not be written before
                 self.file.close()
         if self.board is not None:
-            try:
-                with full_disk(self.out / "tensorboard"):
-                    self.board.close()
-            finally:
-                threading.excepthook = self._hook
+            with full_disk(self.out / "tensorboard"):
+                self.board.close()
         if self.wandb is not None:
             self.wandb.finish()
 
@@ -107,15 +102,6 @@ class Log:
                 self.board.flush()
         if self.wandb is not None:
             self.wandb.log(numbers, step=step)
-
-
-def _quiet_on_full_disks(thread: threading.ExceptHookArgs) -> None:
-    """Print no traceback of TensorBoard's thread where the disk is full.
-
-    The next write fails for the same reason, and its error says so.
-    """
-    if getattr(thread.exc_value, "errno", None) not in FULL:
-        threading.__excepthook__(thread)
 
 
 def check_loggers(loggers: Sequence[str]) -> None:
@@ -146,16 +132,11 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
         entries = [json.loads(line) for line in lines if line.endswith("}")]
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise LikenessError(
             f"{file} is damaged: a line of it is no JSON ({first_line(error)}); restore "
             "it or remove it"
         ) from None
-    if wrong := [entry for entry in entries if not isinstance(entry.get("step"), int)]:
-        raise LikenessError(
-            f"{file} is damaged: {len(wrong)} of {len(entries)} entries have no step; restore it "
-            "or remove it"
-        )
     return entries
 
 
@@ -237,9 +218,4 @@ class BadItems:
 
     def report(self) -> None:
         if self.seen:
-            skipped = (
-                "1 item was skipped because it"
-                if len(self.seen) == 1
-                else f"{len(self.seen)} items were skipped because they"
-            )
-            say(f"{skipped} cannot be read: {name_first(self.seen)}", error=True)
+            say(f"{len(self.seen)} unreadable items: {name_first(self.seen)}", error=True)

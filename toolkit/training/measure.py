@@ -22,7 +22,6 @@ from eval.progress import tracked
 from eval.reports.media import Source, Stretch
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
-from eval.similarity import check_similarity
 from eval.types import Floats, name_first
 from toolkit.data.item_checks import check_unique, distinct_labels
 from toolkit.data.items import Item, Items
@@ -257,8 +256,8 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         elsewhere, so that per_item.mean is the mean over classes. Each class is a group.
 
     Raises:
-        LikenessError: Labels were trained on, eval.similarity does not know the similarity, or
-            draws are to be compared by another one than the cosine.
+        LikenessError: Labels were trained on, or draws are to be compared by another similarity
+            than the cosine.
     """
     drawn = isinstance(model.loss, VMF) and settings.num_samples > 0
     if drawn and settings.similarity not in ("", "cosine"):
@@ -267,7 +266,6 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
             "by cosine; leave it out, or set num_samples to 0"
         )
     compared = "cosine" if drawn else settings.similarity or model.similarity
-    check_similarity(compared)
     tested = Items.of(settings.items(data))
     names = _disjoint_labels(tested, model.classes, settings.disjoint)
     labels = _numbers(tested, names)

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from eval.errors import LikenessError
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -49,16 +47,9 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, z_key: Tensor, y: Tensor) -> Tensor:
-        """Write (B, dim) keys and their labels (B,); returns the (B,) slots written.
-
-        ValueError if the batch exceeds the bank.
-        """
+        """Write (B, dim) keys and their labels (B,); returns the (B,) slots written."""
         size, num = len(self.labels), len(y)
-        if num > size:
-            raise LikenessError(
-                f"memory: a bank of {size} keys cannot hold a batch of {num}; raise memory.size or "
-                "lower sampling.batch_size"
-            )
+        assert num <= size, "plan.check_settings refuses such a recipe"
         slots = (self.pointer + torch.arange(num, device=self.keys.device)) % size
         self.keys[slots] = z_key.to(self.keys.dtype)
         self.labels[slots] = y

@@ -10,8 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from eval.errors import LikenessError, refuse_broken
 from eval.progress import step
 from eval.similarity import check_similarity
@@ -69,19 +67,12 @@ class Plan:
 
     def held_out(self) -> Items:
         """The items that the model is measured on: those of its trials, or of its measure and
-        validation. Each occurs once.
+        validation.
         """
         listed = [] if self.trials is None else [self.trials[0]]
         for settings in measure.settings_of(self.recipe):
             listed += measure.items_of(settings, self.data).values()
-        every = Items.of(chain.from_iterable(listed))
-        seen: set[object] = set()
-        kept = np.full(len(every), True)
-        for row in every.ids.repeated().tolist():
-            item = every[row]
-            kept[row] = (item.id, item.path, item.span, item.stretch) not in seen
-            seen.add((item.id, item.path, item.span, item.stretch))
-        return every.take(np.flatnonzero(kept))
+        return Items.of(chain.from_iterable(listed))
 
     def read_held_out(self) -> None:
         """Read every held-out item once, so that none is found to be unreadable after hours.
@@ -164,15 +155,19 @@ def _with_batches(recipe: Recipe, labels: Index) -> Recipe:
     if sampling == recipe.sampling:
         return recipe
     recipe = replace(recipe, sampling=sampling)
-    rows = sampling.batch_size // distributed.world()
-    if rows < least_rows(recipe):
-        raise LikenessError(
-            f"the {labels.size} items fill batches of {sampling.batch_size} at most, which gives "
-            f"each of {distributed.world()} processes {rows} items, and "
-            f"compute.accumulate={recipe.compute.accumulate} needs {least_rows(recipe)}; lower "
-            "compute.accumulate, start fewer processes, or train on more items"
-        )
+    _check_rows(recipe)
     return recipe
+
+
+def _check_rows(recipe: Recipe) -> None:
+    """Refuse batches that are too small for the pieces and processes of a run."""
+    size, pieces = recipe.sampling.batch_size, distributed.world()
+    if size // pieces < least_rows(recipe):
+        raise LikenessError(
+            f"a batch of {size} items gives each of {pieces} processes {size // pieces} of them, "
+            f"and compute.accumulate={recipe.compute.accumulate} needs {least_rows(recipe)}; raise "
+            "sampling.batch_size, lower compute.accumulate, or start fewer processes"
+        )
 
 
 def check_settings(recipe: Recipe) -> None:
@@ -190,40 +185,24 @@ def check_settings(recipe: Recipe) -> None:
         if unknown := unknown_settings(type(settings), vars(settings)):
             raise LikenessError(f"{name}.{unknown[0]}")
     schedule, compute, parallel = recipe.schedule, recipe.compute, recipe.parallel
-    size, pieces = recipe.sampling.batch_size, distributed.world()
     rules = {
         "schedule.steps is at least 1": schedule.steps >= 1,
-        "schedule.save_every is at least 1": schedule.save_every >= 1,
-        "schedule.keep_best is at least 1": schedule.keep_best >= 1,
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
             not schedule.watch or schedule.watch in recipe.metrics
         ),
-        "compute.accumulate is at least 1": compute.accumulate >= 1,
-        "compute.prefetch is at least 1": compute.prefetch >= 1,
-        "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
         "compute.recompute and compute.compile exclude each other": not (
             compute.recompute and compute.compile
         ),
         "memory.size is at least sampling.batch_size": recipe.memory is None
-        or recipe.memory.size >= size,
+        or recipe.memory.size >= recipe.sampling.batch_size,
         "classification and retrieval measure with all class vectors: "
         "parallel.spread_classes is false and parallel.class_rate 1": not recipe.measures_items
         or (not parallel.spread_classes and parallel.class_rate == 1),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))
-    tuning.check(
-        recipe.tuning,
-        steps=schedule.steps,
-        save_every=schedule.save_every,
-        keep_best=schedule.keep_best,
-    )
+    tuning.check(recipe.tuning, steps=schedule.steps, save_every=schedule.save_every)
     check_sampling_settings(recipe.sampling)
-    if size // pieces < least_rows(recipe):
-        raise LikenessError(
-            f"sampling.batch_size={size} gives each of {pieces} processes {size // pieces} items "
-            f"of a batch, and compute.accumulate={compute.accumulate} needs {least_rows(recipe)}; "
-            "raise batch_size or lower accumulate"
-        )
+    _check_rows(recipe)
     for similarity in (recipe.similarity, getattr(recipe.measure, "similarity", "")):
         if similarity:
             check_similarity(similarity)

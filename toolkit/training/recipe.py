@@ -69,8 +69,6 @@ class Schedule:
         halve_after: The rate is halved after so many evaluations without a better value; 0 never
             halves it.
         stop_after: Training ends after so many evaluations without a better value; 0 never ends it.
-        keep_best: How many of the best checkpoints stay on disk. More than one are called
-            best-STEP.safetensors and lie beside best.safetensors.
     """
 
     steps: int = 1000
@@ -82,7 +80,6 @@ class Schedule:
     higher_is_better: bool = False
     halve_after: int = 0
     stop_after: int = 0
-    keep_best: int = 1
 
 
 @dataclass(frozen=True)
@@ -341,22 +338,8 @@ def check(recipe: Recipe) -> None:
     anything runs.
 
     Raises:
-        LikenessError: Such an argument, a part that is no class or function or takes other inputs,
-            or a measure that is none.
+        LikenessError: Such an argument or value.
     """
-    if recipe.measure is not None and not isinstance(recipe.measure, Measure):
-        raise LikenessError(
-            f"measure is {recipe.measure!r}; give Verification, Classification, Retrieval or None"
-        )
-    inner: Any = getattr(recipe.measure, "validation", None)
-    if inner is not None and (
-        inner.metrics or inner.validation or type(inner) is not type(recipe.measure)
-    ):
-        raise LikenessError(
-            f"measure.validation is a {type(inner).__name__} with {len(inner.metrics)} metrics; "
-            f"give a {type(recipe.measure).__name__} without metrics and without a validation of "
-            "its own"
-        )
     for name, value in _parts(recipe):
         if isinstance(value, partial):
             try:

@@ -36,26 +36,24 @@ from toolkit.training.average import Average
 
 RESUME = "resume"
 STATE = "state.json"
-FORMAT = "likeness.resume/3"
+FORMAT = "likeness.resume/4"
 
 
 @dataclass
 class Plateau:
-    """What the watched metric decides: halvings of the rate, the end, and which models are kept.
+    """What the watched metric decides: halvings of the rate, the end, and which model is kept.
 
     Attributes:
         best: The best value so far; None before the first evaluation.
         since_best: Evaluations since then.
         since_halving: Evaluations without a better value since the last halving.
         halvings: How often the rate was halved.
-        kept: The best evaluations so far, (value, step), best first.
     """
 
     best: float | None = None
     since_best: int = 0
     since_halving: int = 0
     halvings: int = 0
-    kept: list[tuple[float, int]] = field(default_factory=list)
 
     def update(self, value: float, higher_is_better: bool, halve_after: int) -> bool:
         """Take one evaluation's value; True if it is the best so far, which NaN never is."""
@@ -69,17 +67,6 @@ class Plateau:
         if halve_after and self.since_halving >= halve_after:
             self.halvings, self.since_halving = self.halvings + 1, 0
         return False
-
-    def keep(self, value: float, step: int, higher_is_better: bool, num: int) -> bool:
-        """Whether this evaluation is among the `num` best; of equal values the earlier wins."""
-        if math.isnan(value):
-            return False
-        ranked = sorted(
-            [*self.kept, (value, step)],
-            key=lambda kept: (-kept[0] if higher_is_better else kept[0], kept[1]),
-        )
-        self.kept = ranked[:num]
-        return (value, step) in self.kept
 
 
 @dataclass
@@ -233,7 +220,7 @@ def _state(run: Run, classes: Sequence[str], items: str) -> dict[str, Any]:
         "num_classes": len(classes),
         "classes": digest(classes),
         "items": items,
-        **({"init": run.init} if run.init else {}),
+        "init": run.init,
     }
 
 
@@ -278,27 +265,7 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
             f"{whole[-1]} is a checkpoint of format {state.get('format')!r}; this version of "
             f"Likeness reads {FORMAT!r}"
         )
-    if not _is_state(state):
-        raise LikenessError(
-            f"{whole[-1] / STATE} is damaged: its fields are not those that a run writes; restore "
-            "it, or start a new run in another folder"
-        )
     return whole[-1], state
-
-
-def _is_state(state: dict[str, Any]) -> bool:
-    """Whether a state has the fields that are used before anything else can refuse it."""
-    step, plateau = state.get("step"), state.get("plateau")
-    return (
-        type(step) is int
-        and step >= 0
-        and isinstance(state.get("owed"), bool)
-        and _is_init(state.get("init", {}))
-        and isinstance(plateau, dict)
-        and type(plateau.get("since_best")) is int
-        and isinstance(plateau.get("kept"), list)
-        and {"scaler", "num_classes", "classes", "items"} <= state.keys()
-    )
 
 
 def is_finished(out: Path, steps: int, stop_after: int) -> bool:
@@ -356,19 +323,9 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
                 tensors[key]
             )
     run.scaler.load_state_dict(state["scaler"])
-    best = [(float(value), int(step)) for value, step in state["plateau"].pop("kept")]
-    run.plateau, run.step, run.owed = (
-        Plateau(**state["plateau"], kept=best),
-        int(state["step"]),
-        bool(state["owed"]),
-    )
-    run.init = state.get("init", {})
+    run.plateau, run.step, run.owed = Plateau(**state["plateau"]), state["step"], state["owed"]
+    run.init = state["init"]
     return True
-
-
-def _is_init(stated: object) -> bool:
-    """Whether this is what a run keeps of the model that it started from."""
-    return isinstance(stated, dict) and all(isinstance(text, str) for text in stated.values())
 
 
 def _is_average(name: str) -> bool:
@@ -388,10 +345,7 @@ def read(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 def read_metadata(folder: Path) -> dict[str, torch.Size]:
     """Names and whole shapes of the tensors in a resume folder."""
-    try:
-        metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    except Exception as error:
-        raise LikenessError(f"{folder} cannot be read as a checkpoint: {error}") from None
+    metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     return {name: getattr(stored, "size", torch.Size()) for name, stored in metadata.items()}
 
 

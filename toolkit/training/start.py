@@ -104,8 +104,6 @@ def start(
         if run.average is not None:
             run.average.begin(run.embedder, run.loss)
     thaw(run, recipe)
-    if distributed.is_main():
-        checkpoint.remove_stale(out, run.plateau.kept)
     return run
 
 

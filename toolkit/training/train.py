@@ -219,14 +219,9 @@ def _adapted(recipe: Recipe, planned: Plan) -> str:
     if before.batch_size == now.batch_size:
         return ""
     stated = f"sampling.batch_size={before.batch_size}"
-    if each := before.items_per_class:
-        return (
-            f"{stated} is {before.batch_size // each} classes of {each} items, and there are "
-            f"{len(planned.classes)} classes to train on: a batch has {now.batch_size} items"
-        )
     return (
-        f"{stated} is more than the {len(planned.items)} items to train on: a batch has "
-        f"{now.batch_size} items"
+        f"{stated} is more than the {len(planned.items)} items of {len(planned.classes)} classes "
+        f"can fill: a batch has {now.batch_size} items"
     )
 
 

@@ -61,25 +61,12 @@ class Range:
     high: float
     log: bool = False
 
-    def __post_init__(self) -> None:
-        if not self.low < self.high or (self.log and self.low <= 0):
-            raise LikenessError(
-                f"Range({self.low}, {self.high}, log={self.log}): low must be below high, and "
-                "above 0 with log=True"
-            )
-
 
 @dataclass(frozen=True)
 class Choice:
     """One of several numbers, texts, truth values or None."""
 
     values: tuple[str | int | float | bool | None, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.values) < 2:
-            raise LikenessError(
-                f"Choice({self.values}): at least 2 values are needed to choose from"
-            )
 
 
 Ranges = Mapping[str, Range | Choice]
@@ -96,16 +83,9 @@ class Search(dict[str, "Range | Choice"]):
         seeds: Runs of each trial, with the seeds 0, 1, ... The trial's score is their median.
         looks: How often a run is measured while it trains, at equal distances. Its score is then
             the best of these; with 0 it is that of the finished model.
-
-    Raises:
-        LikenessError: seeds is below 1, or looks is below 0.
     """
 
     def __init__(self, ranges: Ranges, *, seeds: int = 1, looks: int = 0) -> None:
-        if seeds < 1 or looks < 0:
-            raise LikenessError(
-                f"Search: seeds={seeds} must be 1 or more and looks={looks} 0 or more"
-            )
         super().__init__(ranges)
         self.seeds, self.looks = seeds, looks
 
@@ -212,11 +192,6 @@ def check_ranges(
             "leave one out"
         )
     for field, values in ranges.items():
-        if not isinstance(values, (Range, Choice)):
-            raise LikenessError(
-                f"RANGES of {variant}: {field} is {values!r}; give a Range or a Choice of "
-                "toolkit.training.tune"
-            )
         for value in (values.low, values.high) if isinstance(values, Range) else values.values:
             override(recipe, [f"{field}={as_text(value)}"])
 
@@ -263,7 +238,10 @@ def tune(
     """
     search = ranges if isinstance(ranges, Search) else Search(ranges)
     metric, maximise = next(iter(recipe.metrics)), recipe.schedule.higher_is_better
-    inner = _looked_at(on_validation_classes(recipe), metric, search.looks)
+    inner = on_validation_classes(recipe)
+    if search.looks:  # a run is measured while it trains, and its best model is kept
+        every = max(1, recipe.schedule.steps // search.looks)
+        inner = replace(inner, schedule=replace(inner.schedule, eval_every=every, watch=metric))
     searched = {name: [type(values).__name__, asdict(values)] for name, values in search.items()}
     stated = digest(
         [json.dumps([described(inner), searched], sort_keys=True), data, f"seeds={search.seeds}"]
@@ -352,18 +330,6 @@ def _points(ranges: Ranges) -> list[dict[str, Any]]:
         return []
     grid = [dict(zip(ranges, values, strict=True)) for values in product(*choices)]
     return [grid[i] for i in np.random.default_rng(0).permutation(len(grid))]
-
-
-def _looked_at(recipe: Recipe, metric: str, looks: int) -> Recipe:
-    """The recipe measured `looks` times while it trains, its best model kept; as it is for 0."""
-    if not looks:
-        return recipe
-    return replace(
-        recipe,
-        schedule=replace(
-            recipe.schedule, eval_every=max(1, recipe.schedule.steps // looks), watch=metric
-        ),
-    )
 
 
 def _with(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:

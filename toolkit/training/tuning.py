@@ -7,7 +7,6 @@ layers are computed once more where memory is short.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -87,56 +86,36 @@ class Tuning:
     average_last: int = 0
 
 
-def check(tuning: Tuning, *, steps: int, save_every: int, keep_best: int) -> None:
-    """Refuse settings that are out of their range or contradict each other.
+def check(tuning: Tuning, *, steps: int, save_every: int) -> None:
+    """Refuse settings that contradict each other, or would leave the weights as they are.
 
     Args:
         tuning: The settings.
         steps: The steps of the run.
         save_every: The steps between its checkpoints.
-        keep_best: How many of the best checkpoints it keeps.
 
     Raises:
         LikenessError: The first such setting, its value, and what is allowed.
 
     Example:
-        >>> check(Tuning(freeze=("backbone",)), steps=10, save_every=5, keep_best=1)
+        >>> check(Tuning(freeze=("backbone",)), steps=10, save_every=5)
     """
     lora, last = tuning.lora, tuning.average_last
-    names = (*tuning.freeze, *lora.targets)
-    are_names = not isinstance(tuning.freeze, str) and not isinstance(lora.targets, str)
     rules = {
-        "tuning.freeze and tuning.lora.targets are tuples of names": are_names
-        and all(isinstance(name, str) and name for name in names),
         "tuning.freeze_until needs a part that tuning.freeze names": bool(tuning.freeze)
         or not tuning.freeze_until,
         "tuning.freeze_until is 0 or a step of the run": 0 <= tuning.freeze_until < steps,
-        "tuning.rates are above 0; to train nothing of a part, name it in tuning.freeze": all(
-            0 < rate < math.inf for rate in tuning.rates.values()
-        ),
-        "tuning.layer_decay is above 0 and at most 1": 0 < tuning.layer_decay <= 1,
-        "tuning.lora.rank is 0 or more": lora.rank >= 0,
-        "tuning.lora.alpha is above 0": 0 < lora.alpha < math.inf,
-        "tuning.lora.dropout is at least 0 and below 1": 0 <= lora.dropout < 1,
         "tuning.lora needs a rank": lora.rank > 0 or lora == LoRA(),
         "with adapters all but new parts stands still: leave tuning.freeze empty": not (
             lora.rank and tuning.freeze
         ),
         "tuning.ema is at least 0 and below 1": 0 <= tuning.ema < 1,
-        "tuning.average_last is 0 or at least 2": last == 0 or last >= 2,
         "tuning.ema and tuning.average_last are two averages: choose one": not (
             last and tuning.ema
         ),
         "tuning.average_last is at most the number of checkpoints": last <= -(-steps // save_every),
-        "with tuning.average_last, schedule.keep_best is 1": not last or keep_best == 1,
     }
-
-    def value_of(name: str) -> object:
-        if name == "schedule.keep_best":
-            return keep_best
-        return attrgetter(name.removeprefix("tuning."))(tuning)
-
-    refuse_broken(rules, value_of)
+    refuse_broken(rules, lambda name: attrgetter(name.removeprefix("tuning."))(tuning))
 
 
 def is_under(name: str, part: str) -> bool:
@@ -278,7 +257,7 @@ def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
         for name in trained:
             if is_under(name, part):
                 multiples[name] = float(tuning.rates[part])
-    if tuning.layer_decay < 1:
+    if tuning.layer_decay != 1:
         # Whether they are trained or not, all layers count.
         names = [name for name in named if name.startswith(_BACKBONE)]
         by_name, num_layers = depths(names), len({layer_of(name) for name in names} - {""})

@@ -64,19 +64,13 @@ def test_best_goes_before_last(tmp_path: Path) -> None:
 
 def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    path.write_bytes(b"not a checkpoint at all")
-    with pytest.raises(ValueError, match="no safetensors file"):
-        load_model(path)
-    save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(ValueError, match="without a description by Likeness"):
-        load_model(path)
     save_file(
         {"a": torch.zeros(1)}, path, metadata={"format": "likeness.checkpoint/99", "state": "{}"}
     )
-    with pytest.raises(ValueError, match=r"of version 'likeness\.checkpoint/99'"):
+    with pytest.raises(ValueError, match=r"of format 'likeness\.checkpoint/99'"):
         load_model(path)
     checkpoint.save(path, {"a": torch.zeros(1)}, {}, "likeness.other/1")
-    with pytest.raises(ValueError, match="of another kind"):
+    with pytest.raises(ValueError, match=r"of format 'likeness\.other/1'"):
         load_model(path)
     with pytest.raises(ValueError, match="does not exist"):
         load_model(tmp_path / "nothing")
@@ -126,7 +120,7 @@ def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do()
     ("name", "metadata", "said"),
     [
         ("resnet50.pth", None, "no safetensors file of Likeness"),
-        ("resnet50.safetensors", {"format": "pt"}, "of another kind"),  # as the hub's files are
+        ("resnet50.safetensors", {"format": "pt"}, "of format 'pt'"),  # as the hub's files are
         ("resnet50.safetensors", None, "without a description by Likeness"),
     ],
 )

@@ -19,7 +19,6 @@ from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.xvector import XVector
-from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
 from toolkit.models.embed import embed
@@ -120,48 +119,6 @@ def test_polarlike_is_what_is_scored_and_raw_is_what_is_trained() -> None:
         torch.testing.assert_close(polar(wave), polarlike(raw(wave)))
         torch.testing.assert_close(polar.encode(wave), raw.encode(wave))
     assert polar.dim == raw.dim - 1
-
-
-def test_lists_of_items(tmp_path: Path) -> None:
-    file = tmp_path / "list.txt"
-    file.write_text("# mine\n\na x/a.wav ann\nb\ty/b c.wav\nc,z/c.wav,cid")
-    items = read_items(file)
-    assert items == [
-        Item("a", tmp_path / "x/a.wav", "ann"),
-        Item("b", tmp_path / "y/b c.wav"),
-        Item("c", tmp_path / "z/c.wav", "cid"),
-    ]
-    file.write_text("x/a.wav\n/y/b.wav\n")
-    assert read_items(file, Path("/root")) == [
-        Item("x/a.wav", Path("/root/x/a.wav")),
-        Item("/y/b.wav", Path("/y/b.wav")),
-    ]
-    for text, says in [
-        ("", "no items"),
-        ("id,path\n", "no items"),
-        ("a b c d\na b c d\n", r"2 malformed lines .* blanks"),
-        ("id,path\na,x.wav,ann\n", r"1 malformed .* header"),
-        ("a a\na b\n", "twice|repeated"),
-        ("a\0b", "not text"),
-    ]:
-        file.write_text(text)
-        with pytest.raises(ValueError, match=says):
-            read_items(file)
-
-
-def test_a_list_may_have_a_header(tmp_path: Path) -> None:
-    file = tmp_path / "list.csv"
-    file.write_bytes(
-        b"\xef\xbb\xbfseconds,label,path,id\r\n1.5,ann,x/a b.wav,a\r\n2,bob,b.wav,b\r\n"
-    )
-    assert read_items(file) == [
-        Item("a", tmp_path / "x/a b.wav", "ann"),
-        Item("b", tmp_path / "b.wav", "bob"),
-    ]
-    file.write_text("path\tspeaker\nx/a.wav\tann\n")
-    assert read_items(file) == [Item("x/a.wav", tmp_path / "x/a.wav")]
-    file.write_text("path x/a.wav\n")
-    assert read_items(file) == [Item("path", tmp_path / "x/a.wav")]
 
 
 def in_halves(item: Item) -> Iterator[np.ndarray]:

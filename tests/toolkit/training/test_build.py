@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from likeness.models.run import load_model
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from modalities.speaker.spec_augment import SpecAugment
@@ -27,7 +26,6 @@ from toolkit.training import recipe as recipes
 from toolkit.training import run
 from toolkit.training.build import Network, build
 from toolkit.training.recipe import Recipe, Schedule
-from toolkit.training.schedules import constant
 from toolkit.training.train import fit
 
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -209,21 +207,6 @@ def _stored(out: Path, name: str) -> torch.Tensor:
     assert newest is not None
     (file,) = newest[0].glob("*.safetensors")
     return load_file(file)[name]
-
-
-def test_several_best_checkpoints_are_kept(voices: Path, tmp_path: Path) -> None:
-    schedule = Schedule(
-        steps=6, eval_every=1, save_every=2, watch="eer", keep_best=3, decay=constant
-    )
-    fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
-    values = [(line["eer"], line["step"]) for line in log_of(tmp_path / "run") if "eer" in line]
-    expected = sorted(values)[:3]
-    assert sorted(path.name for path in (tmp_path / "run").glob("best-*")) == sorted(
-        checkpoint.best_of(step) for _, step in expected
-    )
-    assert load_model(tmp_path / "run").step == min(expected)[1]
-    with pytest.raises(ValueError, match="keep_best=0"):
-        fit(recipe("arcface", "schedule.keep_best=0"), data=voices, out=tmp_path / "none")
 
 
 def test_vmf_starts_at_the_concentration_it_aims_at(voices: Path, tmp_path: Path) -> None:

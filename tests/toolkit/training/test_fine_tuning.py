@@ -167,20 +167,15 @@ def test_evaluation_leaves_frozen_parts_as_they_are(voices: Path, tmp_path: Path
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"freeze_until": 4}, "freeze_until=4"),
     ({"freeze": ("backbone",), "freeze_until": 6}, "freeze_until=6"),
-    ({"freeze": "backbone"}, "tuple"),
     ({"freeze": ("backbone.layr1",)}, "backbone.layer1"),
-    ({"rates": {"backbone": 0.0}}, "freeze"),
     ({"rates": {"backbone.layer9": 0.5}}, "backbone.layer"),
     ({"freeze": ("backbone.layer1",), "rates": {"backbone.layer1": 0.5}}, "rates"),
-    ({"layer_decay": 1.5}, "layer_decay=1.5"),
     ({"freeze": ("backbone",), "lora": LoRA(rank=2)}, "adapters"),
     ({"lora": LoRA(targets=("conv1",))}, "rank"),
-    ({"lora": LoRA(rank=2, dropout=1.0)}, "dropout=1"),
     ({"lora": LoRA(rank=2)}, "seg_1"),
     ({"lora": LoRA(rank=2, targets=("conv7",))}, "conv7"),
     ({"ema": 1.0}, "ema=1"),
     ({"ema": 0.5, "average_last": 2}, "choose one"),
-    ({"average_last": 1}, "average_last=1"),
     ({"average_last": 9}, "checkpoints"),
 ]
 
@@ -201,16 +196,9 @@ def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> N
     for tuning in (frozen, replace(frozen, freeze_until=2)):
         with pytest.raises(ValueError, match="nothing is trained"):
             fit(recipe(loss=Triplet, tuning=tuning), data=voices, out=tmp_path / "run")
-    several = replace(SHORT, keep_best=2)
     both = recipes.Compute(recompute=True, compile=True)
     with pytest.raises(ValueError, match="exclude each other"):
         fit(recipe(compute=both), data=voices, out=tmp_path / "run")
-    with pytest.raises(ValueError, match="keep_best"):
-        fit(
-            recipe(tuning=Tuning(average_last=2), schedule=several),
-            data=voices,
-            out=tmp_path / "run",
-        )
     assert not (tmp_path / "run").exists()
 
 
@@ -342,8 +330,6 @@ def test_adapters_of_a_vision_transformer() -> None:
     torch.manual_seed(0)
     vit = ViT(1, image_size=8, patch=4, width=8, depth=2, heads=2, dim=4).eval()
     plain = {name: value.clone() for name, value in vit.state_dict().items()}
-    with pytest.raises(ValueError, match="rank=9"):  # of a weight (24, 8)
-        adapter.add(vit, rank=9, alpha=4.0)
     layers = adapter.add(vit, rank=2, alpha=4.0)
     assert layers == ["blocks.0.attn.qkv", "blocks.1.attn.qkv"]
     for name, value in vit.named_parameters():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -23,11 +22,6 @@ def test_bank_is_first_in_first_out() -> None:
             if label >= 0
         }
         assert kept == set(written[-5:])
-
-
-def test_bank_refuses_a_batch_that_exceeds_it() -> None:
-    with pytest.raises(ValueError, match="cannot hold a batch of 3"):
-        Bank(2, 1).enqueue(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
 
 
 def test_encoder_is_the_moving_average_with_its_batch_norm_buffers() -> None:

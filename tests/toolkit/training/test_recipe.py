@@ -27,9 +27,7 @@ from toolkit.losses.sphereface import SphereFaceR
 from toolkit.models.parts import describe, restore
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import (
-    Classification,
     Recipe,
-    Retrieval,
     Verification,
     check,
     load,
@@ -101,20 +99,6 @@ def test_overrides_are_typed() -> None:
 def test_wrong_overrides_are_refused_with_a_sentence(assignment: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         override(BASE, [assignment])
-
-
-def test_a_measure_and_its_validation_are_of_one_kind() -> None:
-    outer = Retrieval(items=BASE.items)
-    other: Any = Classification(items=BASE.items)
-    for validation in (
-        other,
-        replace(outer, metrics={"eer": eer}),
-        replace(outer, validation=outer),
-    ):
-        with pytest.raises(ValueError, match="validation"):
-            check(replace(BASE, measure=replace(outer, validation=validation)))
-    with pytest.raises(ValueError, match="measure"):
-        check(replace(BASE, measure=eer))  # type: ignore[arg-type]
 
 
 def test_a_misspelt_argument_is_found_before_anything_runs() -> None:

@@ -26,7 +26,6 @@ from toolkit.console import Interrupted
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
-from toolkit.models import checkpoint
 from toolkit.training import recipe as recipes
 from toolkit.training import run
 from toolkit.training.build import build
@@ -182,32 +181,6 @@ def test_nan_is_never_the_best() -> None:
         False,
         True,
     ]
-    assert [
-        plateau.keep(value, step, True, 2)
-        for step, value in enumerate((math.nan, 0.1, 0.3, math.nan, 0.2))
-    ] == [False, True, True, False, True]
-    assert plateau.kept == [(0.3, 2), (0.2, 4)]
-
-
-def test_best_checkpoints_that_the_resume_state_names_stay(voices: Path, tmp_path: Path) -> None:
-    """A kill between an evaluation and the next save must find the files that the state before it
-    names.
-    """
-    schedule = Schedule(steps=6, eval_every=1, save_every=3, watch="eer", keep_best=2)
-
-    def at_5(run: Run, batch: Any, recipe: Recipe) -> Tensor:
-        if run.step == 5:
-            raise KeyError("killed")
-        return step(run, batch, recipe)
-
-    with pytest.raises(KeyError):
-        fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run", step=at_5)
-    newest = run.latest(tmp_path / "run")
-    assert newest is not None
-    named = {checkpoint.best_of(step) for _, step in newest[1]["plateau"]["kept"]}
-    assert named <= {path.name for path in (tmp_path / "run").glob("best-*")}
-    fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run", resume=True)
-    assert len(list((tmp_path / "run").glob("best-*"))) == 2
 
 
 def test_the_log_is_json_without_nan(tmp_path: Path) -> None:

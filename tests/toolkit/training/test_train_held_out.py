@@ -27,7 +27,6 @@ from toolkit.training import recipe as recipes
 from toolkit.training import run
 from toolkit.training.loading import check_held_out
 from toolkit.training.log import read_log
-from toolkit.training.plan import plan
 from toolkit.training.recipe import Classification, Compute, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
@@ -147,14 +146,6 @@ def test_a_list_is_read_once_until_a_file_changes(
         with pytest.raises(ValueError, match="held-out item"):
             check_held_out(items, read)
     check_held_out([], read)
-
-
-def test_what_is_measured_twice_is_read_once(data: Path) -> None:
-    items, trials = folders.trials(data, split="test", test_share=0.25)
-    planned = plan(recipe(), data)
-    assert planned.trials is not None
-    assert list(planned.trials[0]) == items
-    assert replace(planned, trials=([*items, *items], trials)).held_out() == [*items]
 
 
 def test_each_unreadable_file_is_named_with_its_reason(

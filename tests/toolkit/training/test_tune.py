@@ -327,9 +327,6 @@ def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path:
             out=tmp_path,
             score=of_seed,
         )
-    for wrong in ({"seeds": 0}, {"looks": -1}):
-        with pytest.raises(ValueError, match="Search"):
-            Search(GRID, **wrong)
 
 
 def test_higher_is_better_and_failed_trials(tmp_path: Path) -> None:
@@ -382,15 +379,8 @@ def test_ranges_are_checked_before_training() -> None:
         check_ranges(tiny(), {"loss.marginn": Range(0.0, 1.0)}, "arcface")
     with pytest.raises(ValueError, match="must be one of sgd, adam, adamw"):
         check_ranges(tiny(), {"optim.name": Choice(("sgd", "lion"))}, "arcface")
-    with pytest.raises(ValueError, match="give a Range or a Choice"):
-        check_ranges(tiny(), {"optim.lr": (0.1, 0.2)}, "arcface")  # type: ignore[dict-item]
     with pytest.raises(ValueError, match=r"optim\.lr is tuned and also set"):
         check_ranges(tiny(), {"optim.lr": Range(0.1, 0.2)}, "arcface", ["optim.lr=0.3"])
-    for wrong in ((1.0, 1.0, False), (0.0, 1.0, True)):
-        with pytest.raises(ValueError, match="low must be below high"):
-            Range(*wrong)
-    with pytest.raises(ValueError, match="at least 2 values"):
-        Choice((1,))
 
 
 def test_without_optuna_tuning_says_what_to_install(
