@@ -342,7 +342,12 @@ def test_llr_scores_get_their_reliability(tmp_path, trials):
         2.0 * trials.target - 1 + np.random.default_rng(0).standard_normal(len(trials)),
         trials.target,
     )
-    results = evaluate(first, VerificationSettings(num_resamples=0, llr=True), system="llr").results
+    results = evaluate(
+        first,
+        VerificationSettings(num_resamples=0, llr=True),
+        subjects_from="unknown",
+        system="llr",
+    ).results
     assert "Reliability of the log-likelihood ratios" in write(
         tmp_path / "r.html", results, {"llr": first}
     )
