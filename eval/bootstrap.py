@@ -139,6 +139,11 @@ def check_draws(level: float, num_resamples: int, seed: int) -> None:
     check_counts("seed", [seed], least=0)
 
 
+def draws_of(settings: Any) -> dict[str, Any]:
+    """The settings of a bootstrap, as its keywords are called and as a record states them."""
+    return {name: getattr(settings, name) for name in ("level", "num_resamples", "seed")}
+
+
 def effective_number(sizes: ArrayLike) -> float:
     """How many subjects of equal sizes would tell as much as these: (sum w)^2 / sum w^2.
 

@@ -56,11 +56,7 @@ def cluster(
     """
     values = np.asarray(rows, dtype=np.float32)
     check_choice("method", method, get_args(Method))
-    if values.ndim != 2 or len(values) < 2:
-        raise LikenessError(
-            f"clusters need at least 2 items, but there are {len(values)}; give more"
-        )
-    if len(values) > MAX_ITEMS:
+    if not 2 <= len(values) <= MAX_ITEMS:
         raise LikenessError(
             f"{len(values):,} items cannot be grouped, because each is compared with every other; "
             f"give 2 to {MAX_ITEMS:,}"

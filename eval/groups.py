@@ -25,6 +25,7 @@ from eval.bootstrap import (
     bounds_of,
     drawn_from,
     drawn_groups,
+    draws_of,
 )
 from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
@@ -190,12 +191,8 @@ def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]
         f"{MIN_ERRORS} false accepts to be expected at a FAR",
     }
     if settings.num_resamples:
-        conventions |= {
-            "interval": "bootstrap over the group's subjects",
-            "level": settings.level,
-            "num_resamples": settings.num_resamples,
-            "seed": settings.seed,
-        }
+        conventions["interval"] = "bootstrap over the group's subjects"
+        conventions |= draws_of(settings)
     return conventions
 
 
@@ -230,12 +227,7 @@ def _own_rates(
     values: _Draws = {}
     if settings.num_resamples:
         intervals, resamples = bounds_of(
-            metrics,
-            part.scores,
-            part.subjects,
-            num_resamples=settings.num_resamples,
-            level=settings.level,
-            seed=seed,
+            metrics, part.scores, part.subjects, **draws_of(settings) | {"seed": seed}
         )
         values = dict(resamples.values)  # NaN of fewer than 5 subjects, which no ratio takes
     rates = {

@@ -61,13 +61,19 @@ def label_codes(
     >>> label_codes([2**62, 7, 2**62 + 1])[0]
     array([1, 0, 2])
     """
-    sides = [_labels(side) for side in (labels, gallery_labels) if side is not None]
-    if len({side.dtype.kind in "US" for side in sides}) > 1:
-        raise LikenessError("some labels are integers and others texts; write all the same way")
-    if {side.dtype.kind for side in sides} == {"i", "u"}:  # numpy would join them as floats
-        sides = [side.astype(object) for side in sides]
+    sides = same_kind(*(side for side in (labels, gallery_labels) if side is not None))
     codes: Counts = np.unique(np.concatenate(sides), return_inverse=True)[1].astype(np.int64)
     return codes[: sides[0].size], codes[codes.size - sides[-1].size :]
+
+
+def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
+    """Labels of several sides that compare exactly: integers of any size, or texts."""
+    labels = [_labels(side) for side in sides]
+    if len({side.dtype.kind in "US" for side in labels}) > 1:
+        raise LikenessError("some labels are integers and others texts; write all the same way")
+    if {side.dtype.kind for side in labels} == {"i", "u"}:  # numpy would join them as floats
+        return [side.astype(object) for side in labels]
+    return labels
 
 
 def _labels(labels: ArrayLike) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from eval.blocks import CELLS, TILE, borders, repeated, scorer
 from eval.errors import LikenessError
 from eval.memory import keep_freed_memory
 from eval.progress import report
-from eval.ranks import check_rows, label_codes, prepared
+from eval.ranks import check_rows, prepared, same_kind
 from eval.similarity import matrix, single
 from eval.types import Floats, Floats32
 
@@ -251,7 +251,7 @@ def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Cou
     """Gallery subjects as numbers 0..S-1 (G,), the number of probes, and each probe's subject among
     them, -1 without a mate (Q,).
     """
-    probes, gallery = label_codes(probe_subjects, gallery_subjects)
+    probes, gallery = same_kind(probe_subjects, gallery_subjects)
     subjects, enrolled = np.unique(gallery, return_inverse=True)
     place = np.minimum(np.searchsorted(subjects, probes), subjects.size - 1)
     return enrolled.astype(np.int64), probes.size, np.where(subjects[place] == probes, place, -1)

@@ -407,13 +407,8 @@ def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:
 
 
 def _to_json(entry: Thresholds) -> dict[str, Any]:
-    return {
+    return vars(entry) | {
         "origin": entry.origin.to_json(),
-        "data": entry.data,
-        "subjects": entry.subjects,
-        "targets": entry.targets,
-        "nontargets": entry.nontargets,
-        "date": entry.date,
         "points": [
             {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value}
             | ({} if p.guarantee is None else {"guarantee": asdict(p.guarantee)})
@@ -426,14 +421,12 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
 def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
     return tuple(
         Thresholds(
-            Origin(**entry["origin"]),
-            entry["data"],
-            entry["subjects"],
-            entry["targets"],
-            entry["nontargets"],
-            entry["date"],
-            tuple(map(_point_from, entry["points"])),
-            tuple(Place(*map(float, row)) for row in entry.get("curve", ())),
+            **entry
+            | {
+                "origin": Origin(**entry["origin"]),
+                "points": tuple(map(_point_from, entry["points"])),
+                "curve": tuple(Place(*map(float, row)) for row in entry.get("curve", ())),
+            }
         )
         for entry in document["measured"]
     )

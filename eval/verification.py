@@ -193,39 +193,31 @@ def split_classes(
         LikenessError: Labels in place of scores, labels beside both classes, neither of them; no
             scores, another shape or type.
     """
+    if (labels is None) == (nontarget is None):
+        raise LikenessError(
+            "call metric(target, nontarget) with the scores of both classes, or metric(scores, "
+            "labels=labels)"
+        )
     if labels is not None:
-        if nontarget is not None:
-            raise LikenessError(
-                "labels: given beside the scores of both classes; call metric(scores, "
-                "labels=labels) or metric(target, nontarget)"
-            )
         scores = _as_floats("scores", target)
         _refuse_non_finite("scores", scores)
         flags = as_labels("labels", labels, scores.size)
         return scores[flags], scores[~flags]
-    if nontarget is None:
-        raise LikenessError(
-            "nontarget: missing; call metric(target, nontarget) with the scores of both classes, "
-            "or metric(scores, labels=labels)"
-        )
     sides = {"target": np.asarray(target), "nontarget": np.asarray(nontarget)}
-    remedy = "call metric(scores, labels=labels), with all scores in one array"
-    for name, values in sides.items():
-        if values.dtype == np.bool_:
-            raise LikenessError(
-                f"{name}: {values.size} boolean values are labels and not scores; {remedy}"
-            )
+    # integers alone: the scores of our own files are never of that type
+    wrong = [name for name, values in sides.items() if values.dtype == np.bool_]
     arrays = {name: _as_floats(name, values) for name, values in sides.items()}
-    # of whole numbers alone: the scores of our own files are never of that type
-    binary = [
-        name
-        for name, values in arrays.items()
-        if np.issubdtype(sides[name].dtype, np.integer) and _is_labels(values)
-    ]
-    if len(binary) == 1 and arrays["target"].size == arrays["nontarget"].size >= _MIN_LABELS:
+    if arrays["target"].size == arrays["nontarget"].size >= _MIN_LABELS:
+        binary = [
+            name
+            for name, values in arrays.items()
+            if np.issubdtype(sides[name].dtype, np.integer) and _is_labels(values)
+        ]
+        wrong += binary if len(binary) == 1 else []
+    if wrong:
         raise LikenessError(
-            f"{binary[0]}: all values are 0 or 1, as labels are, and there are as many as scores; "
-            f"{remedy}, also where these 0 and 1 are scores"
+            f"{wrong[0]}: these are labels and not scores; call metric(scores, labels=labels), "
+            "with all scores in one array, also where these 0 and 1 are scores"
         )
     return arrays["target"], arrays["nontarget"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval import results as report
-from eval.bootstrap import Drawn, bounds, check_draws, drawn_groups
+from eval.bootstrap import Drawn, bounds, check_draws, drawn_groups, draws_of
 from eval.errors import LikenessError
 from eval.identification import (
     RULES,
@@ -383,9 +383,7 @@ def _common(
     if settings.num_resamples:
         common |= {
             "interval": "bootstrap over subjects of the probes",
-            "level": settings.level,
-            "num_resamples": settings.num_resamples,
-            "seed": settings.seed,
+            **draws_of(settings),
             "num_redrawn": num_redrawn,
         }
     return common

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.bootstrap import Bounds
+from eval.bootstrap import Bounds, draws_of
 from eval.errors import LikenessError
 from eval.results import Result, with_bounds
 from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, name_first
@@ -127,17 +127,9 @@ def rate_queries(
     risk = np.clip(1 - recall, 0, 1)
     answers = Answers(quality[used], risk, "norm" if is_norm else "quality")
     ranking = Ranking(answers.quality, answers.risk)
-    intervals = (
-        bounds_over_groups(
-            ranking,
-            codes,
-            num_resamples=settings.num_resamples,
-            level=settings.level,
-            seed=settings.seed,
-        )
-        if settings.num_resamples
-        else {}
-    )
+    intervals: dict[str, Bounds] = {}
+    if settings.num_resamples:
+        intervals = bounds_over_groups(ranking, codes, **draws_of(settings))
     said: Conventions = {
         "quality": "norm" if is_norm else "given",
         "risk": "1 - recall@1",
@@ -173,18 +165,10 @@ def rate_decisions(
     values, meaning = trial_quality(trials, quality, "quality")
     threshold = threshold_at_eer(scores.targets, scores.nontargets)
     ranking = Ranking(values, errors_at(scores, threshold))
-    intervals = (
-        bounds_over_subjects(
-            ranking,
-            scores.target,
-            subjects,
-            num_resamples=settings.num_resamples,
-            level=settings.level,
-            seed=settings.seed,
-        )
-        if settings.num_resamples
-        else {}
-    )
+    intervals: dict[str, Bounds] = {}
+    if settings.num_resamples:
+        draws = draws_of(settings)
+        intervals = bounds_over_subjects(ranking, scores.target, subjects, **draws)
     own_of_it = ("method", "interval_note")
     common = {key: value for key, value in of.conventions.items() if key not in own_of_it}
     results = []

@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from eval.bootstrap import Bounds, Drawn, bounds, check_draws, effective_number
+from eval.bootstrap import Bounds, Drawn, bounds, check_draws, draws_of, effective_number
 from eval.errors import LikenessError
 from eval.progress import step
 from eval.protocols.labels import labels_of
@@ -303,12 +303,8 @@ def _common(
         "labels_from": labels_from,
     }
     if settings.num_resamples:
-        common |= {
-            "interval": "bootstrap over classes of queries, gallery as it is",
-            "level": settings.level,
-            "num_resamples": settings.num_resamples,
-            "seed": settings.seed,
-        }
+        common["interval"] = "bootstrap over classes of queries, gallery as it is"
+        common |= draws_of(settings)
     return common
 
 

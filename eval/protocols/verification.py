@@ -22,6 +22,7 @@ from eval.bootstrap import (
     Resamples,
     bounds_of,
     check_draws,
+    draws_of,
     num_subjects,
 )
 from eval.errors import LikenessError
@@ -283,9 +284,7 @@ def _intervals(
         {name: metric for name, (metric, _, _) in measures.items() if metric is not None},
         scores,
         subjects,
-        num_resamples=settings.num_resamples,
-        level=settings.level,
-        seed=settings.seed,
+        **draws_of(settings),
     )
 
 
@@ -298,9 +297,7 @@ def _interval_conventions(
         "interval": "bootstrap over subjects"
         if over_subjects
         else "bootstrap over trials: optimistic, trials share subjects",
-        "level": settings.level,
-        "num_resamples": settings.num_resamples,
-        "seed": settings.seed,
+        **draws_of(settings),
         "num_redrawn": resamples.num_redrawn,
     }
 

@@ -63,12 +63,7 @@ class Origin:
 
     def to_json(self) -> dict[str, Any]:
         """The origin as an object of JSON."""
-        return {
-            "system": self.system,
-            "meta": dict(self.meta),
-            "calibration": self.calibration,
-            "trials": self.trials,
-        }
+        return vars(self) | {"meta": dict(self.meta)}
 
 
 def digest_of(calibration: Calibration | None) -> str:

@@ -83,7 +83,7 @@ def test_the_fit_is_the_mean_score_with_the_others() -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "word"),
     [
-        (np.ones((1, 2)), {"threshold": 0.5}, "at least 2"),
+        (np.ones((1, 2)), {"threshold": 0.5}, "give 2 to 10,000"),
         (np.ones((3, 2)), {}, "one of them"),
         (np.ones((3, 2)), {"threshold": 0.5, "num_clusters": 2}, "one of them"),
         (np.ones((3, 2)), {"num_clusters": 4}, "3 items"),

@@ -88,16 +88,11 @@ def test_results_hold_the_metrics_their_intervals_thresholds_and_counts(results,
 @pytest.mark.parametrize("rule", ["nearest", "interpolated"])
 def test_rules_that_keep_to_no_number_of_nontargets_state_none(scores, rule):
     made = evaluate(
-        scores["one"],
-        VerificationSettings(num_resamples=0, tar_rule=rule),
-        subjects_from="unknown",
-        system="one",
+        scores["one"], VerificationSettings(num_resamples=0, tar_rule=rule), system="one"
     ).results
     assert not any("nontargets_allowed" in entry.conventions for entry in made)
     assert "none may be accepted" not in table(made)
-    strict = evaluate(
-        scores["one"], VerificationSettings(num_resamples=0), subjects_from="unknown", system="one"
-    ).results
+    strict = evaluate(scores["one"], VerificationSettings(num_resamples=0), system="one").results
     assert (
         "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR; none may be accepted."
         in table(strict)
@@ -148,9 +143,7 @@ def test_json_carries_schema_switches_digests_and_version(results):
 
 def test_json_is_strict_where_no_threshold_exists():
     worst = Scores(np.array([0.0, 1.0]), np.array([True, False]))  # rejecting every trial is best
-    results = evaluate(
-        worst, VerificationSettings(num_resamples=0), subjects_from="unknown", system="x"
-    ).results
+    results = evaluate(worst, VerificationSettings(num_resamples=0), system="x").results
     text = to_json(results, {}, "0")
     assert "Infinity" not in text
     assert json.loads(text)["results"][1] | {"conventions": {}} == {
@@ -379,10 +372,7 @@ def test_every_rule_is_named_and_gives_its_own_number() -> None:
         llr=True,
         num_resamples=20,
     )
-    results = {
-        result.metric: result
-        for result in evaluate(scores, switches, subjects_from="unknown", system="x").results
-    }
+    results = {result.metric: result for result in evaluate(scores, switches, system="x").results}
     target, nontarget = scores.targets, scores.nontargets
     assert results["eer"].value == eer(target, nontarget, method="convex_hull")
     assert "convex hull" in str(results["eer"].conventions["method"])

@@ -440,7 +440,6 @@ EYE = np.eye(3)
         ((EYE, [0.0, 0.0, 1.0]), {}, "never floats"),
         ((EYE, [0, 0]), {}, "2 labels for 3 rows"),
         ((EYE, [[0], [0], [1]]), {}, "for each row"),
-        ((EYE, [0, 0, 1]), {"gallery": EYE}, "belong together"),
         (
             (EYE, [0, 0, 1]),
             {"gallery": np.eye(4), "gallery_labels": [0, 0, 1, 1]},
