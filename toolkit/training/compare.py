@@ -43,6 +43,7 @@ from eval.reports import comparison
 from eval.similarity import score_trials
 from eval.types import Scores, Trials
 from toolkit.console import Interrupted
+from toolkit.data.item_checks import fingerprint
 from toolkit.data.items import Item
 from toolkit.models.parts import describe
 from toolkit.parallel.embed import embed_all
@@ -542,29 +543,21 @@ def data_of(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
     for name, recipe in variants.items():
         stated = json.dumps([describe(recipe.items, "items"), _tested(recipe)], sort_keys=True)
         if stated not in known:
-            known[stated] = _read_data(name, recipe, data)
+            known[stated] = _read_data(recipe, data)
         by_variant[name] = known[stated]
     return by_variant
 
 
-def _read_data(name: str, recipe: Recipe, data: Path) -> Data:
+def _read_data(recipe: Recipe, data: Path) -> Data:
     """Items, trials and subjects of one variant."""
-    trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
+    trained = fingerprint(recipe.items(data))
     if not isinstance(recipe.measure, Verification):
-        tested = [
-            [[item.id, item.label] for item in items]
-            for items in items_of(settings_of(recipe)[-1], data).values()
-        ]
-        stands_for = trained + json.dumps([_tested(recipe), tested], sort_keys=True)
-        return Data(digest([stands_for]), (), None, None)
+        tested = items_of(settings_of(recipe)[-1], data).values()
+        stated = json.dumps(_tested(recipe), sort_keys=True)
+        return Data(digest([trained, stated, *map(fingerprint, tested)]), (), None, None)
     items, trials = recipe.measure.trials(data)
-    if trials.target is None:
-        raise LikenessError(
-            f"the trials of {name} have no labels; a comparison needs target and nontarget trials"
-        )
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
-    stands_for = trained + subjects.trial_list
-    return Data(digest([stands_for]), items, trials, subjects)
+    return Data(digest([trained, subjects.trial_list]), items, trials, subjects)
 
 
 def _tested(recipe: Recipe) -> Any:
