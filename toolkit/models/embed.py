@@ -32,7 +32,6 @@ from toolkit.data.reading import (
     padded,
 )
 from toolkit.models.loaded import Embedder, ReadParts
-from toolkit.models.parts import HOMES
 
 # Inputs are read ahead and sorted by length. The two bounds (inputs; numbers, 256 MB of them) keep
 # the memory small and the lengths within a batch near each other.
@@ -205,12 +204,9 @@ def _add_window(
             z = embedder.embed_batch(inputs, lengths).astype(np.float64)
         except ValueError as error:  # the network cannot take one of these inputs
             ids = dict.fromkeys(items[window[place][0]].id for place in places)
-            # Inputs of two axes are waves, which networks refuse because they are short.
-            remedy = ": remove it, or read with a larger min_seconds" if inputs.ndim == 2 else ""
-            name = name_of(read)
-            whose = "" if name.partition(".")[0] in HOMES else f" (items are read by {name})"
             raise LikenessError(
-                f"{error}; it is among ({name_first(ids)}){remedy}{whose}"
+                f"{error}; it is among ({name_first(ids)}), which {name_of(read)} reads: remove "
+                "it, or change how it is read (min_seconds lengthens recordings)"
             ) from error
         for place, row in zip(places, z, strict=True):
             position, size = window[place][0], sizes[place]

@@ -7,12 +7,10 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as recomputed
 
 from eval.errors import LikenessError
 from toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
@@ -22,7 +20,7 @@ from toolkit.training.average import Average
 from toolkit.training.memory import Bank, momentum_encoder
 from toolkit.training.recipe import Optim, Recipe
 from toolkit.training.run import Run
-from toolkit.training.tuning import prepare, rate_multiples, recompute, still
+from toolkit.training.tuning import prepare, rate_multiples, recompute, recomputed
 
 # Every process keeps the batch statistics of its own, unless they are synced. torch 2.13 renamed
 # DDP's argument and warns of the old name; with the new one buffers are made equal at the start,
@@ -63,10 +61,6 @@ class Network(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         if self.pieces == 1 or not torch.is_grad_enabled():
             return self.call(inputs, lengths)
-
-        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-            return nullcontext(), still(self.backbone)
-
         # always so many, since synced batch norm counts calls
         rows = torch.tensor_split(inputs, self.pieces)
         parts = (
@@ -74,7 +68,7 @@ class Network(nn.Module):
         )
         return torch.cat(
             [
-                recomputed(self.call, piece, part, use_reentrant=False, context_fn=contexts)
+                recomputed(self.backbone, self.call, piece, part)
                 for piece, part in zip(rows, parts, strict=True)
             ]
         )

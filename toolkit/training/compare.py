@@ -3,9 +3,7 @@ table with standard errors and intervals.
 
 out/VARIANT/seed-N/
     the run as `likeness train` leaves it, scores.txt (`enrol probe score label`) or test.npz
-    (values of each item), result.json
-out/plan.json
-    what is being compared: a changed recipe or data set is refused
+    (values of each item), result.json (with which a changed recipe or data set is refused)
 out/tune/
     the trials of each variant and a run folder for each trial, with --tune
 out/comparison.json, table.txt, table.md, table.tex, report/index.html
@@ -45,11 +43,12 @@ from eval.reports import comparison
 from eval.similarity import score_trials
 from eval.types import Scores, Trials
 from toolkit.console import Interrupted
+from toolkit.data.item_checks import fingerprint
 from toolkit.data.items import Item
 from toolkit.models.parts import describe
 from toolkit.parallel.embed import embed_all
 from toolkit.training import recipe as recipes
-from toolkit.training.folder import RECIPE, holds_checkpoint, write_json
+from toolkit.training.folder import RECIPE, write_json
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
 from toolkit.training.measure import (
@@ -181,7 +180,6 @@ def compare(
     check_variants(variants, terms.reference, terms.allow_different)
     searched = _searched(variants, search, terms, data) if search else {}
     measured = data_of(variants, data)
-    keep_plan(out, {k: v for k, v in variants.items() if k not in searched}, measured)
     chosen, tuned, untunable = dict(variants), dict[str, Tuned](), dict[str, str]()
 
     def score(recipe: Recipe, folder: Path) -> float:
@@ -205,7 +203,6 @@ def compare(
                 )
             except Untunable as error:
                 untunable[name] = str(error)
-        keep_plan(out, {k: v for k, v in chosen.items() if k not in untunable}, measured)
         runs: list[Run] = []
         # seed by seed, so that a stopped comparison has some runs of all variants
         order = [(name, seed) for seed in range(num_seeds) for name in chosen]
@@ -221,7 +218,7 @@ def compare(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
         ) from None
     runs.sort(key=lambda run: list(chosen).index(run.variant))
-    result = _stated(_summary(chosen, runs, measured, out, terms.reference), chosen, tuned)
+    result = _summary(chosen, runs, measured, out, terms.reference, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
     comparison.write(out, result, logs, command=terms.command, version=likeness_version())
     return result
@@ -257,10 +254,14 @@ def _done(
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
     folder = out / run.folder
-    scores_file = folder / (TEST if recipe.measures_items else SCORES)
     stated = digest([json.dumps(described(recipe), sort_keys=True)])
-    before = json_object(folder / RESULT) if (folder / RESULT).is_file() else {}
-    if before.get("recipe") == stated and scores_file.is_file():
+    if (folder / RESULT).is_file():
+        before = json_object(folder / RESULT)
+        if (before["recipe"], before["data"]) != (stated, measured.digest):
+            raise LikenessError(
+                f"{folder} holds a run of another recipe or other data; compare with the same "
+                "recipes, overrides and data, or choose another --out"
+            )
         say(f"{doing}: finished before")
         fields = ("values", "scores", "seconds", "items_per_second")
         return replace(run, **{name: before[name] for name in fields})
@@ -276,7 +277,7 @@ def _done(
     batch_size = json_object(folder / RECIPE)["sampling"]["batch_size"]
     entry: dict[str, Any] = {
         "values": values,
-        "scores": sha256(scores_file),
+        "scores": sha256(folder / (TEST if recipe.measures_items else SCORES)),
         "seconds": seconds,
         "items_per_second": log[-1]["step"] * batch_size / seconds if seconds else None,
     }
@@ -347,38 +348,15 @@ def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
     return total + before or None
 
 
-def _stated(
-    result: Comparison, variants: Mapping[str, Recipe], tuned: Mapping[str, Tuned]
-) -> Comparison:
-    """A comparison with what its report says of the variants beside their numbers."""
-    varied = [field for field in _differing(variants) if not _within(field, INDIFFERENT)]
-    watched = [
-        recipe.schedule.watch
-        for recipe in variants.values()
-        if recipe.schedule.watch and len(settings_of(recipe)) < 2
-    ]
-    return replace(
-        result,
-        varied=varied,
-        allowed=[field for field in varied if not _within(field, METHOD)],
-        watched=", ".join(dict.fromkeys(watched)),
-        tuned=dict(tuned),
-        definitions={
-            name: describe(metric, name)
-            for recipe in variants.values()
-            for name, metric in recipe.metrics.items()
-        },
-    )
-
-
 def _summary(
     variants: Mapping[str, Recipe],
     runs: Sequence[Run],
     measured: Mapping[str, Data],
     out: Path,
     reference: str,
+    tuned: Mapping[str, Tuned],
 ) -> Comparison:
-    """The numbers of the table from the score files, resampled."""
+    """The numbers of the table from the score files, resampled, and what is said beside them."""
     metrics = list(dict.fromkeys(name for recipe in variants.values() for name in recipe.metrics))
     num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in variants}
@@ -391,6 +369,12 @@ def _summary(
     better = next(iter(variants.values())).schedule.higher_is_better
     cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
     subjects = measured[chosen or next(iter(variants))].subjects
+    varied = [field for field in _differing(variants) if not _within(field, INDIFFERENT)]
+    watched = [
+        recipe.schedule.watch
+        for recipe in variants.values()
+        if recipe.schedule.watch and len(settings_of(recipe)) < 2
+    ]
     return Comparison(
         list(variants),
         metrics,
@@ -401,9 +385,16 @@ def _summary(
         not reference,
         counts.get(chosen) or next(iter(counts.values()), {}),
         "" if subjects is None else subjects.source,
-        num_resamples=num_resamples,
-        varied=(),
-        allowed=(),
+        num_resamples,
+        varied=varied,
+        allowed=[field for field in varied if not _within(field, METHOD)],
+        watched=", ".join(dict.fromkeys(watched)),
+        tuned=tuned,
+        definitions={
+            name: describe(metric, name)
+            for recipe in variants.values()
+            for name, metric in recipe.metrics.items()
+        },
     )
 
 
@@ -533,61 +524,24 @@ def data_of(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
     for name, recipe in variants.items():
         stated = json.dumps([describe(recipe.items, "items"), _tested(recipe)], sort_keys=True)
         if stated not in known:
-            known[stated] = _read_data(name, recipe, data)
+            known[stated] = _read_data(recipe, data)
         by_variant[name] = known[stated]
     return by_variant
 
 
-def _read_data(name: str, recipe: Recipe, data: Path) -> Data:
+def _read_data(recipe: Recipe, data: Path) -> Data:
     """Items, trials and subjects of one variant."""
-    trained = json.dumps([[item.id, item.label] for item in recipe.items(data)])
+    trained = fingerprint(recipe.items(data))
     if not isinstance(recipe.measure, Verification):
-        tested = [
-            [[item.id, item.label] for item in items]
-            for items in items_of(settings_of(recipe)[-1], data).values()
-        ]
-        stands_for = trained + json.dumps([_tested(recipe), tested], sort_keys=True)
-        return Data(digest([stands_for]), (), None, None)
+        tested = items_of(settings_of(recipe)[-1], data).values()
+        stated = json.dumps(_tested(recipe), sort_keys=True)
+        return Data(digest([trained, stated, *map(fingerprint, tested)]), (), None, None)
     items, trials = recipe.measure.trials(data)
-    if trials.target is None:
-        raise LikenessError(
-            f"the trials of {name} have no labels; a comparison needs target and nontarget trials"
-        )
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
-    stands_for = trained + subjects.trial_list
-    return Data(digest([stands_for]), items, trials, subjects)
+    return Data(digest([trained, subjects.trial_list]), items, trials, subjects)
 
 
 def _tested(recipe: Recipe) -> Any:
     """What the recipe's measure tests, as JSON values: without metrics and validation."""
     described = describe(recipe.measure, "measure")
     return {key: value for key, value in described.items() if key not in ("metrics", "validation")}
-
-
-def keep_plan(out: Path, variants: Mapping[str, Recipe], measured: Mapping[str, Data]) -> None:
-    """Refuse to mix two comparisons in one folder; variants may be added.
-
-    A variant of which no run has come to its first checkpoint may have been changed.
-    """
-    file = out / "plan.json"
-    before = json_object(file) if file.is_file() else {}
-    stated = {
-        name: {
-            "recipe": json.loads(json.dumps(describe(replace(recipe, seed=0)))),
-            "data": measured[name].digest,
-        }
-        for name, recipe in variants.items()
-    }
-    for name in stated.keys() & before.keys():
-        old, new = flat(before[name]["recipe"]), flat(stated[name]["recipe"])
-        changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-        if before[name]["data"] != stated[name]["data"]:
-            changed.append("the data")
-        if changed and any(holds_checkpoint(run) for run in (out / name).glob("seed-*")):
-            raise LikenessError(
-                f"{out} holds runs of another recipe or data: {name} differs in "
-                f"{', '.join(changed)}; compare with the same recipes, overrides and data, or "
-                "choose another --out"
-            )
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(file, before | stated)

@@ -101,13 +101,7 @@ class Keeper:
             Whether training ends with it.
         """
         if self.run.owed:
-            try:
-                self._evaluate()
-            except Diverged:
-                raise
-            except ValueError as error:
-                raise self._owed(error) from error
-            self.run.owed = False
+            self._evaluate_or_owe()
             self._save()
         return self.ended
 
@@ -192,7 +186,12 @@ class Keeper:
         except ValueError as error:
             self.run.owed = True
             self._save()
-            raise self._owed(error) from error
+            raise LikenessError(
+                f"the evaluation after step {self.run.step} of {self.recipe.schedule.steps} "
+                f"failed: {error}. The run in {self.out} is whole, and nothing of it is lost: "
+                "repair this, then --resume makes up the evaluation and goes on"
+            ) from error
+        self.run.owed = False
 
     def _evaluate(self) -> None:
         """Measure the model as it is, write it down, and keep the model if it is the best."""
@@ -228,15 +227,6 @@ class Keeper:
                 classes=self.plan.classes,
                 init=self.run.init,
             )
-
-    def _owed(self, error: ValueError) -> LikenessError:
-        """An error of an evaluation, with what became of the training and how to go on."""
-        step, steps = self.run.step, self.recipe.schedule.steps
-        return LikenessError(
-            f"the evaluation after step {step} of {steps} failed: {error}. The run in {self.out} "
-            "is whole, and nothing of it is lost: repair this, then --resume makes up the "
-            f"evaluation{'' if step == steps else ' and goes on'}"
-        )
 
 
 def evaluate(

@@ -60,7 +60,6 @@ class Model(NamedTuple):
         All processes share the work and get the same rows. ValueError counts the items that cannot
         be read.
         """
-        check_unique(items, "test items")
         return embed_all(
             self.embedder, items, self.read, what="test", workers=self.workers
         ).matrix.astype(np.float64)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eval.errors import LikenessError
-from eval.formats.provenance import digest, sha256
+from eval.formats.provenance import digest
 from eval.progress import step
 from toolkit.backbones.weights import first_names
 from toolkit.console import say
@@ -128,10 +128,8 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     source = f"init: network weights of {initial.source}"
     stated = {"digest": initial.digest, "revision": initial.revision}
     if before is not None and not anew:
-        _go_on_from(path, before[0], run)
+        stated = {"digest": _go_on_from(path, before[0], run)}
         source = f"init: network weights of {path} (step {before[1]['step']})"
-        last = path / checkpoint.LAST
-        stated = {"digest": sha256(last) if last.is_file() else ""}
     run.init = {"model": recipe.init, **{name: text for name, text in stated.items() if text}}
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
@@ -183,22 +181,17 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
     return new
 
 
-def _go_on_from(path: Path, folder: Path, run: Run) -> None:
+def _go_on_from(path: Path, folder: Path, run: Run) -> str:
     """Take the loss and the network of a run's last step.
 
-    Where the two networks have different tensors, as of them one has adapters or an average of its
-    weights, the network is that of its last model file.
+    Returns:
+        The digest of the model file that has this network.
     """
-    stored = runs.read_metadata(folder)
-    network = {name: value for name, value in run.tensors().items() if name.startswith("embedder.")}
-    averaged = any(name.startswith("average.") for name in stored)
-    theirs = {name: size for name, size in stored.items() if name.startswith("embedder.")}
-    if averaged or {name: value.shape for name, value in network.items()} != theirs:
-        last = path / checkpoint.LAST
-        weights = distributed.on_all(lambda: checkpoint.read(last, checkpoint.FORMAT)[0])
-        distributed.on_all(lambda: _put(run, checkpoint.without_loss(weights), f"init={last}"))
-        network = {}
-    runs.read(folder, {**_loss_tensors(run), **network})
+    last = path / checkpoint.LAST
+    weights, _, summed = distributed.on_all(lambda: checkpoint.read(last, checkpoint.FORMAT))
+    distributed.on_all(lambda: _put(run, checkpoint.without_loss(weights), f"init={last}"))
+    runs.read(folder, _loss_tensors(run))
+    return summed
 
 
 def _why_anew(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint as recomputed
+from torch.utils.checkpoint import checkpoint
 
 from eval.errors import LikenessError, refuse_broken
 from toolkit.console import say
@@ -398,19 +398,22 @@ def _layers(network: nn.Module, without: list[str]) -> Iterator[nn.Module]:
 
 def _forward(layer: nn.Module, *inputs: Any, **named: Any) -> Any:
     """Run a layer as its class does, and keep nothing but its inputs."""
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), still(layer)
-
     if not torch.is_grad_enabled():
         return type(layer).forward(layer, *inputs, **named)
-    return recomputed(
-        type(layer).forward, layer, *inputs, use_reentrant=False, context_fn=contexts, **named
-    )
+    return recomputed(layer, type(layer).forward, layer, *inputs, **named)
+
+
+def recomputed(network: nn.Module, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    """Call a function that applies a network, and call it again for the gradient."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _still(network)
+
+    return checkpoint(function, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
 
 @contextmanager
-def still(network: nn.Module) -> Iterator[None]:
+def _still(network: nn.Module) -> Iterator[None]:
     """While activations are computed a second time, running statistics must not move once more."""
     norms = [
         (norm, norm.momentum, norm.num_batches_tracked)

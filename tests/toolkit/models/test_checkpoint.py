@@ -150,24 +150,6 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
         load_model(path)
 
 
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [("modalities.face.align.read", "detector"), ("modalities.face.ijb.read", "landmarks")],
-)
-def test_a_checkpoint_chooses_no_file_to_be_opened(call: str, name: str, tmp_path: Path) -> None:
-    path = tmp_path / "last.safetensors"
-    checkpoint.save_model(path, embedder(), RECIPE, similarity="cosine", step=1, metrics={})
-    tensors, description = checkpoint.load(path, checkpoint.FORMAT)
-    description["read"] = {"call": call, "args": {name: "/etc/passwd"}}
-    checkpoint.save(path, tensors, description, checkpoint.FORMAT)
-    with pytest.raises(
-        ValueError,
-        match=rf"last\.safetensors: read: it names {name} files, and no model chooses a file to be "
-        r"opened",
-    ):
-        load_model(path)
-
-
 def test_a_failed_write_leaves_the_file_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,13 +139,6 @@ def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
         )
 
 
-@pytest.fixture
-def loud(tmp_path: Path) -> Path:
-    path = tmp_path / "loud.wav"
-    soundfile.write(path, np.full(9600, 1e25, np.float32), 16_000, subtype="FLOAT")
-    return path
-
-
 @pytest.mark.parametrize("level", [1.0, 32_768.0, 2.0**31, -(2.0**31)])
 def test_levels_of_integers_stored_as_floats_are_read(level: float, tmp_path: Path) -> None:
     path = tmp_path / "a.wav"

@@ -374,10 +374,6 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
             ),
             r"bad\.onnx: read: it names detector files",
         ),
-        (
-            describe(read={"call": "modalities.face.ijb.read", "args": {"landmarks": str(secret)}}),
-            r"bad\.onnx: read: it names landmarks files",
-        ),
     ]
 
 

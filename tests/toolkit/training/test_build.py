@@ -253,18 +253,6 @@ def test_class_vectors_start_at_the_means_of_their_classes(voices: Path, tmp_pat
     assert not (tmp_path / "none").exists()
 
 
-def test_what_is_left_of_a_nan_names_the_items(voices: Path, tmp_path: Path) -> None:
-    from toolkit.training.train import step
-
-    def nan(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
-        return step(run, batch, recipe) * float("nan")
-
-    with pytest.raises(ValueError, match=r"loss is nan at lr 0\.05, .*spk\d+/") as raised:
-        fit(recipe(), data=voices, out=tmp_path / "run", step=nan)
-    assert "lower optim.lr" in str(raised.value)
-    assert len(log_of(tmp_path / "run")[-1]["items"]) == 8
-
-
 def test_loggers_get_the_same_numbers(
     voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from toolkit.models.embed import Diverged
 from toolkit.training import lock
 from toolkit.training import recipe as recipes
 from toolkit.training.folder import check_folder
-from toolkit.training.lock import Busy
 from toolkit.training.log import read_log
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Run
@@ -104,29 +102,3 @@ def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path
     with pytest.raises(ValueError, match=r"another recipe .*seed"):
         check_folder(tmp_path, description | {"seed": 7}, resume=True)
     check_folder(tmp_path, description, resume=True)
-
-
-def test_nothing_is_replaced_of_a_run_that_is_alive(voices: Path, tmp_path: Path) -> None:
-    """Before its first checkpoint; another process asks, with and without resume."""
-    out, refused = tmp_path / "run", []
-
-    def asks_from_another_process(run: Run, batch: Any, made: Recipe) -> Tensor:
-        if run.step == 1:
-            before = contents(out)
-            assert "last.safetensors" not in before
-            child = os.fork()
-            if not child:
-                try:
-                    for resume in (False, True):
-                        with pytest.raises(Busy, match="is being written by"):
-                            fit(recipe(seed=5), data=voices, out=out, resume=resume)
-                    os._exit(0)
-                finally:
-                    os._exit(1)
-            refused.append(os.waitpid(child, 0)[1])
-            assert contents(out) == before
-        return default_step(run, batch, made)
-
-    fit(recipe(), data=voices, out=out, step=asks_from_another_process)
-    assert refused == [0]
-    assert len(read_log(out)) == 4

@@ -101,11 +101,6 @@ def test_wrong_overrides_are_refused_with_a_sentence(assignment: str, says: str)
         override(BASE, [assignment])
 
 
-def test_a_misspelt_argument_is_found_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match="'marginn'; did you mean 'margin'"):
-        check(replace(BASE, loss=partial(ArcFace, marginn=0.2)))
-
-
 def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -> None:
     """In any part: a constructor behind a decorator, a function, a type that unites lists."""
     for change, says in (

@@ -261,20 +261,6 @@ def test_ctrl_c_saves_the_step_and_exits_130(
     assert same(uninterrupted("arcface"), out)
 
 
-def test_a_folder_holds_one_run(uninterrupted: Callable[[str], Path], voices: Path) -> None:
-    with pytest.raises(ValueError, match="already holds a run; add --resume"):
-        fit(recipe(), data=voices, out=uninterrupted("arcface"))
-    with pytest.raises(ValueError, match="optim"):
-        fit(
-            recipes.override(recipe(), ["optim.lr=0.01"]),
-            data=voices,
-            out=uninterrupted("arcface"),
-            resume=True,
-        )
-    # a finished run has nothing left to do
-    fit(recipe(), data=voices, out=uninterrupted("arcface"), resume=True)
-
-
 def test_classes_that_changed_are_refused(voices: Path, tmp_path: Path) -> None:
     fit(recipe(), data=voices, out=tmp_path / "run")
     data = tmp_path / "data"
@@ -297,20 +283,6 @@ def test_unreadable_items_are_named_counted_and_skipped_up_to_a_share(
     output = "".join(capsys.readouterr().err.split())
     assert f"skipped{broken.parent.name}/{broken.name}" in output
     assert "1unreadableitems" in output
-
-
-def test_a_loss_that_is_nan_stops_with_the_step_and_keeps_the_checkpoint(
-    voices: Path, tmp_path: Path
-) -> None:
-    def nan_at_5(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
-        loss = default_step(run, batch, recipe)
-        return loss * float("nan") if run.step == 5 else loss
-
-    with pytest.raises(ValueError, match="step 5: the loss is nan at lr"):
-        fit(recipe(), data=voices, out=tmp_path / "run", step=nan_at_5)
-    loaded = load_model(tmp_path / "run")
-    assert loaded.step == 3
-    assert all(bool(torch.isfinite(p).all()) for p in loaded.embedder.parameters())
 
 
 def test_the_same_speakers_are_never_trained_and_tested_on(voices: Path, tmp_path: Path) -> None:

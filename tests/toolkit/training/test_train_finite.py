@@ -330,7 +330,7 @@ def test_the_log_says_what_happened(voices: Path, tmp_path: Path) -> None:
     def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
         return step(run, batch, recipe) * math.nan
 
-    with pytest.raises(Diverged):
+    with pytest.raises(Diverged, match=r"loss is nan at lr 0\.05, .*spk\d+/.*lower optim.lr"):
         fit(recipe(), data=voices, out=tmp_path / "run", step=spoilt)
     (entry,) = [
         json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()

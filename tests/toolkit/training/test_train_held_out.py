@@ -110,7 +110,7 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     ):
         fit(recipe(), data=data, out=out, step=damages)
     assert load_model(out).step == steps
-    with pytest.raises(ValueError, match="held-out item"):
+    with pytest.raises(ValueError, match=f"after step {steps} of 4 failed"):
         fit(recipe(), data=data, out=out, resume=True, step=never)
     assert load_model(out).step == steps
     item.path.write_bytes(whole)
@@ -126,9 +126,7 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     fit(recipe(), data=data, out=out, resume=True, step=never)
 
 
-def test_a_list_is_read_once_until_a_file_changes(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_is_read_once(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """compare trains many runs that are measured on one list."""
     items = folders.trials(data, split="test", test_share=0.25)[0]
     seen: list[str] = []
@@ -141,10 +139,6 @@ def test_a_list_is_read_once_until_a_file_changes(
         check_held_out(items, read)
     assert seen == [item.id for item in items]
     assert "8 held-out items were read" in capsys.readouterr().err
-    items[3].path.write_bytes(b"no audio at all")
-    for _ in range(2):
-        with pytest.raises(ValueError, match="held-out item"):
-            check_held_out(items, read)
     check_held_out([], read)
 
 
