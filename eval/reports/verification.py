@@ -16,7 +16,7 @@ from eval.groups import Grouped
 from eval.paired import Paired
 from eval.progress import step
 from eval.reports.curves import histogram_figure, reliability_figure, trade_off
-from eval.reports.figures import Log, drawn, training_curves
+from eval.reports.figures import Log, drawn, group_chart, training_curves
 from eval.reports.hardest import hardest_trials
 from eval.reports.map import embedding_map, space_3d
 from eval.reports.media import SECONDS, Media
@@ -154,7 +154,12 @@ def html(
             seen.paired
         ),
         "Training": training_curves(seen.log, seen.logged),
-        "Groups": folded({grouped.system: grouped_table(grouped) for grouped in seen.groups}),
+        "Groups": folded(
+            {
+                f"{each.system} {each.by}".strip(): group_chart(each) + grouped_table(each)
+                for each in seen.groups
+            }
+        ),
         "Errors and thresholds": joined(
             [
                 _slider(results, scores),
