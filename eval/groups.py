@@ -85,7 +85,8 @@ class Ratio:
 @dataclass(frozen=True)
 class Grouped:
     """A system's rates by group. thresholds: AT -> the global threshold, None where it accepts
-    nothing. ratios: by the names of the rates.
+    nothing. ratios: by the names of the rates. by: what the groups are, such as "sex"; "" where a
+    list names them.
     """
 
     system: str
@@ -94,6 +95,7 @@ class Grouped:
     thresholds: Mapping[str, float | None]
     ratios: Mapping[str, Ratio]
     conventions: Mapping[str, str | float | int]
+    by: str = ""
 
 
 def sides_of(
@@ -382,8 +384,9 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
     sizes = [
         [_mark(row), f"{row.subjects:,}", f"{row.targets:,}", f"{row.nontargets:,}"] for row in rows
     ]
+    title = f"{grouped.system}: " + (f"by {grouped.by}, " if grouped.by else "")
     yield (
-        f"{grouped.system}: groups and their own trials",
+        f"{title}groups and their own trials",
         ["", "subjects", "targets", "nontargets"],
         sizes,
     )
@@ -400,7 +403,7 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
             ["worst to best", *(_ratio_text(grouped.ratios.get(column)) for column in columns)]
         )
         yield (
-            f"{grouped.system}: {where}",
+            f"{title}{where}",
             ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"],
             body,
         )

@@ -27,6 +27,7 @@ from likeness.files import (
     digests_of,
     embeddings_of,
     files_in,
+    groupings_of,
     names_of,
     quality_of,
     trials_of,
@@ -284,7 +285,7 @@ def evaluate(
     trials: File | Trials | None = None,
     columns: ColumnNames = "",
     subjects: Names | None = None,
-    groups: Names | None = None,
+    groups: Names | Sequence[Names] | None = None,
     reference: File | None = None,
     score_order: Order | None = None,
     quality: Literal["norm"] | File | Mapping[str, float] | None = None,
@@ -304,8 +305,9 @@ def evaluate(
             it does not say so itself: "enrol=a,probe=b,score=c,label=d", or by their numbers.
         subjects: the subject of each id, as an `id subject` list or a mapping. By default the first
             folder of the ids, else what target trials link.
-        groups: the group of each id or subject, such as age bands. Error rates are then measured
-            within and across groups as well.
+        groups: the group of each id or subject, as an `id group` list or a mapping, or a column of
+            a list of items: "items.csv:sex", "items.csv:age<18"; or several of these. Error rates
+            are then measured within and across groups as well.
         reference: the system to which the differences of the others are taken, by its name or its
             score file; by default the first.
         score_order: "label-score" or "score-label", of score files without ids whose columns can
@@ -356,7 +358,7 @@ def evaluate(
             settings,
             reference=reference,
             subject_of=names_of(subjects, "subjects"),
-            group_of=names_of(groups, "groups"),
+            groupings=groupings_of(groups),
             quality=None if quality is None else _qualities(quality, list(systems), embedded),
         )
     return Evaluation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,7 @@ File = str | PathLike[str]
 ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
+_COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign>[<]|>=)(?P<value>[^<>=]+))?")
 
 
 def files_in(*given: Any) -> list[Path]:
@@ -26,7 +28,9 @@ def files_in(*given: Any) -> list[Path]:
     files = []
     for value in given:
         if isinstance(value, str | PathLike):
-            files += [Path(value)] if Path(value).is_file() else []
+            column = _COLUMN.fullmatch(str(value))  # of a list, as in "items.csv:sex"
+            paths = [Path(value), *([Path(column["file"])] if column else [])]
+            files += [path for path in paths if path.is_file()][:1]
         elif isinstance(value, Mapping):
             files += files_in(*value.values())
         elif isinstance(value, Sequence):
@@ -65,6 +69,61 @@ def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
     if names is None or isinstance(names, Mapping):
         return names
     return read_mapping(_path(names, what))
+
+
+def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[str, str]]:
+    """What the groups are -> the group of each id or subject, of one grouping or several.
+
+    Args:
+        groups: Of each a mapping, a list `id group`, or the column of a list of items, as in
+            "items.csv:sex" or "items.csv:age<18".
+
+    Raises:
+        LikenessError: There is no such file or column, or two are called the same.
+    """
+    listed = [groups] if isinstance(groups, str | PathLike | Mapping) else list(groups or ())
+    found: dict[str, Mapping[str, str]] = {}
+    for one in listed:
+        column = None if isinstance(one, Mapping) else _COLUMN.fullmatch(str(one))
+        if isinstance(one, Mapping) or column is None or Path(one).exists():
+            by, group_of = "", names_of(one, "groups") or {}
+        else:
+            by = column["column"] + (column["sign"] or "") + (column["value"] or "")
+            group_of = _groups_in(_path(column["file"], "groups"), column)
+        if by in found:
+            raise LikenessError(f"several groupings are called {by!r}; evaluate them one by one")
+        found[by] = group_of
+    return found
+
+
+def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
+    """The groups of items by a column of their list."""
+    from modalities.folders import suffixes_of
+    from toolkit.data.listing import list_items
+
+    suffixes = [*suffixes_of("speaker"), *suffixes_of("image")]
+    items = list_items(path, suffixes=suffixes, missing="leave")
+    values = [
+        "unknown" if value is None else str(value) for value in items.column(column["column"])
+    ]
+    if column["sign"]:
+        values = [_side(value, column) for value in values]
+    return dict(zip(items.ids, values, strict=True))
+
+
+def _side(value: str, column: re.Match[str]) -> str:
+    """On which side of a limit a number is."""
+    if value == "unknown":
+        return value
+    try:
+        is_below = float(value) < float(column["value"])
+    except ValueError:
+        raise LikenessError(
+            f"groups {column[0]}: {value!r} and {column['value']!r} are to be compared, and both "
+            "must be numbers"
+        ) from None
+    name, limit = column["column"], column["value"]
+    return f"{name}<{limit}" if is_below else f"{name}>={limit}"
 
 
 def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:

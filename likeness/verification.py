@@ -18,7 +18,6 @@ from eval.formats.writing import atomic_path
 from eval.results import as_html
 from eval.scoring.score import Scoring
 from eval.similarity import pairs
-from eval.types import Embeddings
 from likeness.included import resolved
 from likeness.models.filterbanks import Frontend
 from likeness.models.load import load_to_embed
@@ -186,7 +185,16 @@ def verify(
         side._replace(id=name) if isinstance(side, Item) else Item(name, side)
         for name, side in (("first", first), ("second", second))
     ]
-    embeddings = _embed(model, items)
+    remedy = remedy_for(model)
+    try:
+        embeddings, bad = embed(model.embedder, items, model.read, batch_size=2)
+    except ValueError as error:
+        raise LikenessError(f"with this {model.modality} model, {error}{remedy}") from None
+    if bad:
+        raise LikenessError(
+            f"with this {model.modality} model, 1 of 2 items cannot be read: "
+            f"{bad[0].reason}{remedy}"
+        )
     score = float(
         pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], model.similarity)[0]
     )
@@ -307,21 +315,6 @@ def remedy_for(model: Loaded) -> str:
     if model.modality == "face" and "faces" not in model.settings:
         return "; with --detector FILE.onnx photographs are aligned"
     return ""
-
-
-def _embed(model: Loaded, items: Sequence[Item]) -> Embeddings:
-    """Embed both items; the error says which of them the model cannot read."""
-    remedy = remedy_for(model)
-    try:
-        embeddings, bad = embed(model.embedder, items, model.read, batch_size=2)
-    except ValueError as error:
-        raise LikenessError(f"with this {model.modality} model, {error}{remedy}") from None
-    if bad:
-        raise LikenessError(
-            f"with this {model.modality} model, 1 of 2 items cannot be read: "
-            f"{bad[0].reason}{remedy}"
-        )
-    return embeddings
 
 
 def _calibrated(result: Verification, calibration: Calibration) -> Verification:

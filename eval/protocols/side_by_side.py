@@ -5,7 +5,7 @@ reference, and error rates by groups of subjects.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,7 +115,7 @@ def evaluate_together(
     *,
     reference: str | None = None,
     subject_of: Mapping[str, str] | None = None,
-    group_of: Mapping[str, str] | None = None,
+    groupings: Mapping[str, Mapping[str, str]] | None = None,
     quality: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Compared:
     """Measures several systems on lists of trials.
@@ -126,7 +126,8 @@ def evaluate_together(
         reference: The system to which the differences of the others are taken, by default the
             first. Systems on the same trials are compared on the same resamples.
         subject_of: Id -> subject, for intervals over subjects, see `subjects_of`.
-        group_of: Id or subject -> group. The error rates are then measured by group as well.
+        groupings: What the groups are, such as "sex" -> id or subject -> group. The error rates are
+            then measured by group as well.
         quality: System -> id -> its quality, such as the norm. How well it says which trials are
             decided wrongly is then measured as well, see `eval.uncertainty`.
 
@@ -155,10 +156,9 @@ def evaluate_together(
         subjects = None if numbers is None else _of_trials(listed, numbers)
         if numbers is not None and not subject_of:
             names_of |= _named(listed, numbers, source)
-        if group_of is not None:
-            grouped.append(
-                _grouped(name, (listed, scores[name]), settings, subjects, group_of, names_of)
-            )
+        for by, group_of in (groupings or {}).items():
+            system = _grouped(name, (listed, scores[name]), settings, subjects, group_of, names_of)
+            grouped.append(replace(system, by=by))
         evaluated = evaluate(
             scores[name], settings, subjects=subjects, subjects_from=source, system=name
         )

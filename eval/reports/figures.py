@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from eval.classification import auroc
+from eval.groups import Grouped
 from eval.reports.page import EMPTY, block, can_plot, prose
 from eval.results import metric_label
 from eval.types import Bools, Floats, Scores
@@ -623,4 +624,29 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
         line(figure, i, name, label=shortened(name), x=x, y=y)
         level(figure, 100 * float(curve.risk[-1]), COLOURS[i % len(COLOURS)])
     legend(figure)
+    return figure
+
+
+def group_chart(grouped: Grouped) -> Markup:
+    """The EER of each group at a threshold of its own, with its interval."""
+    return drawn(_group_figure, grouped, alt="EER by group, at a threshold of its own")
+
+
+def _group_figure(grouped: Grouped) -> Any:
+    rates = {row.group: row.rates["eer"] for row in grouped.groups}
+    measured = {name: rate for name, rate in rates.items() if rate.value is not None}
+    figure = plot(
+        grouped.by,
+        "EER (%)",
+        height=260,
+        x_range=list(measured),
+        tips={"group": "@group", "EER (%)": "@y{0.00}", "from": "@low{0.00}", "to": "@high{0.00}"},
+    )
+    ends = [rate.interval or (rate.value, rate.value) for rate in measured.values()]
+    low, high = (100 * np.array([pair[i] for pair in ends], dtype=float) for i in (0, 1))
+    values = 100 * np.array([rate.value for rate in measured.values()], dtype=float)
+    source = columns(group=list(measured), y=values, low=low, high=high)
+    figure.segment("group", "low", "group", "high", source=source, color=COLOURS[0], line_width=1.8)
+    figure.scatter("group", "y", source=source, size=8, color=COLOURS[0])
+    figure.y_range.start = 0
     return figure

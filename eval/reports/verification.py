@@ -28,6 +28,7 @@ from eval.reports.figures import (
     Log,
     coverage_figure,
     drawn,
+    group_chart,
     histogram_figure,
     trade_off,
     training_curves,
@@ -108,7 +109,12 @@ def write_page(
         "Results": metric_table(results) + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
         "Training": training_curves(log, logged),
-        "Groups": folded({grouped.system: grouped_table(grouped) for grouped in compared.grouped}),
+        "Groups": folded(
+            {
+                f"{each.system} {each.by}".strip(): group_chart(each) + grouped_table(each)
+                for each in compared.grouped
+            }
+        ),
         "Errors and thresholds": joined(
             [
                 slider(results, scores),

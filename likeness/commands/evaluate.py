@@ -72,10 +72,12 @@ def evaluate(
         ),
     ] = None,
     groups: Annotated[
-        Path | None,
-        input_file(
-            "Lines `id group` or `subject group`, such as age bands, for error rates within and "
-            "across groups."
+        list[str] | None,
+        typer.Option(
+            metavar="FILE[:COLUMN]",
+            help="Groups for error rates within and across them: lines `id group` or `subject "
+            "group`, or a column of a list of items, as in items.csv:sex or 'items.csv:age<18'. It "
+            "may be given several times.",
         ),
     ] = None,
     p_target: Annotated[

@@ -255,7 +255,8 @@ def test_the_command_shows_groups_in_table_json_and_report(
     assert len(document["inputs"]) == 2
     (made,) = document["groups"]
     assert [row["group"] for row in made["groups"]] == ["<odd>", "even"]
-    assert set(made) == {"system", "groups", "across", "thresholds", "ratios", "conventions"}
+    keys = {"system", "by", "groups", "across", "thresholds", "ratios", "conventions"}
+    assert set(made) == keys
     assert made["thresholds"]["eer"] == document["results"][0]["threshold"]
     assert (
         made["groups"][0]["rates"]["eer"]["interval"][0]
@@ -272,3 +273,46 @@ def test_groups_need_subjects_for_their_intervals(tmp_path: Path) -> None:
     (tmp_path / "groups.txt").write_text("a x\nb x\nc y\n")
     with pytest.raises(ValueError, match="--subjects"):
         likeness.evaluate(tmp_path / "x.txt", groups=tmp_path / "groups.txt")
+
+
+def test_groups_come_from_the_columns_of_a_list_of_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trials, scores, _ = a_list()
+    write_scores("scores.txt", trials, scores.values)
+    subjects = [int(name[1 : name.index("/")]) for name in trials.enrol_ids]
+    rows = [
+        f"{name}.wav,{name},{'fm'[subject % 2]},{10 + subject},{'' if subject == 1 else 'phone'}"
+        for name, subject in zip(trials.enrol_ids, subjects, strict=True)
+    ]
+    Path("items.csv").write_text("path,id,sex,age,session\n" + "\n".join(rows) + "\n")
+    asked = ["items.csv:sex", "items.csv:age<18", "items.csv:session"]
+    options = [f"--groups={one}" for one in asked]
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "scores.txt", *options, "--json", "r.json", "--report", "page"])
+    assert not ended.value.code
+    assert "scores: by age<18, groups and their own trials" in capsys.readouterr().out
+    document = json.loads(Path("r.json").read_text())
+    names = {one["by"]: [row["group"] for row in one["groups"]] for one in document["groups"]}
+    assert names == {
+        "sex": ["f", "m"],
+        "age<18": ["age<18", "age>=18"],
+        "session": ["phone", "unknown"],
+    }
+    assert "items.csv" in document["inputs"]
+    page = Path("page/index.html").read_text()
+    assert page.count("EER by group, at a threshold of its own") == 3
+    settings = VerificationSettings(num_resamples=0)
+    sexes = {f"s{s}": "fm"[s % 2] for s in set(subjects)}
+    by_list = likeness.evaluate("scores.txt", settings, groups=sexes).compared.grouped[0]
+    by_column = likeness.evaluate("scores.txt", settings, groups=asked[0]).compared.grouped[0]
+    assert by_list.groups == by_column.groups
+    for wrong, word in (
+        ("items.csv:colour", "no column 'colour'"),
+        ("items.csv:sex<1", "numbers"),
+        ("none.csv:sex", "no file"),
+        (["items.csv:sex", "items.csv:sex"], "several"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            likeness.evaluate("scores.txt", settings, groups=wrong)
