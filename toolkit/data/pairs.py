@@ -48,6 +48,15 @@ def hold_out(
         >>> len({item.label for item in chosen})
         2
     """
+    if split not in ("train", "validation", "test", "all"):
+        raise LikenessError(
+            f"split is {split!r}; allowed are 'train', 'validation', 'test' and 'all'"
+        )
+    if not (0.0 <= test_share < 1.0 and 0.0 <= validation_share < 1.0):
+        raise LikenessError(
+            f"{where}: test_share is {test_share} and validation_share {validation_share}; shares "
+            "from 0 to below 1 are needed"
+        )
     every = Items.of(every)
     labels = distinct_labels(every)
     if len(labels) < 2:
