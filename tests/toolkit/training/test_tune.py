@@ -275,23 +275,6 @@ def test_every_point_of_a_grid_is_tried_once_when_the_trials_suffice(
     assert chosen.optim.lr == 0.01
 
 
-def test_fewer_trials_than_points_are_drawn_without_replacement_and_go_on(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    _, few = tune(tiny(), GRID, variant="arcface", num_trials=5, out=tmp_path / "few", score=bowl)
-    _, more = tune(tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "few", score=bowl)
-    _, whole = tune(
-        tiny(), GRID, variant="arcface", num_trials=8, out=tmp_path / "whole", score=bowl
-    )
-    assert [
-        len({json.dumps(record["settings"]) for record in each.trials}) for each in (few, more)
-    ] == [
-        5,
-        8,
-    ]
-    assert list(more.trials[:5]) == list(few.trials)
-    assert more == whole
-
-
 def test_the_score_of_supp_i_is_the_median_over_seeds_of_the_best_look(tmp_path: Path) -> None:
     """Supp. I of the nivMF paper: three seeds, the median of the highest R@1 in validation."""
     pytest.importorskip("optuna")
