@@ -98,7 +98,7 @@ def compare(
             data=data,
             out=out,
             terms=comparing.Terms(reference, _names(allow_different), str(context.obj)),
-            search=comparing.Search(ranges, tune, overrides or []) if tune else None,
+            search=comparing.Search(ranges, tune) if tune else None,
             say=say,
             read_initial=read_initial,
         )

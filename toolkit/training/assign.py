@@ -31,45 +31,40 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
         LikenessError: There is no such setting, or the text is no value of it.
     """
     head, rest = path[0], path[1:]
-    if isinstance(owner, partial) or inspect.isclass(owner) or inspect.isfunction(owner):
-        bound = owner if isinstance(owner, partial) else partial(owner)
-        func, known = bound.func, bound.keywords
-        parameters = {
-            key: parameter
-            for key, parameter in inspect.signature(func).parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
-        }
-        if head not in parameters:
-            raise LikenessError(
-                f"override {name}: {func.__name__} has no setting "
-                f"{head!r}{suggest(head, parameters)}; it has {', '.join(parameters) or 'none'}"
-            )
-        default = parameters[head].default
-        value = (
-            assign(known.get(head, default), rest, text, name)
-            if rest
-            else _parse(text, _hint(func, head, default), name)
-        )
-        return partial(func, **{**known, head: value})
-    if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
-        fields = {field.name for field in dataclasses.fields(owner)}
-        if head not in fields:
-            raise LikenessError(
-                f"override {name}: {type(owner).__name__} has no field "
-                f"{head!r}{suggest(head, fields)}; it has {', '.join(sorted(fields))}"
-            )
-        current = getattr(owner, head)
-        hint = typing.get_type_hints(type(owner))[head]
-        return dataclasses.replace(
-            owner, **{head: assign(current, rest, text, name) if rest else _parse(text, hint, name)}
-        )
     if owner is None:
         part = name.removesuffix("." + ".".join(path))
         raise LikenessError(
             f"override {name}: the recipe's {part} is None, so that nothing can be set inside it; "
             "choose a variant that has it, or copy the recipe and add it (likeness recipes --copy)"
         )
-    raise LikenessError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
+    is_group = dataclasses.is_dataclass(owner) and not isinstance(owner, type)
+    func: Any
+    if is_group:
+        func, known = type(owner), vars(owner)
+    elif isinstance(owner, partial) or inspect.isclass(owner) or inspect.isfunction(owner):
+        bound = owner if isinstance(owner, partial) else partial(owner)
+        func, known = bound.func, bound.keywords
+    else:
+        raise LikenessError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
+    defaults = {
+        key: parameter.default
+        for key, parameter in inspect.signature(func).parameters.items()
+        if is_group
+        or parameter.kind is parameter.KEYWORD_ONLY
+        or parameter.default is not parameter.empty
+    }
+    if head not in defaults:
+        raise LikenessError(
+            f"override {name}: {func.__name__} has no setting {head!r}{suggest(head, defaults)}; "
+            f"it has {', '.join(defaults) or 'none'}"
+        )
+    value = (
+        assign(known.get(head, defaults[head]), rest, text, name)
+        if rest
+        else _parse(text, _hint(func, head, defaults[head]), name)
+    )
+    changed = {**known, head: value}
+    return func(**changed) if is_group else partial(func, **changed)
 
 
 def _hint(func: Any, name: str, default: Any) -> Any:

@@ -116,12 +116,10 @@ class Search:
     Attributes:
         ranges: Variant -> field -> Range or Choice: what may be searched (toolkit.training.tune).
         num_trials: How many settings are tried for each variant.
-        overrides: What the command line set, which cannot be tuned too.
     """
 
     ranges: Mapping[str, Ranges]
     num_trials: int
-    overrides: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,7 @@ def _searched(
             "{field: Range(low, high)}} (toolkit.training.tune)"
         )
     for name, ranges in searched.items():
-        check_ranges(variants[name], ranges, name, search.overrides)
+        check_ranges(variants[name], ranges)
         changed = [field for field in ranges if not _within(field, METHOD)]
         _refuse(changed, terms.allow_different, f"RANGES of {name} change")
         on_validation_classes(variants[name]).items(data)  # too few classes for a validation split
@@ -435,7 +433,7 @@ def load_variants(
         overrides: `field=value` texts, which are applied to every variant.
 
     Returns:
-        The recipes by name, and the file's RANGES.
+        The recipes by name, and the file's RANGES without the fields that overrides set.
 
     Raises:
         LikenessError: As toolkit.training.recipe.load and override say.
@@ -444,7 +442,8 @@ def load_variants(
     if ":" in file and not Path(file).is_file():
         file, _, group = file.partition(":")
     defined = recipes.read(file)
-    if any(text.partition("=")[0].strip() == "seed" for text in overrides):
+    overridden = {text.partition("=")[0].strip() for text in overrides}
+    if "seed" in overridden:
         raise LikenessError(
             "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
         )
@@ -460,7 +459,10 @@ def load_variants(
         name: recipes.override(recipes.choose(file, listed, name)[0], list(overrides))
         for name in dict.fromkeys(names or listed)
     }
-    return chosen, dict(ranges)
+    for searched in ranges.values():
+        for field in overridden & searched.keys():
+            del searched[field]
+    return chosen, ranges
 
 
 def check_variants(

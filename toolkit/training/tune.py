@@ -179,18 +179,8 @@ def on_validation_classes(recipe: Recipe) -> Recipe:
     return replace(recipe, items=items, measure=retrieved)
 
 
-def check_ranges(
-    recipe: Recipe, ranges: Ranges, variant: str, overridden: Sequence[str] = ()
-) -> None:
-    """ValueError before any training for a field that does not exist, takes no such value, or is
-    also set on the command line.
-    """
-    both = sorted(set(ranges) & {text.partition("=")[0].strip() for text in overridden})
-    if both:
-        raise LikenessError(
-            f"RANGES of {variant}: {', '.join(both)} is tuned and also set on the command line; "
-            "leave one out"
-        )
+def check_ranges(recipe: Recipe, ranges: Ranges) -> None:
+    """ValueError before any training for a field that does not exist, or takes no such value."""
     for field, values in ranges.items():
         for value in (values.low, values.high) if isinstance(values, Range) else values.values:
             override(recipe, [f"{field}={as_text(value)}"])

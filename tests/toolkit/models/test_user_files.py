@@ -162,14 +162,3 @@ def test_the_sum_of_a_package_is_of_all_its_python_files(
     assert asked() == sums[-1]
     (pack / "another.py").unlink()
     assert asked() not in sums
-
-
-def test_a_part_of_a_package_that_changed_is_imported_again(tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", uf_main="from uf_pack import inner\nvalue = inner.value")
-    write(folder / "uf_pack", __init__="", inner="value = 1")
-    assert user_files.run(folder / "uf_main.py").value == 1
-    before = user_files.summed("uf_pack")
-    write(folder / "uf_pack", inner="value = 1000")
-    assert user_files.summed("uf_pack") == before  # of what was imported
-    assert user_files.run(folder / "uf_main.py").value == 1000
-    assert user_files.summed("uf_pack") != before

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from modalities.speaker.features import KaldiFbank
+from tests.toolkit.training.steps import stop_at
 from toolkit.data.batch import Batch
 from toolkit.data.sampling import Sampling
 from toolkit.losses.contrast import NTXent
@@ -90,15 +91,6 @@ def in_float64() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def stop_at(where: int, what: Callable[[], None]) -> Callable[[Run, Batch, Recipe], Tensor]:
-    def stopping(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        if run.step == where:
-            what()
-        return step(run, batch, recipe)
-
-    return stopping
 
 
 def keep_the_start(file: Path) -> Callable[[Run, Batch, Recipe], Tensor]:

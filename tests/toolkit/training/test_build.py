@@ -5,7 +5,6 @@ loggers, constants learned before the first step.
 from __future__ import annotations
 
 import importlib.util
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +18,14 @@ from torch import nn
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from modalities.speaker.spec_augment import SpecAugment
+from tests.toolkit.training.steps import raising_at
 from toolkit.losses.softmax import Cosine
 from toolkit.losses.vmf import VMF
 from toolkit.models import checkpoint
 from toolkit.training import recipe as recipes
 from toolkit.training import run
 from toolkit.training.build import Network, build
+from toolkit.training.log import read_log
 from toolkit.training.recipe import Recipe, Schedule
 from toolkit.training.train import fit
 
@@ -35,10 +36,6 @@ def recipe(variant: str = "arcface", *overrides: str, **changes: Any) -> Recipe:
     return recipes.override(
         replace(recipes.load(f"{TINY}:{variant}")[0], **changes), list(overrides)
     )
-
-
-def log_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
 
 
 class Plain(nn.Module):
@@ -125,24 +122,16 @@ def test_options_train_and_resume(override: str, voices: Path, tmp_path: Path) -
     chosen = recipe("arcface", override, schedule=Schedule(steps=4, save_every=2))
     fit(chosen, data=voices, out=tmp_path / "whole")
     with pytest.raises(KeyError, match="stop"):
-        fit(chosen, data=voices, out=tmp_path / "run", step=_stop_at_3)
+        fit(chosen, data=voices, out=tmp_path / "run", step=raising_at(3, KeyError("stop")))
     fit(chosen, data=voices, out=tmp_path / "run", resume=True)
     a, b = (load_file(tmp_path / name / checkpoint.LAST) for name in ("whole", "run"))
     assert all(torch.equal(a[name], b[name]) for name in a)
     torch.use_deterministic_algorithms(False)
     assert all(
         record["step_seconds"] >= record["data_seconds"] >= 0
-        for record in log_of(tmp_path / "run")
+        for record in read_log(tmp_path / "run")
         if "loss" in record
     )
-
-
-def _stop_at_3(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
-    from toolkit.training.train import step
-
-    if run.step == 3:
-        raise KeyError("stop")
-    return step(run, batch, recipe)
 
 
 @pytest.mark.slow  # compiles C++: 50 seconds
@@ -272,7 +261,7 @@ def test_loggers_get_the_same_numbers(
     )
     board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     board.Reload()
-    expected = [line["loss"] for line in log_of(tmp_path / "run") if "loss" in line]
+    expected = [line["loss"] for line in read_log(tmp_path / "run") if "loss" in line]
     assert [point.value for point in board.Scalars("loss")] == pytest.approx(expected, rel=1e-6)
     assert [entry.step for entry in board.Scalars("eer")] == [3]
 

@@ -718,6 +718,11 @@ def test_subjects_come_from_the_labels(voices: Path) -> None:
     )
 
 
+def test_what_the_command_line_sets_is_not_searched(file: Path) -> None:
+    _, ranges = load_variants(str(file), ["arcface"], ["optim.lr=0.1"])
+    assert {*ranges["arcface"]} == {"loss.margin", "optim.nesterov"}
+
+
 def test_a_group_of_variants_is_compared_by_their_own_names(file: Path, tmp_path: Path) -> None:
     grouped = tmp_path / "grouped.py"
     grouped.write_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from likeness.cli import main
 from likeness.models.run import load_model
+from tests.toolkit.training.steps import raising_at
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.vit import ViT
 from toolkit.data.pixels import PixelScale
@@ -24,6 +24,7 @@ from toolkit.models import adapter, checkpoint
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import recipe as recipes
 from toolkit.training.build import build
+from toolkit.training.log import read_log
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
@@ -80,15 +81,15 @@ def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, voices: Path, tmp_
     if way == "lora":
         needs_peft()
 
-    def until_4(run: Run, batch: Any, recipe: Recipe) -> Tensor:
-        if run.step == 4:
-            raise KeyError("power cut")
-        return step(run, batch, recipe)
-
     changed = recipe(**WAYS[way])
     fit(changed, data=voices, out=tmp_path / "whole")
     with pytest.raises(KeyError):
-        fit(changed, data=voices, out=tmp_path / "stopped", step=until_4)
+        fit(
+            changed,
+            data=voices,
+            out=tmp_path / "stopped",
+            step=raising_at(4, KeyError()),
+        )
     fit(changed, data=voices, out=tmp_path / "stopped", resume=True)
     assert differing(weights(tmp_path / "whole"), weights(tmp_path / "stopped")) == []
     files = [load_file(tmp_path / name / checkpoint.LAST) for name in ("whole", "stopped")]
@@ -416,12 +417,7 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
         else:
             assert torch.equal(value, states[6][name]), name
     # the evaluations before the first checkpoint are of the weights as they are
-    values = [
-        json.loads(line)["eer"]
-        for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-        if "eer" in line
-    ]
-    assert len(values) == 6
+    assert sum("eer" in entry for entry in read_log(tmp_path / "run")) == 6
     best = load_file(tmp_path / "run" / checkpoint.BEST)
     assert best.keys() == model.keys()
 

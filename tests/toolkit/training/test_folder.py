@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from tests.toolkit.training.steps import raising_at
 from toolkit.models import checkpoint
 from toolkit.models.embed import Diverged
 from toolkit.training import lock
@@ -19,12 +19,10 @@ from toolkit.training.folder import check_folder
 from toolkit.training.log import read_log
 from toolkit.training.recipe import Optim, Recipe, Schedule
 from toolkit.training.run import Run
-from toolkit.training.train import fit
-from toolkit.training.train import step as default_step
+from toolkit.training.train import Step, fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 SENTENCE = "ended before its first checkpoint"
-Step = Callable[[Run, Any, Recipe], Tensor]
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -41,25 +39,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def raising(error: BaseException, step: int) -> Step:
-    """Training steps of which one raises."""
-
-    def steps(run: Run, batch: Any, recipe: Recipe) -> Tensor:
-        if run.step == step:
-            raise error
-        return default_step(run, batch, recipe)
-
-    return steps
-
-
 def diverging(run: Run, batch: Any, recipe: Recipe) -> Tensor:
-    return default_step(run, batch, recipe) * float("nan")
+    return step(run, batch, recipe) * float("nan")
 
 
 FAILURES: dict[str, tuple[type[BaseException], Step]] = {
-    "a mistake": (TypeError, raising(TypeError("a mistake"), 0)),
-    "a late mistake": (TypeError, raising(TypeError("a mistake"), 2)),
-    "Ctrl-C twice": (KeyboardInterrupt, raising(KeyboardInterrupt(), 1)),
+    "a mistake": (TypeError, raising_at(0, TypeError("a mistake"))),
+    "a late mistake": (TypeError, raising_at(2, TypeError("a mistake"))),
+    "Ctrl-C twice": (KeyboardInterrupt, raising_at(1, KeyboardInterrupt())),
     "NaN": (Diverged, diverging),
 }
 

@@ -4,7 +4,6 @@ on them, end to end on scikit-learn's digits.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +27,7 @@ from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.triplet import Triplet
 from toolkit.losses.vmf import VMF
 from toolkit.training import compare, measure
+from toolkit.training.log import read_log
 from toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
 from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Retrieval, Schedule
 from toolkit.training.schedules import constant
@@ -438,8 +438,7 @@ def test_the_best_epoch_on_validation_is_kept(
 ) -> None:
     for name in ("softmax", "vmf"):
         recipe, out = trained(name)
-        lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-        looks = [line for line in lines if "accuracy" in line]
+        looks = [line for line in read_log(out) if "accuracy" in line]
         assert [line["step"] for line in looks] == [10, 20, 30, 40]
         assert all("auroc" not in line for line in looks)  # only what is watched
         best = max(looks, key=lambda line: line["accuracy"])

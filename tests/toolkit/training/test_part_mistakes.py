@@ -107,11 +107,6 @@ MISTAKES: dict[str, tuple[str, str, type[Exception]]] = {
         "class Bad(Net):\n    def __init__(self, *sizes):\n        gone\n",
         NameError,
     ),
-    "a forward": (
-        "'loss': nets.Bad",
-        "class Bad(Loss):\n    def forward(self, z, y, z_key=None):\n        gone\n",
-        NameError,
-    ),
     "no pooling": (
         "'backbone': nets.Bad",
         "class Bad(Net):\n    def forward(self, x, lengths=None):\n        return self.fc(x)\n",

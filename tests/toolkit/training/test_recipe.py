@@ -81,8 +81,8 @@ def test_overrides_are_typed() -> None:
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("optm.lr=1", "Recipe has no field 'optm'; did you mean 'optim'"),
-        ("optim.rate=1", "Optim has no field 'rate'"),
+        ("optm.lr=1", "Recipe has no setting 'optm'; did you mean 'optim'"),
+        ("optim.rate=1", "Optim has no setting 'rate'"),
         ("optim.lr=fast", "expected a number"),
         ("optim.lr=nan", "expected a number"),
         ("schedule.steps=1.5", "expected a whole number"),

@@ -25,10 +25,12 @@ from likeness.cli import main
 from likeness.models.run import load_model
 from modalities import folders
 from modalities.speaker import audio
+from tests.toolkit.training.steps import raising_at
 from toolkit.data.batch import Batch
 from toolkit.data.sampling import Sampling
 from toolkit.models import checkpoint
 from toolkit.training import recipe as recipes
+from toolkit.training.log import read_log
 from toolkit.training.recipe import Compute, Recipe, Schedule
 from toolkit.training.run import Plateau, Run, latest
 from toolkit.training.schedules import constant, multistep
@@ -36,6 +38,7 @@ from toolkit.training.train import Step, fit
 from toolkit.training.train import step as default_step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
+POWER_CUT = RuntimeError("power cut")
 ROOT = Path(__file__).parents[3]
 
 
@@ -76,9 +79,7 @@ def test_training_is_deterministic_and_lowers_the_loss(
 ) -> None:
     fit(recipe(variant), data=voices, out=tmp_path / "again")
     assert same(uninterrupted(variant), tmp_path / "again")
-    log = [
-        json.loads(line) for line in (uninterrupted(variant) / "log.jsonl").read_text().splitlines()
-    ]
+    log = read_log(uninterrupted(variant))
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert len(losses) == 12
     # SimPLE's twelve steps see few positives: test_losses trains it
@@ -91,20 +92,12 @@ def test_training_is_deterministic_and_lowers_the_loss(
 def test_a_run_that_raised_resumes_bit_for_bit(
     variant: str, workers: int, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
 ) -> None:
-    def until_7(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
-        if run.step == 7:
-            raise RuntimeError("power cut")
-        return default_step(run, batch, recipe)
-
     changed = recipe(variant, compute=Compute(threads=1, workers=workers))
     with pytest.raises(RuntimeError, match="power cut"):
-        fit(changed, data=voices, out=tmp_path / "run", step=until_7)
+        fit(changed, data=voices, out=tmp_path / "run", step=raising_at(7, POWER_CUT))
     fit(changed, data=voices, out=tmp_path / "run", resume=True)
     assert same(uninterrupted(variant), tmp_path / "run")
-    steps = [
-        json.loads(line)["step"]
-        for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    ]
+    steps = [entry["step"] for entry in read_log(tmp_path / "run")]
     assert steps == [*range(1, 13), 12]  # every step once, then the final evaluation
 
 
@@ -161,11 +154,6 @@ def test_small_data_have_smaller_batches_in_a_run_that_resumes_bit_for_bit(
 ) -> None:
     """Of the 8 speakers x 4 recordings, 6 x 4 are trained on."""
 
-    def until_4(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
-        if run.step == 4:
-            raise RuntimeError("power cut")
-        return default_step(run, batch, recipe)
-
     def sized(size: int) -> Recipe:
         return recipe(sampling=Sampling(size, items_per_class=each), schedule=Schedule(steps=6))
 
@@ -173,7 +161,7 @@ def test_small_data_have_smaller_batches_in_a_run_that_resumes_bit_for_bit(
     assert "sampling.batch_size" not in capsys.readouterr().err
     few = replace(sized(64), schedule=Schedule(steps=6, save_every=2))
     with pytest.raises(RuntimeError, match="power cut"):
-        fit(few, data=voices, out=tmp_path / "run", step=until_4)
+        fit(few, data=voices, out=tmp_path / "run", step=raising_at(4, POWER_CUT))
     fit(few, data=voices, out=tmp_path / "run", resume=True)
     assert same(tmp_path / "stated", tmp_path / "run")
     assert capsys.readouterr().err.count("sampling.batch_size=64 is ") == 2
@@ -323,20 +311,16 @@ def test_watching_a_metric_keeps_the_best_and_stops_early(voices: Path, tmp_path
     watched = recipes.override(recipe(schedule=frozen), ["optim.lr=0", "augment.noise_prob=0"])
     model = fit(watched, data=voices, out=tmp_path / "run")
     assert model.name == checkpoint.BEST
-    last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
+    last = read_log(tmp_path / "run")[-1]
     assert last["step"] < 50
     fit(watched, data=voices, out=tmp_path / "run", resume=True)
-    assert json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1]) == last
+    assert read_log(tmp_path / "run")[-1] == last
 
 
 def test_the_rate_follows_warm_up_and_decay(voices: Path, tmp_path: Path) -> None:
     schedule = Schedule(steps=10, warmup_steps=4, decay=partial(multistep, at=(0.5, 0.8)))
     fit(recipe(schedule=schedule), data=voices, out=tmp_path / "run")
-    rates = [
-        json.loads(line)["lr"]
-        for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-        if "lr" in line
-    ]
+    rates = [entry["lr"] for entry in read_log(tmp_path / "run") if "lr" in entry]
     assert rates == pytest.approx(
         [0.05 * f for f in (0.25, 0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01)]
     )
@@ -355,11 +339,7 @@ def test_a_moving_margin_is_told_the_step(voices: Path, tmp_path: Path) -> None:
     plain = recipe(loss=partial(loss.func, scale=8.0, margin=0.0))
     fit(plain, data=voices, out=tmp_path / "plain")
     losses = [
-        [
-            json.loads(line)["loss"]
-            for line in (tmp_path / name / "log.jsonl").read_text().splitlines()
-            if "loss" in line
-        ]
+        [entry["loss"] for entry in read_log(tmp_path / name) if "loss" in entry]
         for name in ("warm", "plain")
     ]
     assert seen == list(range(12))

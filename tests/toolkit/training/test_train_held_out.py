@@ -17,6 +17,7 @@ from likeness.models.run import load_model
 from modalities import folders
 from modalities.image import images, small_sets
 from modalities.speaker import audio
+from tests.toolkit.training.steps import stop_at
 from toolkit.backbones.small import SmallCNN
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
@@ -29,7 +30,7 @@ from toolkit.training.loading import check_held_out
 from toolkit.training.log import read_log
 from toolkit.training.recipe import Classification, Compute, Recipe, Schedule
 from toolkit.training.run import Run
-from toolkit.training.train import fit, step
+from toolkit.training.train import fit
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 
@@ -98,11 +99,7 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     item, out = trial_item(data), tmp_path / "run"
     whole = item.path.read_bytes()
 
-    def damages(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        if run.step == at:
-            item.path.write_bytes(b"no audio")
-        return step(run, batch, recipe)
-
+    damages = stop_at(at, lambda: item.path.write_bytes(b"no audio"))
     with pytest.raises(
         ValueError,
         match=rf"after step {steps} of 4 failed: 1 of 8 trial items cannot be read "

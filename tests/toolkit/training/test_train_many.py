@@ -5,7 +5,6 @@ number, and ends with a sentence when a process dies.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from toolkit.losses.triplet import MarginLoss
 from toolkit.models import checkpoint
 from toolkit.parallel import spread
 from toolkit.training import run
+from toolkit.training.log import read_log
 from toolkit.training.recipe import Recipe
 from toolkit.training.run import Run
 from toolkit.training.train import fit, step
@@ -91,10 +91,7 @@ def state_of(folder: Path) -> dict[str, Tensor]:
 
 
 def losses_of(folder: Path) -> list[float]:
-    lines = [
-        json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    return [line["loss"] for line in lines if "loss" in line]
+    return [line["loss"] for line in read_log(folder) if "loss" in line]
 
 
 def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
@@ -199,10 +196,7 @@ def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> Non
 
 
 def test_two_processes_measure_as_one(alone: Path, two: Path) -> None:
-    lines = [
-        json.loads((folder / "whole" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-        for folder in (alone, two)
-    ]
+    lines = [read_log(folder / "whole")[-1] for folder in (alone, two)]
     assert lines[0]["eer"] == lines[1]["eer"]
 
 
