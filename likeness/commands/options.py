@@ -275,14 +275,16 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
         )
 
 
-def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:
+def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -> None:
     """Refuse options that do not go with --ijb, and --preset and --switch without it.
 
     Raises:
         LikenessError: names the options.
     """
     refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
-    refused = [f"--{name.replace('_', '-')}" for name in others if not is_default(context, name)]
+    goes = ("ijb", "preset", "switch", "resamples", "json_file", *allowed)
+    given = [name for name in context.params if not is_default(context, name)]
+    refused = [f"--{name.replace('_', '-')}" for name in given if name not in goes]
     if refused and ijb is not None:
         raise LikenessError(
             f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
