@@ -75,13 +75,7 @@ def write_items_page(
     from toolkit.training.log import read_log
 
     page = out / "report" / "index.html"
-    items.html(
-        page,
-        measured,
-        metrics,
-        command=command,
-        log=read_log(out),
-    )
+    items.html(page, measured, metrics, command=command, log=read_log(out))
     return page
 
 

@@ -20,7 +20,6 @@ from likeness.commands.options import (
     Workers,
     writes,
 )
-from likeness.missing import refuse_missing_model
 
 app = typer.Typer()
 
@@ -146,7 +145,6 @@ def embed(
         )
     if ray is not None and (part is not None or int(os.environ.get("WORLD_SIZE", "1")) > 1):
         raise LikenessError("--ray shares the work by itself; leave out --part and torchrun")
-    refuse_missing_model(model)
 
     # What is slow to import comes after what can be refused without it.
     from likeness.embed_lists import Listing, Sharing, embed_files

@@ -29,7 +29,6 @@ from likeness.held_out import existing, run_of_scores
 from toolkit.console import say, warn
 
 app = typer.Typer()
-_WITH_IJB = ("scores", "ijb", "preset", "switch", "far", "resamples", "json_file")
 
 
 @app.command(
@@ -152,8 +151,7 @@ def evaluate(
     Of several score files on the same trials, the paired differences are measured too.
     """
     run = run_of_scores(scores)
-    others = tuple(name for name in context.params if name not in _WITH_IJB)
-    refuse_beside_ijb(context, ijb, others)
+    refuse_beside_ijb(context, ijb, "scores", "far")
     refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
     if ijb is not None:
         from likeness.commands import ijb as pack

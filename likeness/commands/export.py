@@ -16,12 +16,12 @@ from likeness.commands.options import (
     Root,
     Trust,
     input_file,
+    known_model,
     refuse_idle,
     size_of,
     writes,
 )
 from likeness.defaults import MAX_LOSS, NUM_CALIBRATED
-from likeness.missing import refuse_missing_model
 
 app = typer.Typer()
 
@@ -36,7 +36,8 @@ def export(
         str,
         typer.Argument(
             help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME]."
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
+            callback=known_model,
         ),
     ],
     out: Annotated[
@@ -114,7 +115,6 @@ def export(
     refuse_idle(context, ("root",), "--trials or --calibrate", trials or calibrate)
     if trials is not None and items is None:
         raise LikenessError("--trials needs the items that the trials name; give --items LIST")
-    refuse_missing_model(model)
     height_width = size_of(size) if size else None
 
     # These are slow to import, so that what is wrong was refused before.

@@ -24,6 +24,7 @@ from likeness.commands.options import (
     Trust,
     Workers,
     input_file,
+    known_model,
     refuse_idle,
     rule_of,
     writes,
@@ -62,7 +63,9 @@ Gallery = Annotated[
         "faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.",
     ),
 ]
-ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
+ModelText = Annotated[
+    str, typer.Option(help="The model, as for `likeness verify`.", callback=known_model)
+]
 
 
 @app.command(

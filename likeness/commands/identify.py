@@ -29,15 +29,6 @@ from likeness.commands.options import (
 from toolkit.console import say
 
 app = typer.Typer()
-_NOT_WITH_IJB = (
-    "gallery_subjects",
-    "probe_subjects",
-    "second_gallery",
-    "similarity",
-    "protocol",
-    "report",
-    "media",
-)
 
 
 @app.command(
@@ -91,7 +82,7 @@ def identify(
     if (gallery is None) == (ijb is None):
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
     refuse_idle(context, ("media",), "--report", report)
-    refuse_beside_ijb(context, ijb, _NOT_WITH_IJB)
+    refuse_beside_ijb(context, ijb, "probes", "fpir", "rank")
     from eval.protocols.identification import IdentificationSettings
 
     settings = IdentificationSettings(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from eval.errors import LikenessError
+from likeness.missing import refuse_missing_model
 from likeness.models import filterbanks
 from likeness.row_files import check_written
 from toolkit.console import Interrupted, say, warn
@@ -38,6 +39,13 @@ def writes(*endings: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
+def known_model(model: str | None) -> str | None:
+    """Refuse a model that is a path to nothing, before the work."""
+    if model is not None:
+        refuse_missing_model(model)
+    return model
+
+
 # Options and arguments that are the same in several commands.
 DATA_HELP = (
     "A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a Kaldi "
@@ -57,6 +65,7 @@ ModelName = Annotated[
         "file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, own.py[:NAME], or "
         "insightface:PATH, the folder of a pack such as buffalo_l or a recognition .onnx file. "
         "InsightFace's own weights are for non-commercial research only.",
+        callback=known_model,
     ),
 ]
 Recipe = Annotated[
@@ -285,14 +294,16 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
         )
 
 
-def refuse_beside_ijb(context: typer.Context, ijb: Path | None, others: tuple[str, ...]) -> None:
+def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -> None:
     """Refuse options that do not go with --ijb, and --preset and --switch without it.
 
     Raises:
         LikenessError: names the options.
     """
     refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
-    refused = [f"--{name.replace('_', '-')}" for name in others if not is_default(context, name)]
+    goes = ("ijb", "preset", "switch", "resamples", "json_file", *allowed)
+    given = [name for name in context.params if not is_default(context, name)]
+    refused = [f"--{name.replace('_', '-')}" for name in given if name not in goes]
     if refused and ijb is not None:
         raise LikenessError(
             f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "

@@ -18,10 +18,11 @@ from likeness.commands.options import (
     ThresholdFile,
     Trust,
     input_file,
+    known_model,
     rule_of,
 )
 from likeness.included import VOICE
-from likeness.missing import SERVICE_PACKAGES, are_installed, refuse_missing_model
+from likeness.missing import SERVICE_PACKAGES, are_installed
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -33,7 +34,8 @@ def serve(
         str,
         typer.Option(
             help="The model, as for `likeness verify`; by default the voice model that comes with "
-            "Likeness."
+            "Likeness.",
+            callback=known_model,
         ),
     ] = VOICE,
     gallery: Annotated[
@@ -126,7 +128,6 @@ def serve(
     Both show score, probability and quality, and manage a gallery of enrolled subjects. Only this
     machine can connect, unless --host says otherwise.
     """
-    refuse_missing_model(model)
     if not are_installed(SERVICE_PACKAGES):
         raise LikenessError(
             "likeness serve needs FastAPI, Granian, python-multipart and prometheus-client; run "

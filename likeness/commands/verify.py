@@ -26,7 +26,7 @@ from likeness.commands.options import (
     writes,
 )
 from likeness.included import introduction, model_for
-from likeness.missing import refuse_missing_files, refuse_missing_model
+from likeness.missing import refuse_missing_files
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -98,8 +98,6 @@ def verify(
     refuse_missing_files(files)
     if len(files) == 2 and files[0].samefile(files[1]):
         warn(f"A and B are the same file ({files[0]})")
-    if model is not None:
-        refuse_missing_model(model)
     rule = rule_of(threshold, far, thresholds)
     listed = None
     if pairs is not None:

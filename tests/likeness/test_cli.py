@@ -377,7 +377,7 @@ def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path:
         "retrieve --embeddings e.npz --labels s.txt --json s.txt",
         "identify --gallery e.npz --probes e.npz --json e.npz",
         "plda --embeddings e.npz --labels s.txt --out s.txt",
-        "verify s.txt a.txt --model none --json s.txt",
+        "verify s.txt a.txt --model likeness:voice --json s.txt",
     ],
 )
 def test_no_output_replaces_an_input(
