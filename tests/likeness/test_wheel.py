@@ -153,7 +153,7 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
     assert all(name in page for name in rates)
     assert page.count("<audio") > 2 < page.count("<img")
     for name in ("speaker", "face", "image"):
-        lines = output[output.index(f"{name}: {out}") :].splitlines()
+        lines = output[output.index(f"\n{name}:\n") :].splitlines()
         command = next(line for line in lines if "likeness embed" in line).split()[1:]
         command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
         assert run(*command) == 0
