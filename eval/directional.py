@@ -44,8 +44,7 @@ MIN_ORDER = 15.0  # orders of the Bessel function below it are raised
 
 
 def orders(dim: int) -> tuple[float, int]:
-    """The order v at which the series is summed, and the number of steps from there down to n/2 -
-    1.
+    """The order v at which the series is summed, and the number of steps down to n/2 - 1.
 
     >>> orders(3), orders(512)
     ((15.5, 15), (255.0, 0))

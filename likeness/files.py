@@ -20,7 +20,7 @@ File = str | PathLike[str]
 ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
-_COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign>[<]|>=)(?P<value>[^<>=]+))?")
+_COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign><|>=)(?P<value>[^<>=]+))?")
 
 
 def files_in(*given: Any) -> list[Path]:

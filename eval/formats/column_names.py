@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from eval.errors import LikenessError
+from eval.formats.lists import is_number
 
 Words = Mapping[str, tuple[str, ...]]
 
@@ -236,7 +237,7 @@ def trial_header(
         roles[lower.index("target")] = "label"
         if None in roles:
             return None
-    elif any(is_label(field) or _is_number(field) for field in fields):
+    elif any(is_label(field) or is_number(field) for field in fields):
         return None
     unknown = [i for i, field in enumerate(fields) if roles[i] is None and field]
     free = [side for side in ("enrol", "probe") if side not in roles]
@@ -247,11 +248,3 @@ def trial_header(
     named = [role for role in roles if role is not None]
     allowed = {frozenset(layout) for layout in layouts}
     return places if len(places) == len(named) and frozenset(places) in allowed else None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

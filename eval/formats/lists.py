@@ -25,7 +25,6 @@ from eval.formats import parquet
 from eval.formats.files import text_blocks
 from eval.types import Floats, Ints, nfc, quoted
 
-MAX_COLUMNS = 1_000
 MAX_CELL = 1 << 20  # characters
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
@@ -287,9 +286,9 @@ def split(line: str, separator: str) -> list[str]:
         (['a', 'b;c'], ['a', 'b'])
     """
     if separator == " ":
-        return re.split(r"[ \t]+", line.strip(_STRIPPED), maxsplit=MAX_COLUMNS)
+        return re.split(r"[ \t]+", line.strip(_STRIPPED), maxsplit=parquet.MAX_COLUMNS)
     if separator == "\t" or '"' not in line:
-        fields = line.split(separator, MAX_COLUMNS)
+        fields = line.split(separator, parquet.MAX_COLUMNS)
     else:
         fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
     return [unquoted(field) for field in fields]
@@ -372,9 +371,9 @@ def _texts(
             if not (sample := list(islice(_data_lines(text), _SAMPLE))):
                 continue
             shape = shape_of(sample)
-            if max(shape.width, len(split(sample[0], shape.separator))) > MAX_COLUMNS:
+            if max(shape.width, len(split(sample[0], shape.separator))) > parquet.MAX_COLUMNS:
                 raise LikenessError(
-                    f"{path}: over {MAX_COLUMNS} fields in a line; is this the right file?"
+                    f"{path}: over {parquet.MAX_COLUMNS} fields in a line; is this the right file?"
                 )
             text = _below(text, header=shape.header)
         pending += text

@@ -20,9 +20,7 @@ from eval.types import Bools, quoted
 
 _FREE_EXPANSION = 1 << 30  # bytes that a file of any size may take in memory
 _ROW_BYTES = 17  # of a trial with a label and a score
-_MAX_COLUMNS = 1_000
-
-
+MAX_COLUMNS = 1_000  # of text and data frames, too
 _READABLE = (
     r"(large_)?string(_view)?|dictionary<values=(large_)?string, indices=u?int\d+, ordered=[01]>"
     r"|u?int\d+|halffloat|float|double|bool|null"
@@ -121,9 +119,9 @@ def opened(path: Path) -> Iterator[Any]:
                 thrift_container_size_limit=1 << 22,
                 page_checksum_verification=True,
             )
-            if len(file.schema_arrow) > _MAX_COLUMNS:
+            if len(file.schema_arrow) > MAX_COLUMNS:
                 raise LikenessError(
-                    f"{path}: it has {len(file.schema_arrow)} columns; at most {_MAX_COLUMNS} are "
+                    f"{path}: it has {len(file.schema_arrow)} columns; at most {MAX_COLUMNS} are "
                     "read"
                 )
             yield file

@@ -29,7 +29,6 @@ GREY = "#8a9099"
 COLOURS = ("#3987c9", "#d9792e", "#2f9e77", "#b06ab3", "#b59a2a", "#8a9099")
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "star")
 DASHES = ("solid", "dashed", "dotdash", "dotted")
-SQUARE = 400  # pixels of a side
 WIDTH = 520  # pixels that a figure takes where there is room
 Log = Sequence[Mapping[str, Any]]
 """The entries of a log.jsonl."""

@@ -17,7 +17,7 @@ from eval.errors import LikenessError
 from eval.formats.column_names import choose
 from eval.formats.lists import Shape, read_rows
 from eval.formats.lists import split as split_line
-from eval.types import name_first
+from eval.types import name_first, quoted
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item, Items
 
@@ -69,9 +69,9 @@ def oml_retrieval(data: str | Path, *, root: str | Path | None = None) -> Retrie
         root: Where relative paths start; None is the file's folder.
 
     Raises:
-        LikenessError: There is no such file. Columns are missing, rows are malformed (they are
-            counted, the first is named), a path is repeated, an image has a box (x_1 ...: crop the
-            images first), or the validation part has no queries or no gallery.
+        LikenessError: There is no such file. Columns are missing, a row is malformed, a path is
+            repeated, an image has a box (x_1 ...: crop the images first), or the validation part
+            has no queries or no gallery.
     """
     listed = _table(Path(data), "validation", root)
     if not listed.queries.any() or not listed.gallery.any():
@@ -111,13 +111,13 @@ def _table(data: Path, split: str, root: str | Path | None) -> Retrieval:
             is_marked = {*marks} <= {*_TRUE, *_FALSE}
             if values["split"] not in _SPLITS or not values["path"] or not is_marked:
                 raise LikenessError(
-                    f"{path}: the row {row} is malformed; a path, split train or validation, and "
-                    "True or False marks are needed"
+                    f"{path}: the row {quoted(row)} is malformed; a path, split train or "
+                    "validation, and True or False marks are needed"
                 )
             if any(values.get(name, "").lower() not in ("", "none", "nan") for name in _BOXES):
                 raise LikenessError(
-                    f"{path}: the row {row} has a box ({', '.join(_BOXES)}), and images are read "
-                    "whole; crop them and leave the columns out"
+                    f"{path}: the row {quoted(row)} has a box ({', '.join(_BOXES)}), and images "
+                    "are read whole; crop them and leave the columns out"
                 )
             if split in ("all", values["split"]):
                 flags.append([mark in _TRUE for mark in marks])

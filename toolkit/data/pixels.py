@@ -33,9 +33,9 @@ class PixelScale(nn.Module):
             them as they are.
 
     Raises:
-        LikenessError: In a call: the images have another
-            number of channels, have edges shorter than crop, or have different widths in a batch
-            (relative `lengths` other than None), since their padding would be seen as black.
+        LikenessError: In a call: the images have another number of channels, have edges shorter
+            than crop, or have different widths in a batch (relative `lengths` other than None),
+            since their padding would be seen as black.
 
     Example:
         >>> front_end = PixelScale(mean=(0.5,), std=(0.5,))
