@@ -3,8 +3,7 @@
 A data set is a module such as modalities.speaker.an4: items(data, split=, fold=) lists recordings
 and trials(data, fold=) the pairs of the fold's test speakers. Its recipe has the same name.
 
-Measures: nothing itself. an4.py, speechocean.py, speechocean_search.py, corpora.py and fusion.py
-    import it.
+Measures: nothing itself. an4.py, speechocean.py, corpora.py and fusion.py import it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,6 @@ JOBS: dict[str, list[str]] = {
     "corpora": [
         "benchmarks/corpora.py --data {data} --out {out} --steps 500",
         "benchmarks/small_voice.py --data {data} --out {out}",
-        "benchmarks/corpora_search.py --data {data} --out {out}/search --runs {out}",
         "-m likeness compare head_losses --seeds 3 --tune 5 --reference softmax "
         "--data {out}/estimated/an4+librispeech-to-speechocean.npz --out {out}/head-losses",
     ],
@@ -87,12 +86,6 @@ JOBS: dict[str, list[str]] = {
         "benchmarks/uncertainty.py --data {data} --out {out}",
     ],
     "omniglot-classes": ["benchmarks/classes.py --data {data} --out {out}"],
-    "speechocean-search": ["benchmarks/speechocean_search.py --data {data} --out {out}"],
-    "corpora-search": [
-        "benchmarks/corpora.py --choose --data {data} --out {out}",
-        "benchmarks/corpora_search.py --data {data} --out {out}/search",
-        "benchmarks/corpora_search.py --data {data} --out {out}/search --matrix",
-    ],
     "an4-losses": [
         "-m likeness compare speaker/an4 --seeds 3 --tune 5 "
         "--variants softmax,arcface,cosface,simple,vmf,multi_similarity,el_nivmf "
