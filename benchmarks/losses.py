@@ -4,20 +4,18 @@
         the rows of docs/reference/performance.md
     python benchmarks/losses.py --all
         every proxy loss at 100,000 classes too
-    python benchmarks/losses.py --only ArcFace --batch 128 --classes 100
-    python benchmarks/losses.py --out runs/losses.jsonl
-        keeps every row; a row that is there is printed and not measured again
+    python benchmarks/losses.py --only ArcFace --batch 512 --classes 100
+    python benchmarks/losses.py --device cuda
 
 Measures: milliseconds of a forward and backward pass, D = 512. The losses of a row take turns,
     round after round, and the median of each counts, so that a busy machine hurts all alike:
-    processor time on a CPU, wall time on a GPU. Losses are found by themselves. Columns of a device
-    that is not there say "not measured".
+    processor time on a CPU, wall time on a GPU. Losses are found by themselves.
 Peer: the loss of the same kind in pytorch-metric-learning (PML), where it has one; SupCon, one of
     ours, for the pair losses.
 Limits: cross_entropy(linear(z)), and cross_entropy(scale * linear(unit z, unit W)).
 Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the cells of "x PML" stay empty.
     No data.
-Takes: ten minutes of one core, with --all more than an hour.
+Takes: five minutes of one core, with --all half an hour.
 Gives: the two tables of section losses of docs/reference/performance.md.
 """
 
@@ -26,13 +24,11 @@ from __future__ import annotations
 import gc
 import importlib
 import inspect
-import json
 import pkgutil
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -75,6 +71,7 @@ AT_MOST_128 = {"NTXent", "LiftedStructure", "TupletMargin", "SmoothAP"}
 PRINCIPAL = ("ArcFace", "CosFace", "SphereFace2")  # also at 100,000 classes without --all
 # The most classes: K centres for each class, C^2 distances, and a queue of 32,768 rows.
 LARGEST = {"SoftTriple": 10_000, "HUG": 10_000, "BroadFace": 10_000}
+PER_CLASS = 4  # rows of a class in a batch, for the pair losses
 # RankedListLoss has no defaults for these.
 EXTRA = {"RankedList": {"margin": 0.4, "Tn": 10, "Tp": 0}}
 
@@ -82,7 +79,7 @@ EXTRA = {"RankedList": {"margin": 0.4, "Tn": 10, "Tp": 0}}
 class How(NamedTuple):
     """How a row is measured."""
 
-    devices: list[str]  # of "cpu" and "cuda"
+    device: str  # "cpu" or "cuda"
     rounds: int
     seconds: float  # after which a row takes no further round
 
@@ -174,25 +171,19 @@ def _wait(z: Tensor) -> None:
 
 
 def cells(losses: dict[str, nn.Module | None], z: Tensor, y: Tensor, how: How) -> Row:
-    """For the CPU, then for the GPU: ms of ours, and its ratio to each of the others."""
-    texts: Row = []
+    """Milliseconds of ours, and its ratio to each of the others."""
+    here = {name: loss.to(how.device) for name, loss in losses.items() if loss is not None}
+    took = medians(here, z.to(how.device).requires_grad_(), y.to(how.device), how)
     others = [name for name in losses if name != "ours"]
-    for device in ("cpu", "cuda"):
-        if device not in how.devices:
-            texts += ["not measured"] * len(losses)
-            continue
-        here = {name: loss.to(device) for name, loss in losses.items() if loss is not None}
-        took = medians(here, z.to(device).requires_grad_(), y.to(device), how)
-        texts.append(f"{took['ours']:.1f}")
-        texts += [f"{took['ours'] / took[name]:.2f}" if name in took else "" for name in others]
-    return texts
+    ratios = [f"{took['ours'] / took[name]:.2f}" if name in took else "" for name in others]
+    return [f"{took['ours']:.1f}", *ratios]
 
 
 def classification_row(cls: Any, size: int, num_classes: int, how: How) -> Row:
     """The cells of a proxy loss.
 
     Returns:
-        loss | B | C | ms, x bare linear, x bare normalised, x PML, of the CPU and of the GPU
+        loss | B | C | ms, x bare linear, x bare normalised, x PML
     """
     torch.manual_seed(0)
     y, z = torch.randint(num_classes, (size,)), torch.randn(size, DIM)
@@ -209,7 +200,7 @@ def pair_row(cls: Any, reference: Any, size: int, per_class: int, how: How) -> R
     """The cells of a pair loss; the reference is SupCon.
 
     Returns:
-        loss | B | rows per class | ms, x SupCon, x PML, of the CPU and of the GPU
+        loss | B | rows per class | ms, x SupCon, x PML
     """
     torch.manual_seed(0)
     y, z = torch.arange(size) % (size // per_class), torch.randn(size, DIM)
@@ -221,30 +212,14 @@ def pair_row(cls: Any, reference: Any, size: int, per_class: int, how: How) -> R
     return [cls.__name__, str(size), str(per_class), *cells(losses, z, y, how)]
 
 
-class Rows:
-    """Prints rows, and keeps them in a file of JSON lines so that none is measured twice."""
-
-    def __init__(self, path: Path | None):
-        self.path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []
-        kept = [json.loads(line) for line in lines]
-        self.by_key: dict[tuple[str, ...], Row] = {tuple(row["key"]): row["row"] for row in kept}
-
-    def show(self, key: tuple[str, ...], measure: Callable[[], Row]) -> None:
-        """Print the row of that key; it is measured where the file does not have it."""
-        texts = self.by_key.get(key)
-        if texts is None:
-            try:
-                texts = measure()
-            except Exception as problem:  # one loss that fails must not cost the others their rows
-                message = (str(problem).splitlines() or [""])[0][:100]
-                texts = [*key, f"failed: {type(problem).__name__}: {message}"]
-            gc.collect()
-            if self.path:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"key": key, "row": texts}) + "\n")
-        row(*texts)
+def show(key: list[str], measure: Callable[[], Row]) -> None:
+    """Print a row. One loss that fails must not cost the others their rows."""
+    try:
+        row(*measure())
+    except Exception as problem:
+        message = (str(problem).splitlines() or [""])[0][:100]
+        row(*key, f"failed: {type(problem).__name__}: {message}")
+    gc.collect()
 
 
 def classification_table(
@@ -253,33 +228,31 @@ def classification_table(
     counts: list[int],
     everything: bool,
     how: How,
-    rows: Rows,
 ) -> None:
     """Print the table of the losses with class vectors, at every batch size.
 
     Above 10,000 classes only the principal losses are measured, unless everything is.
     """
     ratios = ("x linear + CE", "x normalised linear + CE", "x PML")
-    table("loss", "B", "C", "CPU ms", *ratios, "GPU ms", *ratios)
+    table("loss", "B", "C", "ms", *ratios)
     for count in counts:
         for size in sizes:
             for name, cls in losses.items():
                 chosen = everything or count <= 10_000 or name in PRINCIPAL
                 if chosen and count <= LARGEST.get(name, count):
                     measure = partial(classification_row, cls, size, count, how)
-                    rows.show((name, str(size), f"{count:,}"), measure)
+                    show([name, str(size), f"{count:,}"], measure)
 
 
-def pair_table(losses: dict[str, Any], sizes: list[int], how: How, rows: Rows) -> None:
+def pair_table(losses: dict[str, Any], sizes: list[int], how: How) -> None:
     """Print the table of the losses without class vectors."""
     print()
     ratios = ("x SupCon", "x PML")
-    table("pair loss", "B", "rows per class", "CPU ms", *ratios, "GPU ms", *ratios)
+    table("pair loss", "B", "rows per class", "ms", *ratios)
     for size in sizes:
-        for per_class in (4, 32):
-            for name, cls in losses.items():
-                measure = partial(pair_row, cls, SupCon, size, per_class, how)
-                rows.show((name, str(size), str(per_class)), measure)
+        for name, cls in losses.items():
+            measure = partial(pair_row, cls, SupCon, size, PER_CLASS, how)
+            show([name, str(size), str(PER_CLASS)], measure)
 
 
 def main() -> None:
@@ -289,15 +262,14 @@ def main() -> None:
         "--all", action="store_true", help="every proxy loss at every number of classes"
     )
     parser.add_argument("--only", default="", help="names of losses, separated by commas")
-    parser.add_argument("--batch", default="128,512")
+    parser.add_argument("--batch", default="128")
     parser.add_argument("--classes", default="100,10000,100000")
-    parser.add_argument("--devices", default="cpu,cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--seconds", type=float, default=2.0, help="after which a row takes no further round"
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="JSON lines file of the rows")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     known = loss_classes()
@@ -305,17 +277,16 @@ def main() -> None:
     if unknown := sorted(set(names) - set(known)):
         parser.error(f"there is no loss {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     is_installed("pytorch_metric_learning", "pytorch-metric-learning")
-    how = How(arguments.devices.split(","), arguments.rounds, arguments.seconds)
+    how = How(arguments.device, arguments.rounds, arguments.seconds)
     sizes = [int(size) for size in arguments.batch.split(",")]
-    rows = Rows(arguments.out)
     proxy_losses = {name: known[name] for name in names if has_proxies(known[name])}
     pair_losses = {name: known[name] for name in names if not has_proxies(known[name])}
     if proxy_losses:
         counts = [int(count) for count in arguments.classes.split(",")]
         everything = arguments.all or bool(arguments.only)
-        classification_table(proxy_losses, sizes, counts, everything, how, rows)
+        classification_table(proxy_losses, sizes, counts, everything, how)
     if pair_losses:
-        pair_table(pair_losses, sizes, how, rows)
+        pair_table(pair_losses, sizes, how)
 
 
 if __name__ == "__main__":
