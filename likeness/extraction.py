@@ -23,7 +23,13 @@ from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.progress import as_part
 from eval.types import Embeddings
-from likeness.models.load import aligned_size, in_parts, load_to_embed, refuse_other_reading
+from likeness.models.load import (
+    aligned_size,
+    in_parts,
+    load_to_embed,
+    refuse_head,
+    refuse_other_reading,
+)
 from toolkit.console import say
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item
@@ -65,6 +71,7 @@ def load(model: str, reading: Reading) -> tuple[Loaded, list[Item]]:
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
     loaded = load_to_embed(model, detector=detector, frontend=reading.frontend, trust=reading.trust)
+    refuse_head(loaded, model)
     items: list[Item] = []
     if reading.ijb is not None:
         loaded, items = ijb_pack(loaded, reading.ijb)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from eval import types
-from eval.calibration import Calibration, load_calibration
+from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.embeddings import Embeddings
@@ -58,8 +57,6 @@ class Model:
     Attributes:
         loaded: the network and what its checkpoint says of it.
         calibration: what turns scores into probabilities, or None.
-        calibration_is_named: whether somebody chose the calibration. One that was only found beside
-            the model is left out, with a warning, where it does not fit and a threshold decides.
         source: the text that named the model; thresholds are kept there.
         thresholds_file: the file of its thresholds; None for the one that lies with the model.
 
@@ -77,13 +74,11 @@ class Model:
         loaded: Loaded,
         calibration: Calibration | None = None,
         *,
-        calibration_is_named: bool = True,
         source: str = "",
         thresholds_file: str | PathLike[str] | None = None,
     ):
         self.loaded = loaded
         self.calibration = calibration
-        self.calibration_is_named = calibration_is_named
         self.source = source
         self.thresholds_file = thresholds_file
 
@@ -243,7 +238,7 @@ class Model:
         from likeness.inputs import items_of
         from likeness.verification import verify
 
-        model, calibration, threshold, source = self._comparer(threshold, far)
+        model, calibration, threshold, source = self.comparer(threshold, far)
         with items_of(
             {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
         ) as items:
@@ -302,7 +297,7 @@ class Model:
             listed = read_pairs(pairs, columns=columns)
         else:
             listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
-        comparer = self._comparer(threshold, far)
+        comparer = self.comparer(threshold, far)
         with shown(progress):
             return verify_pairs(
                 comparer,
@@ -312,21 +307,18 @@ class Model:
                 workers=workers,
             )
 
-    def _comparer(self, threshold: float | None, far: Far | None) -> Comparer:
-        """The model with the threshold and the calibration that decide.
+    def comparer(self, threshold: float | None = None, far: Far | None = None) -> Comparer:
+        """Give the network with the threshold and the calibration that decide, as in `verify`.
 
-        A calibration that nobody named is left out if it does not fit and a threshold decides.
+        Raises:
+            LikenessError: the threshold is no number, or none is stored at this false-accept rate.
         """
         from likeness.thresholds import Rule
-        from likeness.verification import Comparer, unless_misfit
+        from likeness.verification import Comparer
 
         rule = Rule(threshold, far, self.thresholds_file)
         threshold, source = rule.decide(rule.read(self.source), self.meta)
-        fitted = self.calibration
-        if not self.calibration_is_named:
-            warn = partial(warnings.warn, stacklevel=4)
-            fitted = unless_misfit(self.loaded, fitted, threshold=threshold, warn=warn)
-        return Comparer(self.loaded, fitted, threshold, source)
+        return Comparer(self.loaded, self.calibration, threshold, source)
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
         """Write front-end and network as one ONNX file that other systems can run.
@@ -429,29 +421,17 @@ def load(
 
     from likeness.models import load as loading
     from likeness.models.trust import entries_of
-    from likeness.verification import find_calibration
+    from likeness.verification import calibration_for
 
     name = str(model)
-    if calibration is None:
-        fitted = find_calibration(name, None)
-    elif calibration is False or isinstance(calibration, Calibration):
-        fitted = calibration or None
-    else:
-        fitted = load_calibration(calibration)
     loaded = loading.load_to_embed(
         name,
         detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
         frontend=frontend,
         trust=entries_of(trust),
-        takes_heads=True,
     )
-    made = Model(
-        loaded,
-        fitted,
-        calibration_is_named=calibration is not None,
-        source=name,
-        thresholds_file=thresholds,
-    )
+    fitted = calibration_for(loaded, name, calibration)
+    made = Model(loaded, fitted, source=name, thresholds_file=thresholds)
     loaded.embedder.to_device(device or "")
     return made
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
@@ -106,19 +107,16 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
 
 
 def look_up(
-    model: str,
-    meta: Mapping[str, str],
-    file: str | PathLike[str] | None,
-    *,
-    warn: Callable[[str], object],
+    model: str, meta: Mapping[str, str], file: str | PathLike[str] | None
 ) -> tuple[Thresholds | None, str]:
     """The stored thresholds of a model, where they are wanted and nothing depends on them.
+
+    What is wrong with their file is a warning.
 
     Args:
         model: A MODEL, as `likeness.load` takes it.
         meta: Of the model's embeddings.
         file: The file of thresholds; None for the one that lies with the model.
-        warn: Gets what is wrong with the file, with its path.
 
     Returns:
         The thresholds, and ""; or None, and why there are none, as a sentence without paths.
@@ -126,7 +124,7 @@ def look_up(
     try:
         return choose(find(model, file), meta)
     except (ValueError, OSError) as error:
-        warn(str(error))
+        warnings.warn(str(error), stacklevel=2)
         return (
             None,
             "the file of stored thresholds cannot be read; the server said why at its start",

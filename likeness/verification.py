@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -19,9 +21,6 @@ from eval.results import as_html
 from eval.scoring.score import Scoring
 from eval.similarity import pairs
 from likeness.included import resolved
-from likeness.models.filterbanks import Frontend
-from likeness.models.load import load_to_embed
-from likeness.thresholds import Rule
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.models.loaded import Loaded
@@ -169,18 +168,15 @@ def verify(
         second: The other one.
         threshold: Both are taken for one subject if score >= threshold. Without it a calibration
             decides, by probability >= 0.5 at its prior.
-        calibration: Turns the score into a probability.
+        calibration: Turns the score into a probability; `calibration_for` gives one that fits.
         source: Where the threshold comes from; "" for a number of the caller's own.
 
     Returns:
         The score, and what follows from the threshold and the calibration.
 
     Raises:
-        LikenessError: The model cannot read a file, or `misfit` has a reason against the
-            calibration.
+        LikenessError: The model cannot read a file.
     """
-    if calibration is not None and (reason := misfit(model, calibration)):
-        raise LikenessError(reason)
     items = [
         side._replace(id=name) if isinstance(side, Item) else Item(name, side)
         for name, side in (("first", first), ("second", second))
@@ -222,12 +218,39 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
     return result
 
 
-def misfit(model: Loaded, calibration: Calibration) -> str:
-    """Say why a calibration does not serve the scores of a model; "" if it does.
+def calibration_for(
+    model: Loaded, source: str, named: Calibration | str | PathLike[str] | Literal[False] | None
+) -> Calibration | None:
+    """The calibration of a model's scores.
 
-    It was fitted on scores of another system, or it needs quality measures that two files alone do
-    not give.
+    Args:
+        model: What embeds the files.
+        source: The text that named the model.
+        named: A calibration or its file. None takes that in the folder of the run, if there is one
+            and it serves the scores of the model; with a warning if it does not. False takes none.
+
+    Returns:
+        The calibration, or None.
+
+    Raises:
+        LikenessError: The calibration that was named was fitted on scores of another system, or
+            needs quality measures that two files alone do not give. Its file is damaged.
     """
+    if named is False or isinstance(named, Calibration):
+        fitted = named or None
+    else:
+        path = Path(resolved(source)) / CALIBRATION if named is None else Path(named)
+        fitted = load_calibration(path) if named is not None or path.is_file() else None
+    if fitted is None or not (reason := _misfit(model, fitted)):
+        return fitted
+    if named is not None:
+        raise LikenessError(reason)
+    warnings.warn(f"{CALIBRATION} beside the model is left out: {reason}", stacklevel=3)
+    return None
+
+
+def _misfit(model: Loaded, calibration: Calibration) -> str:
+    """Why a calibration does not serve the scores of a model; "" if it does."""
     system = Scoring().system(model.meta)
     if calibration.system and calibration.system != system:
         return (
@@ -240,74 +263,6 @@ def misfit(model: Loaded, calibration: Calibration) -> str:
             f"{' and '.join(_QUALITY)}: fit one with these or none"
         )
     return ""
-
-
-def load_to_compare(
-    model: str,
-    *,
-    detector: Path | None,
-    frontend: Frontend,
-    calibration: Path | None,
-    rule: Rule,
-    warn: Callable[[str], object],
-    trust: Sequence[str] = (),
-) -> Comparer:
-    """Load a model, onto a GPU if there is one, with the calibration and the threshold that serve.
-
-    Args:
-        model: One of the forms at the top of likeness/models/load.py.
-        detector: As for `load_to_embed`.
-        frontend: As for `load_to_embed`.
-        calibration: The calibration that somebody named. Without one that beside the model is
-            taken, unless it does not fit and a threshold decides.
-        rule: What decides.
-        warn: As for `unless_misfit`.
-        trust: As for `load_to_embed`.
-
-    Raises:
-        LikenessError: A file is damaged or of another kind, or no stored threshold is as the rule
-            says; and as `load_to_embed`. As `load_to_embed`.
-    """
-    entries = rule.read(model)
-    fitted = find_calibration(model, calibration)
-    loaded = load_to_embed(model, detector=detector, frontend=frontend, trust=trust)
-    threshold, source = rule.decide(entries, loaded.meta)
-    loaded.embedder.to_device()
-    if calibration is None:
-        fitted = unless_misfit(loaded, fitted, threshold=threshold, warn=warn)
-    return Comparer(loaded, fitted, threshold, source)
-
-
-def find_calibration(model: str, path: Path | None) -> Calibration | None:
-    """Read the calibration in `path`, else that of the run directory MODEL; None without either."""
-    if path:
-        return load_calibration(path)
-    beside = Path(resolved(model)) / CALIBRATION
-    return load_calibration(beside) if beside.is_file() else None
-
-
-def unless_misfit(
-    model: Loaded,
-    calibration: Calibration | None,
-    *,
-    threshold: float | None,
-    warn: Callable[[str], object],
-) -> Calibration | None:
-    """Leave a calibration out that nobody named, if it does not fit and a threshold decides.
-
-    Args:
-        model: What embeds the files.
-        calibration: What `find_calibration` found beside the model.
-        threshold: What decides. Without one the misfit is left for `verify` to refuse.
-        warn: Gets the reason as a sentence, if the calibration is left out.
-
-    Returns:
-        The calibration, or None.
-    """
-    if calibration is None or threshold is None or not (reason := misfit(model, calibration)):
-        return calibration
-    warn(f"{CALIBRATION} beside the model is left out, and the threshold decides alone: {reason}")
-    return None
 
 
 def remedy_for(model: Loaded) -> str:

@@ -333,7 +333,10 @@ def _loaded(
     model: str, detector: Path | None, frontend: FrontendName, trust: list[str] | None
 ) -> Loaded:
     import likeness
+    from likeness.models.load import refuse_head
 
-    return likeness.load(
+    loaded = likeness.load(
         model, detector=detector, calibration=False, frontend=frontend, trust=trust or ()
     ).loaded
+    refuse_head(loaded, model)
+    return loaded

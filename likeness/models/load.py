@@ -150,7 +150,6 @@ def load_to_embed(
     detector: Path | Literal[False] | None = None,
     frontend: Frontend = "wespeaker",
     trust: Sequence[str] = (),
-    takes_heads: bool = False,
 ) -> Loaded:
     """Load the model that a text names, reading what people have: recordings, images, photographs.
 
@@ -162,20 +161,31 @@ def load_to_embed(
         detector: An SCRFD or YuNet .onnx file. None takes that of the pack; False takes none.
         frontend: As for `load`.
         trust: As for `load`.
-        takes_heads: Whether a head, which takes embeddings, is let pass.
 
     Raises:
-        LikenessError: As `load` and `with_detector`; or the model is a head. As `load`.
+        LikenessError: As `load` and `with_detector`.
     """
     loaded = load(model, frontend=frontend, trust=trust)
-    if loaded.modality == "embedding" and not takes_heads:
-        raise LikenessError(
-            f"{model}: this is a head, which takes the embeddings of a model; join it with that "
-            f"model, likeness join MODEL {model} --out RUN, and use the result"
-        )
     if detector is False:
         return loaded
     return with_detector(loaded, find_detector(model) if detector is None else detector)
+
+
+def refuse_head(model: Loaded, source: str) -> None:
+    """Refuse a head, which takes embeddings, where recordings or images are embedded.
+
+    Args:
+        model: The model.
+        source: The text that named it.
+
+    Raises:
+        LikenessError: It is a head.
+    """
+    if model.modality == "embedding":
+        raise LikenessError(
+            f"{source}: this is a head, which takes the embeddings of a model; join it with that "
+            f"model, likeness join MODEL {source} --out RUN, and use the result"
+        )
 
 
 def in_parts(

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -152,8 +153,8 @@ def start(
                 # Before, a process that ends is one that cannot be started.
                 server.respawn_failed_workers = True
                 logging.getLogger("_granian").setLevel(logging.ERROR)
-                modality, lines, warnings = message
-                for line in warnings:
+                modality, lines, warned = message
+                for line in warned:
                     warn(line)
                 for line in [*_first_lines(setup, modality, makes_token), *lines]:
                     say(line)
@@ -214,36 +215,40 @@ def _load(setup: Setup, told: Connection) -> Any:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger("likeness.serve").setLevel(logging.INFO)  # not the stores' own packages
-    warnings: list[str] = []
     try:
-        app, modality, lines = _application(setup, warnings.append)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            app, modality, lines = _application(setup)
     except (LikenessError, ImportError, OSError) as error:
         told.send(error)
         raise SystemExit(2) from None
-    told.send((modality, lines, warnings))
+    told.send((modality, lines, [str(warning.message) for warning in caught]))
     return app
 
 
-def _application(setup: Setup, warn: Callable[[str], object]) -> tuple[Any, str, list[str]]:
+def _application(setup: Setup) -> tuple[Any, str, list[str]]:
     """The ASGI application, the modality of the model, and lines about both."""
-    from likeness import open_gallery
+    from likeness import load, open_gallery
+    from likeness.models.load import refuse_head
     from likeness.service.app import make_app
     from likeness.service.guard import Limits
     from likeness.service.pages import Example, read_examples
     from likeness.service.work import Extras, Service
     from likeness.thresholds import look_up
-    from likeness.verification import NO_DECISION, load_to_compare
+    from likeness.verification import NO_DECISION
 
-    comparer = load_to_compare(
+    setup.rule.read(setup.model)  # refuses what is not stored before the model is loaded
+    loaded = load(
         setup.model,
         detector=setup.detector,
-        frontend=setup.frontend,
         calibration=setup.calibration,
-        rule=setup.rule,
-        warn=warn,
+        frontend=setup.frontend,
         trust=setup.trust,
+        thresholds=setup.thresholds,
     )
+    comparer = loaded.comparer(setup.rule.threshold, setup.rule.far)
     model = comparer.model
+    refuse_head(model, setup.model)
     threads = setup.threads or max(1, min(4, num_cores() // setup.workers))
     model.embedder.share_cores(threads)
     examples: list[Example] = []
@@ -253,8 +258,8 @@ def _application(setup: Setup, warn: Callable[[str], object]) -> tuple[Any, str,
         most = setup.max_bytes // 2 - 4096
         examples, left_out = read_examples(setup.examples, model.modality, most)
     if left_out:
-        warn(f"{setup.examples}: {left_out}")
-    thresholds, reason = look_up(setup.model, model.meta, setup.thresholds, warn=warn)
+        warnings.warn(f"{setup.examples}: {left_out}", stacklevel=2)
+    thresholds, reason = look_up(setup.model, model.meta, setup.thresholds)
     gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
         raise LikenessError(

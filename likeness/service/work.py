@@ -32,7 +32,7 @@ from likeness.service.faces import choosing, crop_of, find_faces
 from likeness.service.guard import Limits
 from likeness.service.pages import Example
 from likeness.signatures import suffix_of
-from likeness.verification import Comparer, judged, misfit, remedy_for
+from likeness.verification import Comparer, judged, remedy_for
 from modalities.face import align
 from modalities.face import images as face_images
 from modalities.speaker import audio
@@ -127,8 +127,6 @@ class Service:
         second_face: int | None = None,
     ) -> dict[str, Any]:
         """Compare two recordings or images, or faces of theirs by their numbers."""
-        if self.calibration is not None and (reason := misfit(self.model, self.calibration)):
-            raise LikenessError(reason)
         matrix = self._embed([first, second], [first_face, second_face]).matrix
         score = float(pairs(matrix[:1], matrix[1:], [0], [0], self.model.similarity)[0])
         first_norm, second_norm = np.linalg.norm(matrix.astype(np.float64), axis=1).tolist()

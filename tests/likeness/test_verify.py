@@ -15,7 +15,7 @@ from likeness.cli import main
 from likeness.model import load as load_model
 from likeness.models import load
 from likeness.thresholds import Rule
-from likeness.verification import Verification, find_calibration, verify
+from likeness.verification import Verification, calibration_for, verify
 from modalities import folders
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
@@ -78,15 +78,12 @@ def test_a_calibration_gives_the_probability(run: Path, voices: Path) -> None:
     )
     assert got.llr == pytest.approx(8 * plain.score - 3 + 0.5 * low + 0.25 * high, abs=1e-5)
     with pytest.raises(ValueError, match=r"plda"):
-        verify(model, first, second, calibration=Calibration(1.0, 0.0, system="plda"))
+        calibration_for(model, str(run), Calibration(1.0, 0.0, system="plda"))
     with pytest.raises(ValueError, match=r"log_duration_low"):
-        verify(
+        calibration_for(
             model,
-            first,
-            second,
-            calibration=Calibration(
-                1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")
-            ),
+            str(run),
+            Calibration(1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")),
         )
     far = verify(model, first, second, calibration=Calibration(1e9, -1e12))
     assert far.probability == pytest.approx(0)
@@ -131,14 +128,13 @@ def test_from_the_command_line(
         assert "probability  1.0000" in capsys.readouterr().out
     finally:
         (run / "calibration.json").unlink()
-    assert find_calibration(str(run), None) is None
     assert "none" in Verification(0.5, "cosine", (1.0, 2.0)).text()
 
 
 def test_a_calibration_of_another_system_beside_a_run(
     run: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a threshold it is left out; without one, and where somebody named it, it is refused."""
+    """It is left out with a warning; where somebody named it, it is refused."""
     first, second = (item.path for item in folders.items(voices, split="all")[:2])
     for other in (
         Calibration(1.0, 0.0, system="plda"),
@@ -147,16 +143,14 @@ def test_a_calibration_of_another_system_beside_a_run(
         other.save(tmp_path / "other.json")
         other.save(run / "calibration.json")
         try:
-            model = load_model(run)
-            with pytest.warns(UserWarning, match="threshold decides") as warned:
-                assert model.verify(first, second, threshold=-1).same is True
+            with pytest.warns(UserWarning, match="is left out") as warned:
+                model = load_model(run)
             assert [warning.filename for warning in warned] == [__file__]
-            with pytest.raises(ValueError, match="fit"):
-                model.verify(first, second)
+            assert model.verify(first, second, threshold=-1).same is True
+            assert model.verify(first, second).same is None
             assert load_model(run, calibration=False).verify(first, second).same is None
-            named = load_model(run, calibration=tmp_path / "other.json")
             with pytest.raises(ValueError, match="fit"):
-                named.verify(first, second, threshold=-1)
+                load_model(run, calibration=tmp_path / "other.json")
 
             base = ("verify", first, second, "--model", run, "--threshold", -1)
             capsys.readouterr()
@@ -165,7 +159,7 @@ def test_a_calibration_of_another_system_beside_a_run(
             assert "the same subject" in shown.out
             assert shown.err.startswith("warning: calibration.json")
             assert shown.err.count("\n") == 1
-            assert likeness(*base[:-2]) == 2
+            assert likeness(*base[:-2]) == 0
             assert likeness(*base, "--calibration", tmp_path / "other.json") == 2
         finally:
             (run / "calibration.json").unlink()
