@@ -36,7 +36,6 @@ CALLS = (
     "execute",
     "executemany",
 )
-EACH = ("ark",)  # kinds of several files: killed at each of those calls
 Write = Callable[[Path, int], None]
 Read = Callable[[Path], object]
 
@@ -65,25 +64,6 @@ def read_table(name: str, missing: object = None) -> Read:
         return [loaded.ids, loaded.matrix.tolist(), dict(loaded.meta)]
 
     return read
-
-
-def read_ark(folder: Path) -> object:
-    """Version of the vectors.
-
-    Their meta has to be of the same, and their index too, or not there.
-    """
-    loaded = embeddings.read(folder / "e.ark")
-    version = int(loaded.matrix[0, 0]) // 1000
-    assert loaded.ids == embedded(version).ids
-    assert loaded.meta == {"model": str(version)}
-    try:
-        by_index = embeddings.read(folder / "e.scp")
-    except ValueError as error:
-        return version if "write both again" in str(error) else error
-    assert by_index.ids == loaded.ids
-    assert by_index.meta == loaded.meta
-    assert np.array_equal(by_index.matrix, loaded.matrix)
-    return version
 
 
 def write_model(folder: Path, version: int) -> None:
@@ -121,7 +101,6 @@ def read_gallery(folder: Path) -> object:
 
 MADE: dict[str, tuple[Write, Read]] = {
     "npz": (write_table(".npz"), read_table("e.npz")),
-    "ark": (write_table(".ark"), read_ark),
     "model": (write_model, read_model),
     "gallery": (write_gallery, read_gallery),
 }
@@ -163,11 +142,7 @@ def main(root: Path, kinds: list[str]) -> None:
         write(folder, 0)
         first = counted(write, folder, 1)
         points = {*np.linspace(1, first.count, NUM_POINTS).astype(int).tolist()}
-        marks = (
-            first.marks
-            if kind in EACH
-            else first.marks[:: max(1, len(first.marks) // 6)] + first.marks[-3:]
-        )
+        marks = first.marks[:: max(1, len(first.marks) // 6)] + first.marks[-3:]
         points |= {mark + k for mark in marks for k in (0, 1)}
         kills, old, new, other = 0, 0, 0, list[str]()
         for number, point in enumerate(sorted(points), 2):

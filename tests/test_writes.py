@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kind", ["npz", "ark", "model", "gallery"])
+@pytest.mark.parametrize("kind", ["npz", "model", "gallery"])
 def test_a_kill_leaves_the_old_file_or_the_new_file(kind: str, tmp_path: Path) -> None:
     """Processes that replace a file are killed at some 20 of their calls, those around the renames
     among them; what is there is then read.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -57,6 +58,12 @@ def bounded(path: Path, limit: int) -> bytes:
                     "this kind"
                 )
     return content.getvalue()
+
+
+def file_digest(path: Path) -> str:
+    """Returns the SHA-256 of a file as 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def json_object(path: Path) -> dict[str, Any]:

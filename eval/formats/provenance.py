@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from eval.formats.files import bounded
+from eval.formats.files import bounded, file_digest
 from eval.formats.kaldi import meta_path
 
 _MAX_INDEX = 1 << 30  # bytes of a .scp
@@ -38,7 +38,7 @@ def sha256(path: Path) -> str:
         return "unknown: read from a pipe"
     if path.suffix.lower() == ".scp":
         return _joint(_behind(path))
-    return _plain(path)
+    return file_digest(path)
 
 
 def _behind(path: Path) -> dict[str, Path]:
@@ -67,14 +67,8 @@ def _behind(path: Path) -> dict[str, Path]:
 def _joint(files: Mapping[str, Path]) -> str:
     """The digest of the names and digests of several files."""
     return hashlib.sha256(
-        "".join(f"{name}\0{_plain(file)}\n" for name, file in files.items()).encode()
+        "".join(f"{name}\0{file_digest(file)}\n" for name, file in files.items()).encode()
     ).hexdigest()
-
-
-def _plain(path: Path) -> str:
-    """The digest of one file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(values: Iterable[str]) -> str:

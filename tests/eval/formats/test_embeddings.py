@@ -153,11 +153,10 @@ def test_a_list_of_many_names_for_one_vector_keeps_the_bound(tmp_path, monkeypat
         (tmp_path / "e.scp").read_text().rpartition(":")[2].strip(),
     )
     (tmp_path / "d").mkdir()
-    os.link(tmp_path / "e.ark", tmp_path / "d" / "e.ark")
     allowed = 10 * size // 200
     for paths in (
         ["e.ark"],
-        ["e.ark", "d/../e.ark", "d/e.ark", *("d/../" * k + "e.ark" for k in range(2, 40))],
+        ["e.ark", "d/../e.ark", *("d/../" * k + "e.ark" for k in range(2, 40))],
     ):
         for count in (allowed, allowed + 1):
             (tmp_path / "e.scp").write_text(
