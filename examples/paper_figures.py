@@ -75,7 +75,7 @@ def densities(out: Path, points: int) -> Path:
 
     The density of the vMF distribution depends on the angle to its direction only. The
     non-isotropic one falls faster along the axis of the larger concentration. The paper's does not
-    integrate to 1, and its mode is its direction. The exact one has a Jacobian, which moves the
+    integrate to 1, and its mode is its direction. The one that does has a Jacobian, which moves the
     mode towards the axis of the smallest concentration.
     """
     azimuth, height = np.meshgrid(
@@ -92,9 +92,9 @@ def densities(out: Path, points: int) -> Path:
     isotropic = torch.full((1, 3), 10.0, dtype=torch.float64)
     apart = torch.tensor([[5.0, 10.0, 20.0]], dtype=torch.float64)
     panels: dict[str, tuple[torch.Tensor, Normalizer]] = {
-        "(a) vMF, κ = 10": (isotropic, "exact"),
+        "(a) vMF, κ = 10": (isotropic, "jacobian"),
         "(b) nivMF, κ = (5, 10, 20), paper": (apart, "paper"),
-        "(c) the same, exact": (apart, "exact"),
+        "(c) the same, with integral 1": (apart, "jacobian"),
     }
     figure = plt.figure(figsize=(11, 4), layout="constrained")
     for number, (title, (kappas, normalizer)) in enumerate(panels.items()):

@@ -10,7 +10,7 @@ the data sets are cub200, cars196 and sop.
         --seeds 5 backbone.weights=resnet50.pth --data DATA --out runs/table-1
     likeness compare image/nivmf:cub200 --variants cos,l2,nivmf,b_vmf,el_vmf,kl_vmf,elk_nivmf
         --tune 9 --seeds 5 backbone.weights=resnet50.pth --data DATA --out runs/figure-5
-    likeness compare image/nivmf:cub200 --variants panc_el_nivmf,panc_el_nivmf_heuristic
+    likeness compare image/nivmf:cub200 --variants panc_el_nivmf,panc_el_nivmf_jacobian
         --seeds 5 backbone.weights=resnet50.pth --data DATA --out runs/readings
 
 DATA holds CUB_200_2011/, car_ims/ and cars_annos.mat, or Stanford_Online_Products/ (`likeness
@@ -89,9 +89,12 @@ rates are the release's for cub200; omega, rate steps and 100 epochs are ours, a
 optim.proxy_lr_scale, loss.weight and schedule.decay are what to tune first.
 
 Differences:
-- C_n, sampler and nivMF density are exact. el_nivmf_released has the release's quadratic fit and
-  its isotropic proxies (normalizer="released"). NAME_heuristic has the paper's D(K), for every row
-  with a nivMF.
+- C_n and sampler are exact. el_nivmf_released has the release's quadratic fit and its isotropic
+  proxies (normalizer="released"). NAME_jacobian has the density that integrates to 1 in place of
+  the paper's D(K), for every row with a nivMF; docs/explanation/vmf.md says why it is not the
+  default.
+- Eq 6 divides by the temperature outside of the mean over samples, Algorithm 1 and the release
+  inside. The rows have Algorithm 1, and NAME_eq6 is Eq 6, for every row with EL-nivMF.
 - The release's proxies start at class means. Here they start at random. start_at_means=true turns
   them to the means, as far as 4,096 views at most show them, and leaves their norms.
 - panc's and proxynca's class vectors take weight decay. On sop panc's start shorter (deviation
@@ -108,7 +111,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from _shared import means, of_unseen
 
@@ -364,26 +367,37 @@ def diverse(recipe: Recipe) -> Recipe:
     return replace(recipe, measure=measure)
 
 
-def has_nivmf(recipe: Recipe) -> bool:
-    """Whether its loss is, or has as its first part, one with a nivMF."""
+def distance_of(recipe: Recipe) -> str:
+    """The distance of its loss, or of the first part of it; "" for a loss without one."""
     assert isinstance(recipe.loss, partial)
     first = recipe.loss.keywords.get("first", recipe.loss)
-    return "nivmf" in first.keywords.get("distance", "")
+    distance: str = first.keywords.get("distance", "")
+    return distance
 
 
-def heuristic(recipe: Recipe) -> Recipe:
-    """The same with the paper's heuristic normaliser D(K) in place of the exact one."""
+def with_nivmf(recipe: Recipe, **settings: Any) -> Recipe:
+    """The same with other settings of its nivMF loss."""
     assert isinstance(recipe.loss, partial)
     if recipe.loss.func is Joint:
-        first = partial(recipe.loss.keywords["first"], normalizer="paper")
+        first = partial(recipe.loss.keywords["first"], **settings)
         return replace(recipe, loss=partial(recipe.loss, first=first))
-    return replace(recipe, loss=partial(recipe.loss, normalizer="paper"))
+    return replace(recipe, loss=partial(recipe.loss, **settings))
 
 
 def variants(data: DataSet) -> dict[str, Recipe]:
     """Every variant of a data set."""
     rows, curves = {**table_1(data), **table_2(data)}, figure_5(data)
-    exact = {name: recipe for name, recipe in {**rows, **curves}.items() if has_nivmf(recipe)}
+    distances = {name: distance_of(recipe) for name, recipe in {**rows, **curves}.items()}
+    readings = {
+        f"{name}_jacobian": with_nivmf({**rows, **curves}[name], normalizer="jacobian")
+        for name, distance in distances.items()
+        if distance in ("nivmf", "el_nivmf")
+    }
+    readings |= {
+        f"{name}_eq6": with_nivmf({**rows, **curves}[name], temperature_inside=False)
+        for name, distance in distances.items()
+        if distance == "el_nivmf"
+    }
     released = {}
     if curves:
         normalizer = partial(el_nivmf(data.d128), normalizer="released", method="quadratic")
@@ -398,7 +412,7 @@ def variants(data: DataSet) -> dict[str, Recipe]:
             for name, row in curves.items()
         },
         **{f"{name}_diversity": diverse(curves[name]) for name in DIVERSE if curves},
-        **{f"{name}_heuristic": heuristic(recipe) for name, recipe in exact.items()},
+        **readings,
     }
 
 

@@ -87,7 +87,7 @@ class ProbabilisticNCA(nn.Module):
         temperature_inside: bool = True,
         num_samples: int = 5,
         concentration: float = 10.0,
-        normalizer: Normalizer = "exact",
+        normalizer: Normalizer = "paper",
         method: Method = "debye",
         kappa_lr_scale: float = 1.0,
         temperature_lr_scale: float = 1.0,

@@ -96,7 +96,12 @@ def killed_workers_named() -> Iterator[None]:
         LikenessError: A process of a DataLoader was killed within the block.
     """
     try:
-        yield
+        try:
+            yield
+        except (ConnectionError, EOFError):
+            # The connection to a killed process breaks just before PyTorch hears of its end.
+            time.sleep(1)  # where PyTorch then raises its own error
+            raise
     except RuntimeError as error:
         if not re.match(r"DataLoader worker \(pid", str(error)):
             raise

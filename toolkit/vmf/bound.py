@@ -226,7 +226,7 @@ def el_nivmf_cross_entropy(
     temperature: Tensor | float,
     *,
     temperature_inside: bool = True,
-    normalizer: Normalizer = "exact",
+    normalizer: Normalizer = "paper",
     method: Method = "debye",
 ) -> Tensor:
     """Mean cross-entropy of -d/t, where d is d_el_nivmf.

@@ -39,7 +39,7 @@ def d_nivmf(
     mu: Tensor,
     kappas: Tensor,
     *,
-    normalizer: Normalizer = "exact",
+    normalizer: Normalizer = "paper",
     method: Method = "debye",
     relative: bool = False,
 ) -> Tensor:
@@ -69,7 +69,7 @@ def d_el_nivmf(
     temperature: Tensor | float = 1.0,
     temperature_inside: bool = True,
     generator: torch.Generator | None = None,
-    normalizer: Normalizer = "exact",
+    normalizer: Normalizer = "paper",
     method: Method = "debye",
     relative: bool = False,
 ) -> Tensor:

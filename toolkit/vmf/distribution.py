@@ -5,7 +5,7 @@ The von Mises-Fisher distribution (vMF) and the non-isotropic one (nivMF) have t
     vMF(mu, kappa):
         C_n(kappa) exp(kappa mu.x)                   natural parameter nu = kappa mu
     nivMF(mu, K):
-        C_n(k) exp(k s(K x, K mu)) det(K) / |K x|^n   k = |K mu|, K = diag(kappas)
+        C_n(k) exp(k s(K x, K mu)) D(K)              k = |K mu|, K = diag(kappas)
 
 Letters: B samples, C proxies, S draws, D = n dimensions. lc(k) = log C_n(k), A_n = -lc'. Everything
 is differentiable once; gradients are analytic: with Q(k^2) = A_n(k)/k, d lc/d(k^2) = -Q/2 and
@@ -25,7 +25,7 @@ from eval.directional import debye_sums, log_normalizer_at_zero, orders
 from toolkit.vmf.precision import once_in_full, unit
 
 Method = Literal["debye", "bounds", "quadratic"]
-Normalizer = Literal["exact", "paper", "released"]
+Normalizer = Literal["paper", "jacobian", "released"]
 # Eq 12 and 13 of the nivMF paper, fitted on kappa 10 ... 50 only.
 QUADRATIC = {128: (127.0, -0.01909, -0.003355), 512: (868.0, -0.0002662, -0.0009685)}
 
@@ -238,7 +238,7 @@ def log_density_nivmf(
     mu: Tensor,
     kappas: Tensor,
     *,
-    normalizer: Normalizer = "exact",
+    normalizer: Normalizer = "paper",
     method: Method = "debye",
     relative: bool = False,
 ) -> Tensor:
@@ -248,11 +248,13 @@ def log_density_nivmf(
         x: Unit vectors (..., D).
         mu: Directions (C, D).
         kappas: Concentrations > 0 (C, D).
-        normalizer: "exact": the map x -> Kx/|Kx| of the sphere has Jacobian det(K)/|Kx|^n, so the
-            density integrates to 1 and equals vMF for K = c I. "paper": its heuristic D(K) =
-            det(K)/|K mu| (c^(n-1) too large for K = c I, which favours large concentrations).
-            "released": what the release's EL-nivMF runs (utilities/misc.py): x is not multiplied by
-            K, so k s(x, K mu), an isotropic vMF around K mu, with the same D(K).
+        normalizer: "paper": its D(K) = det(K)/|K mu|. The mode is mu, as the paper defines it, but
+            the density does not integrate to 1: for K = c I it is c^(n-1) too large, which favours
+            large concentrations. "jacobian": the map x -> Kx/|Kx| of the sphere has Jacobian
+            det(K)/|Kx|^n, so the density integrates to 1 and equals vMF for K = c I; but |Kx|^n
+            draws its mode away from mu, to the axes of small concentration. "released": what the
+            release's EL-nivMF runs (utilities/misc.py): x is not multiplied by K, so k s(x, K mu),
+            an isotropic vMF around K mu, with the D(K) of the paper.
         method: See relative_log_c.
         relative: Leave log C_n(0) out.
 
@@ -270,7 +272,7 @@ def log_density_nivmf(
 
 
 def nivmf_terms(
-    mu: Tensor, kappas: Tensor, *, normalizer: Normalizer = "exact", method: Method = "debye"
+    mu: Tensor, kappas: Tensor, *, normalizer: Normalizer = "paper", method: Method = "debye"
 ) -> tuple[Tensor, Tensor | None, Tensor, float]:
     """What log_density_nivmf(relative=True) is made of.
 
@@ -287,7 +289,7 @@ def nivmf_terms(
     mu = unit(mu)
     peak = (kappas * mu).square().sum(-1)
     constant = relative_log_c(peak, mu.shape[-1], method=method)
-    if normalizer != "exact":
+    if normalizer != "jacobian":
         constant = constant + kappas.log().sum(-1) - 0.5 * peak.log()
     if normalizer == "released":
         return kappas * mu, None, constant, 0.0
@@ -295,7 +297,7 @@ def nivmf_terms(
     # float32. k s(Kx, K mu) = x.(kappas axes mu) / sqrt(m), m = |Kx|^2 / scale^2.
     scale = kappas.log().mean(-1, keepdim=True).exp()
     axes = kappas / scale
-    power = float(mu.shape[-1]) if normalizer == "exact" else 0.0
+    power = float(mu.shape[-1]) if normalizer == "jacobian" else 0.0
     return kappas * axes * mu, axes.square(), constant, power
 
 

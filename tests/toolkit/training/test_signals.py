@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from safetensors.numpy import load_file
 
 from eval.errors import LikenessError
 from toolkit.data.readers import read_beside
+from toolkit.training.loading import killed_workers_named
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "tiny.py"
@@ -73,6 +75,26 @@ def test_a_killed_reading_process_of_a_run_is_named(voices: Path, tmp_path: Path
     assert run.returncode == 2, output
     # multiprocessing's thread may print of the broken connection before
     assert "was killed, probably because memory ran out" in output.splitlines()[-1]
+
+
+def test_a_broken_connection_to_a_killed_process_is_named_too() -> None:
+    """PyTorch hears of the process a moment later, by a signal; without one the error stays."""
+
+    def hear(*_: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    def broken() -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError), killed_workers_named():
+        raise ConnectionResetError
+    before = signal.signal(signal.SIGUSR1, hear)
+    try:
+        with pytest.raises(LikenessError, match="was killed"), killed_workers_named():
+            broken()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def _own_ids(number: int, workers: int) -> Iterator[int]:

@@ -147,7 +147,7 @@ PROB_DML: dict[str, Any] = {
 
 def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """NCA++ over a distance in the nivMF release's settings: (loss, golden arrays, distances)."""
-    a = tensors(f"{name}__prob_dml" if name != "exact" else "nivmf_exact_jacobian__own", case)
+    a = tensors(f"{name}__prob_dml" if name != "jacobian" else "nivmf_exact_jacobian__own", case)
     for key in ("embeddings", "weight_v", "w", "weight_g", "kappa", "temp"):
         if key in a:
             a[key].requires_grad_()
@@ -156,12 +156,10 @@ def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         result = (PROB_DML.get(name) or d_kl_vmf)(
             a["embeddings"], normalize(mu, dim=1) * a["weight_g"].clamp(min=0.1), method="quadratic"
         )
-    elif name == "exact":
-        result = d_nivmf(a["embeddings"], mu, a["kappa"])
+    elif name == "jacobian":
+        result = d_nivmf(a["embeddings"], mu, a["kappa"], normalizer="jacobian")
     elif name == "d_nivmf":
-        result = d_nivmf(
-            a["embeddings"], mu, a["kappa"].clamp(min=0.1), normalizer="paper", method="quadratic"
-        )
+        result = d_nivmf(a["embeddings"], mu, a["kappa"].clamp(min=0.1), method="quadratic")
     else:
         settings: Any = {"normalizer": "released", "method": "quadratic", "temperature": a["temp"]}
         result = d_el_nivmf(
@@ -171,7 +169,7 @@ def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
-# exact: that file is the gradient of the series truncated at order 15, itself off by 3e-9
+# jacobian: that file is the gradient of the series truncated at order 15, itself off by 3e-9
 @pytest.mark.parametrize(
     ("name", "tolerance"),
     [
@@ -181,13 +179,13 @@ def released(name: str, case: str) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         ("d_cos", 1e-8),
         ("d_nivmf", 1e-8),
         ("el_nivmf", 1e-8),
-        ("exact", 5e-9),
+        ("jacobian", 5e-9),
     ],
 )
 def test_distances_equal_the_nivmf_release(name: str, tolerance: float, case: str) -> None:
     loss, a, result = released(name, case)
     assert loss.item() == pytest.approx(float(a["loss"]), rel=1e-9)
-    if name == "exact":
+    if name == "jacobian":
         torch.testing.assert_close(-result, a["log_density"], rtol=0, atol=3e-8)
     loss.backward()
     for key in ("embeddings", "weight_v", "w", "weight_g", "kappa", "temp"):
@@ -228,20 +226,48 @@ def test_densities_integrate_to_one() -> None:
     vmf = torch.exp(area + log_normalizer(kappa, 4) + kappa * (x @ mu[0]))
     assert float(vmf.mean()) == pytest.approx(1, abs=4 * float(vmf.std()) / len(x) ** 0.5)
     kappas = torch.tensor([[1.0, 2.0, 3.0, 0.5]]).double()
-    density = torch.exp(area + log_density_nivmf(x, mu, kappas)[:, 0])
+    density = torch.exp(area + log_density_nivmf(x, mu, kappas, normalizer="jacobian")[:, 0])
     assert float(density.mean()) == pytest.approx(1, abs=4 * float(density.std()) / len(x) ** 0.5)
-    paper = torch.exp(area + log_density_nivmf(x, mu, kappas, normalizer="paper")[:, 0])
+    paper = torch.exp(area + log_density_nivmf(x, mu, kappas)[:, 0])
     assert abs(float(paper.mean()) - 1) > 0.1
-    isotropic = log_density_nivmf(x[:5], mu, torch.full((1, 4), 5.0).double())[:, 0]
+    fives = torch.full((1, 4), 5.0).double()
+    isotropic = log_density_nivmf(x[:5], mu, fives, normalizer="jacobian")[:, 0]
     torch.testing.assert_close(isotropic, log_normalizer(kappa, 4) + 5 * (x[:5] @ mu[0]))
-    outside = (
-        log_density_nivmf(x[:5], mu, torch.full((1, 4), 5.0).double(), normalizer="paper")[:, 0]
-        - isotropic
-    )
+    outside = log_density_nivmf(x[:5], mu, fives)[:, 0] - isotropic
     torch.testing.assert_close(outside, torch.full((5,), 3 * np.log(5)).double())  # c^(n-1)
 
 
-def test_nivmf_by_loops() -> None:
+@pytest.mark.parametrize(
+    ("dim", "kappa", "spread", "most"), [(512, 18.0, 0.05, 0.2), (128, 6.0, 0.02, 0.9)]
+)
+def test_the_density_of_the_paper_has_its_mode_at_mu(
+    dim: int, kappa: float, spread: float, most: float
+) -> None:
+    """The density that integrates to 1 has its mode elsewhere, at a cosine below `most`."""
+    generator = torch.Generator().manual_seed(0)
+    mu = normalize(torch.randn(1, dim, generator=generator).double(), dim=1)
+    kappas = kappa * (spread * torch.randn(1, dim, generator=generator).double()).exp()
+    found = {}
+    for name in ("paper", "jacobian"):
+        x = normalize(mu + 0.1 * uniform(1, dim), dim=1).requires_grad_()
+        optim = torch.optim.LBFGS([x], max_iter=1000, line_search_fn="strong_wolfe")
+
+        def loss(normalizer: Any = name, at: Tensor = x, by: Any = optim) -> Tensor:
+            by.zero_grad()
+            value = -log_density_nivmf(
+                normalize(at, dim=1), mu, kappas, normalizer=normalizer
+            ).sum()
+            value.backward()
+            return value
+
+        optim.step(loss)
+        found[name] = float(normalize(x.detach(), dim=1) @ mu.T)
+    assert found["paper"] == pytest.approx(1, abs=1e-6)
+    assert found["jacobian"] < most
+
+
+@pytest.mark.parametrize("name", ["paper", "jacobian"])
+def test_nivmf_by_loops(name: Any) -> None:
     x, mu, kappas = uniform(4, 5), uniform(3, 5), torch.rand(3, 5, dtype=torch.float64) * 4 + 0.5
     for i in range(4):
         for j in range(3):
@@ -250,10 +276,10 @@ def test_nivmf_by_loops() -> None:
             expected = float(log_normalizer(k_mu.norm(), 5)) + kt * float(
                 k_x @ k_mu / (k_x.norm() * k_mu.norm())
             )
-            expected += float(kappas[j].log().sum()) - 5 * float(k_x.norm().log())
-            assert float(log_density_nivmf(x, mu, kappas)[i, j]) == pytest.approx(
-                expected, rel=1e-11
-            )
+            outside = 5 * float(k_x.norm().log()) if name == "jacobian" else np.log(kt)
+            expected += float(kappas[j].log().sum()) - outside
+            density = log_density_nivmf(x, mu, kappas, normalizer=name)[i, j]
+            assert float(density) == pytest.approx(expected, rel=1e-11)
 
 
 def test_expected_likelihoods_are_monte_carlo_means() -> None:
@@ -265,13 +291,16 @@ def test_expected_likelihoods_are_monte_carlo_means() -> None:
     standard = likelihood.std(0) / len(draws) ** 0.5
     assert bool(((torch.exp(-d_el_vmf(z, p)) - likelihood.mean(0)).abs() < 4 * standard).all())
     same = torch.full((3, 4), 4.0).double()
-    torch.testing.assert_close(d_el_nivmf(z, p, same, samples=draws), -likelihood.mean(0).log())
-    first = d_el_nivmf(z, p, same, samples=draws[:7], temperature=0.5)
-    expected = -0.5 * torch.log(torch.exp(log_density_nivmf(draws[:7], p, same) / 0.5).mean(0))
-    torch.testing.assert_close(first, expected)
+    settings: Any = {"normalizer": "jacobian"}
     torch.testing.assert_close(
-        d_el_nivmf(z, p, same, samples=draws[:7], temperature=0.5, temperature_inside=False),
-        -likelihood[:7].mean(0).log(),
+        d_el_nivmf(z, p, same, samples=draws, **settings), -likelihood.mean(0).log()
+    )
+    first = d_el_nivmf(z, p, same, samples=draws[:7], temperature=0.5, **settings)
+    density = log_density_nivmf(draws[:7], p, same, **settings)
+    torch.testing.assert_close(first, -0.5 * torch.log(torch.exp(density / 0.5).mean(0)))
+    settings |= {"temperature": 0.5, "temperature_inside": False}
+    torch.testing.assert_close(
+        d_el_nivmf(z, p, same, samples=draws[:7], **settings), -likelihood[:7].mean(0).log()
     )
 
 
