@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +17,14 @@ from eval import similarity
 from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats import trials as trial_lists
+from eval.reports.page import block
+from eval.reports.page import write as write_report
+from eval.reports.verification import glance
 from eval.types import Embeddings, Trials
 from likeness.evaluation import evaluate
 from likeness.models.run import load_model
 from toolkit.console import say, shown
-from toolkit.data.item_lists import read_items, write_items
+from toolkit.data.item_lists import write_items
 from toolkit.data.items import Item
 from toolkit.models.embed import embed
 from toolkit.models.parts import Part
@@ -99,7 +102,7 @@ def run(
         embeddings.write(made.embeddings[-1], embedded)
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
-    say(report([made], out))
+    say(report(made, out))
     example = _first_target(items, pairs)
     say(_by_hand(made, model_folder, out, example, own_data=own_data))
     return made
@@ -148,18 +151,19 @@ def program() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
 
 
-def summary(results: Path) -> str:
-    """Return a line with the EER for each pair of systems of a results.json that `report` wrote."""
-    found = json.loads(results.read_text(encoding="utf-8"))["results"]
+def summary(folders: Mapping[str, Path]) -> str:
+    """Return a line for each demo with the EER of both systems, of its results.json."""
     lines = ["All of them: the EER on files that no model was trained on, with 95 % intervals", ""]
-    cells = []
-    for result in (each for each in found if each["metric"] == "eer"):
-        kind, _, system = result["system"].partition("-")
-        ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
-        value = f"{100 * result['value']:.1f} %"
-        cells.append((kind, system, f"{value} [{ends}]" if ends else value))
-    for ours, plain in zip(cells[::2], cells[1::2], strict=True):
-        lines.append(f"  {ours[0]:8}  Likeness {ours[2]:20}  {plain[1]} alone {plain[2]}")
+    for name, folder in folders.items():
+        found = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
+        cells = []
+        for result in (each for each in found if each["metric"] == "eer"):
+            ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
+            value = f"{100 * result['value']:.1f} %"
+            system = result["system"].partition("-")[2]
+            cells.append((system, f"{value} [{ends}]" if ends else value))
+        (_, ours), (plain, other) = cells
+        lines.append(f"  {name:8}  Likeness {ours:20}  {plain} alone {other}")
     return "\n".join(lines)
 
 
@@ -171,35 +175,36 @@ def made_in(out: Path) -> Made:
     return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
 
 
-def report(demos: Sequence[Made], out: Path) -> str:
-    """One page of the demos side by side, out/report/index.html, and out/results.json; returns the
-    table.
-
-    Args:
-        demos: What they made.
-        out: The folder to write into.
-    """
-    scores = [file for made in demos for file in made.scores]
-    embedded = [file for made in demos for file in made.embeddings]
-    media = demos[0].media
-    if len(demos) > 1:  # the ids of all
-        media = out / "media.txt"
-        write_items(
-            media,
-            [
-                item
-                for made in demos
-                for item in read_items(made.media.parent / "items.txt", made.media.resolve())
-            ],
-        )
-    each = [part for file in embedded for part in ("--embeddings", file)]
-    again = command(
-        "likeness", "evaluate", *scores, *each, "--media", media, "--report", out / "report"
-    )
-    evaluation = evaluate(scores, embeddings=embedded)
-    evaluation.report(out / "report", media=media, command=again)
+def report(made: Made, out: Path) -> str:
+    """Write the page of a demo, out/report/index.html, and out/results.json; returns the table."""
+    again = ("likeness", "evaluate", *made.scores)
+    each = [part for file in made.embeddings for part in ("--embeddings", file)]
+    again = command(*again, *each, "--media", made.media, "--report", out / "report")
+    evaluation = evaluate(made.scores, embeddings=made.embeddings)
+    evaluation.report(out / "report", media=made.media, command=again)
     evaluation.save(out / "results.json")
     return str(evaluation)
+
+
+def overview(folders: Mapping[str, Path], out: Path) -> Path:
+    """Write one page that opens what all demos found; each has a part, with a link to its report.
+
+    Args:
+        folders: Name of a demo -> its folder, below `out`.
+        out: The page is out/report/index.html.
+
+    Returns:
+        The page.
+    """
+    parts = {}
+    for name, folder in folders.items():
+        compared = evaluate(made_in(folder).scores).compared
+        target = f"../{folder.relative_to(out).as_posix()}/report/index.html"
+        parts[name.capitalize()] = glance(
+            compared.results, compared.scores, list(compared.scores)
+        ) + block("link", href=target, text=f"The whole report of {name}")
+    about = "synthetic faces, real digits and synthetic voices, each in a part of its own"
+    return write_report(out / "report" / "index.html", "What the demo found", about, parts)
 
 
 def command(*parts: str | Path) -> str:

@@ -494,34 +494,6 @@ def roc_figure(scores: Mapping[str, Scores]) -> Any:
     return figure
 
 
-def trade_off(scores: Mapping[str, Scores], *, movable: bool = False) -> Markup:
-    """DET and ROC curves of the systems, side by side where there is room.
-
-    Args:
-        scores: name of the system -> its scores.
-        movable: whether the page has a threshold slider, which moves the dots.
-
-    Returns:
-        HTML, which is empty without Bokeh.
-    """
-    rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
-    summary = "; ".join(f"{name}: EER {100 * rate:.2f} %" for name, rate in rates.items())
-    curves = [
-        drawn(det_figure, scores, alt=f"DET curves. {summary}."),
-        drawn(roc_figure, scores, alt=f"ROC curves. {summary}."),
-    ]
-    if not any(curves):
-        return EMPTY
-    until = " until the slider moves it" if movable else ""
-    text = (
-        "Both curves show what happens as the threshold moves. First the DET curve: how many "
-        "nontarget trials are accepted against how many target trials are rejected. Nearer to the "
-        f"lower left is better, and the dot marks the equal error rate{until}. Its axes are normal "
-        "deviates, on which Gaussian scores draw a straight line. Then the ROC curve."
-    )
-    return prose(text) + block("two", parts=curves)
-
-
 def histogram_figure(scores: Scores, threshold: float | None, system: str = "") -> Any:
     """How the target and the nontarget scores of one system are distributed.
 

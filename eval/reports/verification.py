@@ -1,4 +1,4 @@
-"""The page of `likeness evaluate`: metrics with intervals, the threshold slider with curves,
+"""The page of `likeness evaluate`: a sentence and two pictures, metrics with intervals, the slider,
 distributions and the hardest trials, subjects, quality, the map of embeddings, the conventions.
 
 templates/threshold.js moves the slider: its table, the dots on the DET and ROC curves, the lines in
@@ -9,7 +9,7 @@ was moved, all of them stand at the threshold of the equal error rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,11 @@ from eval.progress import step
 from eval.reports.figures import (
     Log,
     coverage_figure,
+    det_figure,
     drawn,
     group_chart,
     histogram_figure,
-    trade_off,
+    roc_figure,
     training_curves,
 )
 from eval.reports.map import embedding_map
@@ -105,8 +106,14 @@ def write_page(
         raise LikenessError(
             f"Embeddings of {unknown} belong to no system; name those of {sorted(compared.trials)}"
         )
+    together = _on_the_same_trials(results, scores)
     sections = {
-        "Results": metric_table(results) + block("lines", texts=footnotes(results)),
+        "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
+        "Results": _by_trials(
+            together,
+            lambda names: metric_table([each for each in results if each.system in names]),
+        )
+        + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
         "Training": training_curves(log, logged),
         "Groups": folded(
@@ -118,8 +125,16 @@ def write_page(
         "Errors and thresholds": joined(
             [
                 slider(results, scores),
-                headed("Error trade-off", _trade_offs(results, scores)),
-                headed("Score distributions", _distributions(results, scores)),
+                headed(
+                    "ROC curves",
+                    _by_trials(
+                        together,
+                        lambda names: drawn(
+                            roc_figure, {name: scores[name] for name in names}, alt="ROC curves"
+                        ),
+                    ),
+                ),
+                headed("Scores of the others", _distributions(results, scores, together)),
                 headed("Hardest trials", hardest_trials(scores, compared.trials, shown)),
             ]
         ),
@@ -136,25 +151,80 @@ def write_page(
     return write(Path(folder) / "index.html", "Verification report", about, sections)
 
 
-def _trade_offs(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
-    """The curves of systems on equal trials share axes; other trials have axes of their own."""
-    alike: dict[tuple[str, str], list[str]] = {}
+def _on_the_same_trials(
+    results: Sequence[Result], scores: Mapping[str, Scores]
+) -> dict[str, list[str]]:
+    """What the trials are, in words -> the systems on them, which share tables and axes."""
+    alike: dict[str, list[str]] = {}
     for result in results:
         of = scores[result.system]
         trials = f"{of.target.size:,} trials, {int(of.target.sum()):,} of them target trials"
-        names = alike.setdefault((result.protocol, trials), [])
+        names = alike.setdefault(f"{result.protocol}, {trials}", [])
         if result.system not in names:
             names.append(result.system)
-    if len(alike) == 1:
-        return trade_off(scores, movable=True)
-    parts = {
-        f"{', '.join(names)}: {protocol}, {trials}": trade_off(
-            {name: scores[name] for name in names}, movable=True
-        )
-        for (protocol, trials), names in alike.items()
+    return alike
+
+
+def _by_trials(
+    together: Mapping[str, Sequence[str]], make: Callable[[Sequence[str]], Markup]
+) -> Markup:
+    """A part for each group of systems on the same trials, under its heading if there are several.
+
+    Systems on different trials never stand side by side, because their errors do not compare.
+    """
+    if len(together) == 1:
+        return make(*together.values())
+    return joined(
+        headed(f"{', '.join(names)}: {trials}", make(names)) for trials, names in together.items()
+    )
+
+
+def glance(results: Sequence[Result], scores: Mapping[str, Scores], names: Sequence[str]) -> Markup:
+    """What people look for first: how many comparisons are wrong, the scores with the threshold,
+    and the DET curve.
+
+    Args:
+        results: of the systems, and perhaps of others.
+        scores: system -> its scores.
+        names: systems on the same trials; the scores of the first are drawn.
+
+    Returns:
+        HTML.
+    """
+    at_eer = {
+        result.system: result
+        for result in results
+        if result.metric == "eer" and result.system in names
     }
-    note = prose("These systems were measured on different trials, whose errors do not compare.")
-    return note + joined(headed(heading, part) for heading, part in parts.items())
+    sentences = [_error_sentence(result) for result in at_eer.values()]
+    first = names[0]
+    threshold = at_eer[first].threshold if first in at_eer else None
+    pictures = [
+        drawn(histogram_figure, scores[first], threshold, first, alt=f"Score histogram of {first}"),
+        drawn(det_figure, {name: scores[name] for name in names}, alt=" ".join(sentences)),
+    ]
+    text = (
+        f"Left: the scores of {first}. What lies right of the dashed line is accepted; the errors "
+        "lie where the two classes overlap. Right: the DET curve, which errors a threshold trades "
+        "for which. Nearer to the lower left is better, and the dot is the equal error rate."
+    )
+    shown = block("two", parts=pictures) + prose(text, soft=True) if any(pictures) else EMPTY
+    return joined(map(prose, sentences)) + shown
+
+
+def _error_sentence(result: Result) -> str:
+    """How many comparisons are wrong at the equal error rate, as a sentence."""
+    sentence = (
+        f"{result.system}: {metric_text('eer', result.value)} % of comparisons are wrong at the "
+        "equal error rate"
+    )
+    if result.interval is not None:
+        low, high = ends_text("eer", result.interval)
+        level = 100 * float(result.conventions["level"])
+        sentence += f", {low} to {high} % with {level:g} % confidence"
+    subjects = result.counts.get("subjects")
+    trials = f"{(result.counts['targets'] or 0) + (result.counts['nontargets'] or 0):,} trials"
+    return f"{sentence}; {trials if subjects is None else f'{subjects:,} subjects'}."
 
 
 def _subjects(compared: Compared) -> Markup:
@@ -168,22 +238,23 @@ def _subjects(compared: Compared) -> Markup:
     return folded(parts) if parts else EMPTY
 
 
-def _distributions(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+def _distributions(
+    results: Sequence[Result], scores: Mapping[str, Scores], together: Mapping[str, Sequence[str]]
+) -> Markup:
+    """How scores are distributed, of systems that are not drawn at a glance."""
+    drawn_already = {names[0] for names in together.values()}
     thresholds = {result.system: result.threshold for result in results if result.metric == "eer"}
     figures = {
         name: drawn(
             histogram_figure, of, thresholds.get(name), name, alt=f"Score histogram of {name}"
         )
         for name, of in scores.items()
+        if name not in drawn_already
     }
     if not any(figures.values()):
         return EMPTY
-    text = prose(
-        "The less the two classes overlap, the better they can be told apart; every error lies in "
-        "the overlap."
-    )
     columns = [block("column", heading=name, part=figure) for name, figure in figures.items()]
-    return text + block("two", parts=columns)
+    return block("two", parts=columns)
 
 
 def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:

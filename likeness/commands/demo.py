@@ -25,7 +25,7 @@ def demo(
         str,
         typer.Option(
             help="One modality: speaker, face or image. Without it all of them run, each in a "
-            "folder of OUT, with one report."
+            "folder of OUT, with a page that leads to their reports."
         ),
     ] = "",
     out: Annotated[
@@ -73,14 +73,14 @@ def _run_all(folders: Mapping[str, Path], out: Path) -> None:
     except KeyboardInterrupt:
         say(_STOPPED, error=True)
         raise typer.Exit(130) from None
-    from likeness.demo import command, made_in, program, report, summary
+    from likeness.demo import command, overview, program, summary
 
-    report([made_in(folder) for folder in folders.values()], out)
+    page = overview(folders, out)
     face = out / "face"
     serve = ("serve", "--model", face / "run", "--examples", face / "data")
     say(
-        f"\n{summary(out / 'results.json')}\n\n"
-        f"One report, to open in a browser:\n  {out / 'report' / 'index.html'}\n"
+        f"\n{summary(folders)}\n\n"
+        f"The reports, to open in a browser:\n  {page}\n"
         f"A model as a web page, which compares two faces:\n  {command(program(), *serve)}\n"
         "Two recordings of your own:\n"
         f"  {command(program(), 'verify')} FIRST.wav SECOND.wav"

@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from eval.classification import auroc
 from eval.reports.figures import (
+    det_figure,
     drawn,
     histogram_edges,
     norms_by_correct,
     roc_figure,
     roc_points,
-    trade_off,
 )
 from eval.reports.page import document
 from eval.types import Scores
@@ -53,7 +53,9 @@ def test_roc_points_are_what_tar_at_far_says_ties_and_all(pairs) -> None:
 def test_what_is_drawn_does_not_grow_with_the_trials() -> None:
     small, large = ({"a": made(num)} for num in (20_000, 200_000))
     assert roc_points(large["a"])[0].size <= 1500
-    assert len(trade_off(large)) < 1.3 * len(trade_off(small)) < 250_000
+    for figure in (det_figure, roc_figure):
+        longer, shorter = (drawn(figure, scores, alt="") for scores in (large, small))
+        assert len(longer) < 1.3 * len(shorter) < 125_000
 
 
 @example(0.0, 91, 36)  # denormal numbers
@@ -86,16 +88,10 @@ def test_names_are_text_wherever_they_stand() -> None:
 def test_extreme_systems_are_drawn() -> None:
     perfect = Scores(np.array([1.0, 0.0]), np.array([True, False]))
     constant = Scores(np.zeros(40), np.arange(40) < 3)
-    assert (
-        trade_off(
-            {
-                "perfect": perfect,
-                "constant": constant,
-                "huge": Scores(1e300 * made(40).values, made(40).target),
-            }
-        ).count('class="plot"')
-        == 2
-    )
+    huge = Scores(1e300 * made(40).values, made(40).target)
+    systems = {"perfect": perfect, "constant": constant, "huge": huge}
+    for figure in (det_figure, roc_figure):
+        assert drawn(figure, systems, alt="").count('class="plot"') == 1
 
 
 def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:

@@ -105,7 +105,7 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
         "= () => done(-1); one.preload = 'auto'; one.load()})"
     )
     assert page.eval_on_selector("audio", play) == pytest.approx(0.5, abs=0.05)
-    # DET and ROC, histograms, two of who is taken for whom, risk and coverage, a map
+    # a histogram and DET, ROC, a histogram, two of who is taken for whom, risk and coverage, a map
     page.wait_for_selector("html[data-drawn]", state="attached")
     assert page.locator("figure.plot .actions").count() == 2 + 2 + 2 + 1 + 1
     assert [text for text in asked if not text.startswith("data:")] == [page_file.as_uri()]
@@ -140,7 +140,7 @@ def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, browser: A
             accept = float(trial.get_attribute("data-score")) >= data["thresholds"][position]
             assert ("accept" if accept else "reject") in trial.locator(".verdict").text_content()
         # The line in the histogram stands at the threshold.
-        page.locator("figure.plot").nth(2).scroll_into_view_if_needed()
+        page.locator("figure.plot").first.scroll_into_view_if_needed()
         page.evaluate("new Promise(done => setTimeout(done, 150))")
         places = page.evaluate(
             "Bokeh.documents.flatMap(one => [...one.all_models])"
@@ -186,7 +186,8 @@ def test_everything_can_be_saved_and_printed(page_file: Path, browser: Any, tmp_
     starts = {"PNG": b"\x89PNG", "SVG": b"<svg", "CSV": b"one,x,y"}
     for name, start in starts.items():
         with page.expect_download() as download:
-            page.locator("figure.plot .actions button", has_text=name).first.click()
+            det = page.locator("figure.plot").nth(1)
+            det.locator(".actions button", has_text=name).click()
         download.value.save_as(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
     with page.expect_download() as download:
