@@ -267,7 +267,7 @@ def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], F
         return lambda a: matrix(a, b, similarity)
 
     def scores(a: ArrayLike) -> Floats32:
-        x = np.asarray(a).astype(y.dtype, copy=False)
+        x = _matrices(a, b)[0].astype(y.dtype, copy=False)
         norms = _norms(x)
         if formula.of_unit:
             x = _unit(x, norms)

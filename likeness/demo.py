@@ -177,9 +177,9 @@ def made_in(out: Path) -> Made:
 
 def report(made: Made, out: Path) -> str:
     """Write the page of a demo, out/report/index.html, and out/results.json; returns the table."""
-    again = ("likeness", "evaluate", *made.scores)
     each = [part for file in made.embeddings for part in ("--embeddings", file)]
-    again = command(*again, *each, "--media", made.media, "--report", out / "report")
+    shown = ("--media", made.media, "--report", out / "report")
+    again = command("likeness", "evaluate", *made.scores, *each, *shown)
     evaluation = evaluate(made.scores, embeddings=made.embeddings)
     evaluation.report(out / "report", media=made.media, command=again)
     evaluation.save(out / "results.json")

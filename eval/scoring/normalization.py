@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
 from eval.progress import report
-from eval.similarity import matrix
+from eval.similarity import against, matrix
 from eval.types import Floats, Floats32
 
 _BLOCK = 1 << 22  # cohort scores at a time: 16 MB
@@ -67,14 +67,14 @@ def cohort_statistics(
     check_cohort(size, top_n)
     count = size if top_n is None else top_n
     mean, std = np.empty(len(rows)), np.empty(len(rows))
-    step = max(1, _BLOCK // size)
+    step, scores_of = max(1, _BLOCK // size), against(others, similarity)
     for start in range(0, len(rows), step):
         report("scoring the cohort", start, len(rows))
         part = slice(start, start + step)
         scores = (
             matrix(others, rows[part], similarity).T
             if as_probe and similarity.startswith("vmf_kl")
-            else matrix(rows[part], others, similarity)
+            else scores_of(rows[part])
         )
         if count < size:
             scores = np.partition(scores, size - count, axis=1)[:, size - count :]

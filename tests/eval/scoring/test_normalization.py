@@ -108,9 +108,9 @@ def test_one_matrix_on_both_sides_is_scored_once(monkeypatch):
     scores = pairs(enrol, enrol, i, j % 4)
     apart = as_norm(scores, enrol, enrol.copy(), cohort, top_n=5, i=i, j=j % 4)
     calls = []
-    original = module.matrix
+    original = module.against
     monkeypatch.setattr(
-        module, "matrix", lambda *arguments: calls.append(1) or original(*arguments)
+        module, "against", lambda *arguments: calls.append(1) or original(*arguments)
     )
     assert as_norm(scores, enrol, enrol, cohort, top_n=5, i=i, j=j % 4).tolist() == apart.tolist()
     assert len(calls) == 1
