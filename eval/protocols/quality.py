@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,6 @@ from eval.uncertainty import (
 from eval.verification import threshold_at_eer
 
 if TYPE_CHECKING:
-    from eval.protocols.retrieval import RetrievalSettings
     from eval.protocols.verification import VerificationSettings
 
 Quality = Literal["norm"] | Mapping[str, float]
@@ -100,7 +99,9 @@ def rate_queries(
     used: Bools,
     per_query: Mapping[str, Floats],
     codes: ArrayLike,
-    settings: RetrievalSettings,
+    *,
+    is_norm: bool,
+    draws: Mapping[str, Any] | None,
 ) -> tuple[Answers, list[Row]]:
     """How well a quality says which queries are answered wrongly.
 
@@ -109,7 +110,8 @@ def rate_queries(
         used: (N,) the Q queries that count.
         per_query: Metric -> (Q,) values; "recall@1" or "precision@1" is among them.
         codes: (Q,) class numbers.
-        settings: The intervals that are asked for.
+        is_norm: Whether the quality is the norm.
+        draws: The intervals that are asked for; None leaves them out.
 
     Returns:
         The answers, and R-AUROC, AURC and E-AURC. The R-AUROC is left out where all queries are
@@ -123,13 +125,12 @@ def rate_queries(
         raise LikenessError(
             "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
         )
-    is_norm = settings.quality == "norm"
     risk = np.clip(1 - recall, 0, 1)
     answers = Answers(quality[used], risk, "norm" if is_norm else "quality")
     ranking = Ranking(answers.quality, answers.risk)
     intervals: dict[str, Bounds] = {}
-    if settings.num_resamples:
-        intervals = bounds_over_groups(ranking, codes, **draws_of(settings))
+    if draws is not None:
+        intervals = bounds_over_groups(ranking, codes, **draws)
     said: Conventions = {
         "quality": "norm" if is_norm else "given",
         "risk": "1 - recall@1",

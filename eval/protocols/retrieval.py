@@ -234,7 +234,9 @@ def retrieve(
         results.append(with_bounds(result, intervals.get(name)))
     if quality is None:
         return Retrieved(results)
-    answers, measured = rate_queries(quality, used, per_query, codes, settings)
+    draws = draws_of(settings) if settings.num_resamples else None
+    is_norm = settings.quality == "norm"
+    answers, measured = rate_queries(quality, used, per_query, codes, is_norm=is_norm, draws=draws)
     for name, value, own, interval in measured:
         result = Result(system, name, value, None, None, counts, own | common, protocol)
         results.append(with_bounds(result, interval))
