@@ -78,9 +78,9 @@ def suspects(unit: Floats32, numbers: NDArray[np.int64]) -> Suspects:
         looks_like[rows] = similar.argmax(axis=1)
         other[rows] = similar.max(axis=1)
         report("comparing with the classes", int(rows[-1]) + 1, len(unit))
-    found = np.flatnonzero(other > own)
-    found = found[np.argsort(own[found] - other[found], kind="stable")]
-    return Suspects(found, looks_like[found], own[found], other[found])
+    suspicious = np.flatnonzero(other > own)
+    suspicious = suspicious[np.argsort(own[suspicious] - other[suspicious], kind="stable")]
+    return Suspects(suspicious, looks_like[suspicious], own[suspicious], other[suspicious])
 
 
 def near_pairs(unit: Floats32, least: float) -> NDArray[np.int64]:
@@ -97,16 +97,16 @@ def near_pairs(unit: Floats32, least: float) -> NDArray[np.int64]:
         >>> near_pairs(np.eye(3, dtype=np.float32)[[0, 1, 0]], 0.9).tolist()
         [[0, 2]]
     """
-    found, count = [], 0
+    pairs, count = [], 0
     step = max(1, _BLOCK // max(1, len(unit)))
     for start in range(0, len(unit), step):
         stop = min(start + step, len(unit))
         similar = unit[start:stop] @ unit[start:].T
         first, second = np.nonzero(similar >= least)
         later = second > first
-        found.append(np.stack([first[later], second[later]], axis=1) + start)
+        pairs.append(np.stack([first[later], second[later]], axis=1) + start)
         count += int(later.sum())
         report("comparing all pairs", stop, len(unit))
         if count >= _MAX_PAIRS:
             break
-    return np.concatenate(found)[:_MAX_PAIRS] if found else np.empty((0, 2), np.int64)
+    return np.concatenate(pairs)[:_MAX_PAIRS] if pairs else np.empty((0, 2), np.int64)

@@ -217,8 +217,8 @@ def _cut_into(tree: NDArray[np.float64], num_clusters: int) -> Counts:
 def _hdbscan(distances: NDArray[np.float64], min_size: int) -> Counts:
     from sklearn.cluster import HDBSCAN  # slow to import, needed here only
 
-    found = HDBSCAN(min_cluster_size=min_size, metric="precomputed", copy=False).fit(distances)
-    return np.asarray(found.labels_, dtype=np.int64)
+    clusterer = HDBSCAN(min_cluster_size=min_size, metric="precomputed", copy=False).fit(distances)
+    return np.asarray(clusterer.labels_, dtype=np.int64)
 
 
 def _by_size(labels: Counts) -> Counts:

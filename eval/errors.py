@@ -33,8 +33,8 @@ def refuse_broken(rules: Mapping[str, bool], value_of: Callable[[str], object]) 
     for rule, holds in rules.items():
         if not holds:
             names = re.findall(r"[a-z]+(?:\.[a-z_]+)+", rule)
-            given = ", ".join(f"{name}={value_of(name)}" for name in dict.fromkeys(names))
-            raise LikenessError(f"{given} breaks the rule that {rule}" if given else rule)
+            values = ", ".join(f"{name}={value_of(name)}" for name in dict.fromkeys(names))
+            raise LikenessError(f"{values} breaks the rule that {rule}" if values else rule)
 
 
 class Unreachable(RuntimeError):

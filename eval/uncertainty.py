@@ -160,13 +160,13 @@ class Ranking:
     """
 
     def __init__(self, quality: ArrayLike, risk: ArrayLike) -> None:
-        given, risks = _checked(quality, risk)
+        qualities, risks = _checked(quality, risk)
         # Risks of equal quality are sorted, too, so that their sum does not depend on their order.
-        self._order = np.lexsort((risks, -given))
+        self._order = np.lexsort((risks, -qualities))
         self._risk = risks[self._order]
-        ranked = given[self._order]
+        ranked = qualities[self._order]
         self._starts = _starts(ranked)
-        self.size = given.size
+        self.size = qualities.size
         self.values: Floats = ranked[self._starts]
         self._best_order = np.argsort(risks, kind="stable")
         self._best_risk = risks[self._best_order]
@@ -296,7 +296,7 @@ def bounds_over_subjects(
 
     # Each trial has its number as its score, by which a resample says how often it was drawn.
     numbered = Scores(np.arange(ranking.size, dtype=np.float64), target)
-    found, _ = bounds_of(
+    intervals, _ = bounds_of(
         {name: partial(measure, name) for name in METRICS},
         numbered,
         subjects,
@@ -304,7 +304,7 @@ def bounds_over_subjects(
         level=level,
         seed=seed,
     )
-    return found
+    return intervals
 
 
 def sides_with(

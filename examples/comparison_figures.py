@@ -157,14 +157,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--metric", required=True)
     parser.add_argument("--out", type=Path, required=True, help="the PNG file")
     parser.add_argument("--over", default="", help="variants called OVER=NUMBER stand over it")
-    given = parser.parse_args(arguments)
-    if given.over and len(given.folders) > 1:
+    options = parser.parse_args(arguments)
+    if options.over and len(options.folders) > 1:
         parser.error("--over takes one folder")
-    if given.over:
-        over(given.folders[0], given.metric, given.over, given.out)
+    if options.over:
+        over(options.folders[0], options.metric, options.over, options.out)
     else:
-        bars(given.folders, given.metric, given.out)
-    print(given.out)
+        bars(options.folders, options.metric, options.out)
+    print(options.out)
 
 
 if __name__ == "__main__":

@@ -302,10 +302,10 @@ def main(arguments: list[str] | None = None) -> None:
             )
         if name in ("ordered", "extremes"):
             command.add_argument("--training", action="store_true", help="images trained on")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with one_sentence("run_figures.py"):
-        draw_figure(given)
-        print(given.out)
+        draw_figure(options)
+        print(options.out)
 
 
 if __name__ == "__main__":

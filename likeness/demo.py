@@ -155,9 +155,9 @@ def summary(folders: Mapping[str, Path]) -> str:
     """Return a line for each demo with the EER of both systems, of its results.json."""
     lines = ["All of them: the EER on files that no model was trained on, with 95 % intervals", ""]
     for name, folder in folders.items():
-        found = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
         cells = []
-        for result in (each for each in found if each["metric"] == "eer"):
+        for result in (each for each in results if each["metric"] == "eer"):
             ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
             value = f"{100 * result['value']:.1f} %"
             system = result["system"].partition("-")[2]

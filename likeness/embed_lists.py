@@ -76,8 +76,8 @@ def embed_files(
         from likeness import ray_embedding
 
         load = partial(_load_only, model, reading)
-        found = ray_embedding.embed(load, items, sharing.ray, **sizes)
-        _write(found, out, {**loaded.meta, **of_part}, skips_bad=skips_bad)
+        embedded = ray_embedding.embed(load, items, sharing.ray, **sizes)
+        _write(embedded, out, {**loaded.meta, **of_part}, skips_bad=skips_bad)
         return
     with extraction.joined_processes() as device:
         loaded.embedder.to_device(device)

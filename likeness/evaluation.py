@@ -333,10 +333,10 @@ def evaluate(
         >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
         (True, True)
     """
-    given = systems_of(scores)
-    systems = with_bare(given, score_order)
+    named = systems_of(scores)
+    systems = with_bare(named, score_order)
     if reference is not None:
-        reference = _name_of(reference, given)
+        reference = _name_of(reference, named)
     settings = settings or VerificationSettings()
     bare = {name: of for name, of in systems.items() if isinstance(of, Scores)}
     about = (trials, subjects, groups, quality, embeddings)
@@ -365,7 +365,7 @@ def evaluate(
         compared,
         settings,
         {name: _origin(of) for name, of in systems.items()},
-        files_in(given, *about),
+        files_in(named, *about),
         embedded,
     )
 

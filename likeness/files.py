@@ -82,18 +82,18 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
         LikenessError: There is no such file or column, or two are called the same.
     """
     listed = [groups] if isinstance(groups, str | PathLike | Mapping) else list(groups or ())
-    found: dict[str, Mapping[str, str]] = {}
-    for one in listed:
-        column = None if isinstance(one, Mapping) else _COLUMN.fullmatch(str(one))
-        if isinstance(one, Mapping) or column is None or Path(one).exists():
-            by, group_of = "", names_of(one, "groups") or {}
+    by_name: dict[str, Mapping[str, str]] = {}
+    for grouping in listed:
+        column = None if isinstance(grouping, Mapping) else _COLUMN.fullmatch(str(grouping))
+        if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
+            by, group_of = "", names_of(grouping, "groups") or {}
         else:
             by = column["column"] + (column["sign"] or "") + (column["value"] or "")
             group_of = _groups_in(_path(column["file"], "groups"), column)
-        if by in found:
+        if by in by_name:
             raise LikenessError(f"several groupings are called {by!r}; evaluate them one by one")
-        found[by] = group_of
-    return found
+        by_name[by] = group_of
+    return by_name
 
 
 def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:

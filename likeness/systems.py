@@ -134,7 +134,7 @@ def labelled_systems(
     Raises:
         LikenessError: The trials of a system have no labels, or labels of one kind only.
     """
-    found = {}
+    with_labels = {}
     for name, system in systems.items():
         assert not isinstance(system, Scores)
         if isinstance(system, Scored):
@@ -144,5 +144,5 @@ def labelled_systems(
             trials, values = read_scores(Path(system), labels, columns=columns)
         lacks = "has no labels" if labels is None else "has no labels, nor has the trial list"
         unlabelled = f"{called} {lacks}; give the trial list that has them, as trials or --trials"
-        found[name] = labelled(called, trials, values, unlabelled=unlabelled)
-    return found
+        with_labels[name] = labelled(called, trials, values, unlabelled=unlabelled)
+    return with_labels

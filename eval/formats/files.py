@@ -225,13 +225,13 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
                     "byte order mark has them too); save the list as text in UTF-8"
                 )
             # The line feed that belongs to a carriage return may be in the next block.
-            held = block[-1:] == b"\r"
+            ends_in_return = block[-1:] == b"\r"
             if b"\r" in block:
                 block = block.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
             end = block.rfind(b"\n") + 1
             if end:
                 yield block[:end]
-            rest = block[end:] + b"\r" * held
+            rest = block[end:] + b"\r" * ends_in_return
             if len(rest) > MAX_LINE:
                 raise LikenessError(
                     f"{path}: a line has over {MAX_LINE} bytes; is this a text file?"

@@ -140,7 +140,7 @@ def _columns_of(path: Path, types: dict[str, str]) -> tuple[str, str]:
         columns = [column for column, kind in types.items() if re.fullmatch(pattern, kind)]
         likely = [column for column in columns if re.sub(r"[\s_.-]", "", column).lower() in usual]
         named = [name] if name in columns else []
-        fitting = next((found for found in (named, likely, columns) if len(found) == 1), None)
+        fitting = next((some for some in (named, likely, columns) if len(some) == 1), None)
         if fitting is None or (name in types and not named):
             listed = quoted(", ".join(f"{column} {kind}" for column, kind in types.items()))
             raise LikenessError(

@@ -131,13 +131,13 @@ def rate_queries(
     intervals: dict[str, Bounds] = {}
     if draws is not None:
         intervals = bounds_over_groups(ranking, codes, **draws)
-    said: Conventions = {
+    stated: Conventions = {
         "quality": "norm" if is_norm else "given",
         "risk": "1 - recall@1",
     }
     rows = []
     for name, value in _values(ranking):
-        own = said | {"rule": _RULES[name], "equal_quality": _TIES}
+        own = stated | {"rule": _RULES[name], "equal_quality": _TIES}
         rows.append(("r_auroc" if name == "auroc" else name, value, own, intervals.get(name)))
     return answers, rows
 

@@ -246,8 +246,8 @@ def _curves(searched: Sequence[Searched]) -> Markup:
         "by rank."
     )
     alt = f"CMC curve. Rank 1: {100 * cmc[0]:.2f} %."
-    found = "Found at this rank or before (%)"
-    figures = [drawn(_curve_figure, ranks, 100 * cmc, "Rank", found, alt=alt)]
+    label = "Found at this rank or before (%)"
+    figures = [drawn(_curve_figure, ranks, 100 * cmc, "Rank", label, alt=alt)]
     if without := min(int(np.count_nonzero(~search.mated)) for search in searched):
         text += (
             " The other curve shows how many of them are found (TPIR) at the threshold at which "

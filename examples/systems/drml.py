@@ -138,8 +138,8 @@ class Relational(nn.Module):
         """Return the embeddings, and what they are made of."""
         features = self.network(images, lengths).unflatten(1, (self.num_branches, -1))
         nodes = normalize(self.node(features), dim=2)
-        told = torch.einsum("bij,bid->bjd", self.shares(features.detach()), nodes)
-        joined = self.join(torch.cat((nodes, told), dim=2))
+        passed = torch.einsum("bij,bid->bjd", self.shares(features.detach()), nodes)
+        joined = self.join(torch.cat((nodes, passed), dim=2))
         return Parts(features, nodes, joined.flatten(1))
 
     def shares(self, features: Tensor) -> Tensor:

@@ -231,7 +231,7 @@ class _Result:
                 rows_of[key].append(row)
         groups = [rows for rows in rows_of.values() if len(rows) > 1]
         several = [rows for rows in groups if len({self.labels[row] for row in rows}) > 1]
-        one = [rows for rows in groups if len({self.labels[row] for row in rows}) == 1]
+        same_label = [rows for rows in groups if len({self.labels[row] for row in rows}) == 1]
         self.add(
             "conflict",
             f"{self.what} that are there with several labels (by the SHA-256 of their {by})",
@@ -249,9 +249,9 @@ class _Result:
             "duplicate",
             f"Copies of another item with the same label (by the SHA-256 of their {by})",
             "Keep one of each.",
-            one,
+            same_label,
             leave_out={
-                row: f"duplicate: of {self.ids[rows[0]]}" for rows in one for row in rows[1:]
+                row: f"duplicate: of {self.ids[rows[0]]}" for rows in same_label for row in rows[1:]
             },
         )
 
@@ -334,24 +334,25 @@ class _Result:
             return False
         before = (root / "x").as_posix()[:-1]
         paths = [item.path.as_posix().removeprefix(before) for item in self.items]
-        found = suggest_labels(paths, are_voices=self.modality == "speaker")
-        if found is None:
+        suggestion = suggest_labels(paths, are_voices=self.modality == "speaker")
+        if suggestion is None:
             return False
         why = {
             "parent": "one folder holds all items",
             "split": "they are parts of a data set",
-            "word": f"the same names return in {found.num_labels:.3g} folders each",
-        }[found.kind]
+            "word": f"the same names return in {suggestion.num_labels:.3g} folders each",
+        }[suggestion.kind]
         self.findings.append(
             Finding(
                 "folder-label",
                 len(counts),
                 f"Folders that are taken for {self.several}, but {why}: {len(counts):,}.",
                 f"If the names are the {self.several}, take them as the labels: --label "
-                f"'{found.pattern}' gives {len(found.names):,}, as {found.names[0]!r}.",
-                (found.names,),
+                f"'{suggestion.pattern}' gives {len(suggestion.names):,}, as "
+                f"{suggestion.names[0]!r}.",
+                (suggestion.names,),
                 are_items=False,
-                pattern=found.pattern,
+                pattern=suggestion.pattern,
             )
         )
         return True

@@ -178,7 +178,7 @@ def search(
     loaded = _loaded(model, detector, frontend, trust)
     limit, source = rule.decide(stored, loaded.meta)
     with galleries.opened(gallery, loaded.meta) as store:
-        found = galleries.search(
+        result = galleries.search(
             store,
             loaded,
             data,
@@ -189,11 +189,11 @@ def search(
             listing=_listing(root, columns),
         )
     if out is None:
-        say(found.text().rstrip("\n"))
-        say(found.summary(), error=True)
+        say(result.text().rstrip("\n"))
+        say(result.summary(), error=True)
     else:
-        found.save(out)
-        say(f"{found.summary()}\n{len(found.rows):,} rows in {out}")
+        result.save(out)
+        say(f"{result.summary()}\n{len(result.rows):,} rows in {out}")
 
 
 @app.command("list", epilog="Example: likeness gallery list --gallery people")

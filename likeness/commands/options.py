@@ -302,8 +302,8 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -
     """
     refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
     goes = ("ijb", "preset", "switch", "resamples", "json_file", *allowed)
-    given = [name for name in context.params if not is_default(context, name)]
-    refused = [f"--{name.replace('_', '-')}" for name in given if name not in goes]
+    stated = [name for name in context.params if not is_default(context, name)]
+    refused = [f"--{name.replace('_', '-')}" for name in stated if name not in goes]
     if refused and ijb is not None:
         raise LikenessError(
             f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "

@@ -198,8 +198,8 @@ def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
     """
     options = context.params
     taken = ("scores", "out", "fuse", "embeddings", "calibration", "calibrate", "quality")
-    given = [name for name in options if not is_default(context, name)]
-    others = [name for name in given if name not in (*taken, "durations")]
+    stated = [name for name in options if not is_default(context, name)]
+    others = [name for name in stated if name not in (*taken, "durations")]
     if idle := [f"--{name.replace('_', '-')}" for name in others]:
         raise LikenessError(f"{' and '.join(idle)} would change nothing with --fuse; leave it out")
     if len(scores) < 2 or bool(options["calibrate"]) == bool(options["calibration"]):

@@ -91,8 +91,8 @@ def find_files(source: str, *, weights: bool = True) -> Files:
     """
     folder, revision = Path(source).expanduser(), ""
     if not source or not folder.is_dir():
-        wanted = (*_SETTINGS, _WEIGHTS, _INDEX, _SHARDS) if weights else _SETTINGS
-        folder = fetch(f"hub:{source}", source, wanted)
+        patterns = (*_SETTINGS, _WEIGHTS, _INDEX, _SHARDS) if weights else _SETTINGS
+        folder = fetch(f"hub:{source}", source, patterns)
         revision = folder.name
     config = folder / "config.json"
     preprocessor = next((folder / x for x in _PREPROCESSORS if (folder / x).is_file()), None)

@@ -114,8 +114,8 @@ def _names(entry: str) -> list[str]:
     is_others = entry not in OURS and entry not in sys.stdlib_module_names
     if entry.isidentifier() and is_others and not entry.startswith("__"):
         # A folder of the user is found as a module, too, but as one without a file.
-        found = user_files.find(entry)
-        if not os.path.isdir(path) or (found is not None and found.origin is not None):
+        spec = user_files.find(entry)
+        if not os.path.isdir(path) or (spec is not None and spec.origin is not None):
             return [entry]
     if is_others and entry and os.path.isdir(path):
         if (path / "__init__.py").is_file():

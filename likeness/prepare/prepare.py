@@ -194,16 +194,16 @@ def _count(dataset: Dataset, data: Path, say: Say) -> list[str]:
     wrong = []
     for count in dataset.counts:
         folder, matching = data / count.folder, re.compile(count.matching)
-        found = sum(
+        number = sum(
             not name.startswith(".")
             and matching.search(Path(parent, name).relative_to(folder).as_posix()) is not None
             for parent, _, names in os.walk(folder)
             for name in names
         )
         what = count.what or f"files in {count.folder}"
-        state = "ok     " if found == count.number else "DIFFERS" if found else "MISSING"
-        say(f"{state}  {what}: {found:,} of {count.number:,}")
-        if found != count.number:
+        state = "ok     " if number == count.number else "DIFFERS" if number else "MISSING"
+        say(f"{state}  {what}: {number:,} of {count.number:,}")
+        if number != count.number:
             wrong.append(what)
     return wrong
 
@@ -248,8 +248,8 @@ def _bring(archive: Archive, data: Path, *, fetch: bool, keep: bool, say: Say) -
 def _wrong_sum(archive: Archive, file: Path) -> str:
     """Return which sum of a file differs from the published one; "" if none does."""
     for name, expected in (("sha256", archive.sha256), ("md5", archive.md5)):
-        if expected and (found := pooch.file_hash(str(file), alg=name)) != expected:
-            return f"its {name} is {found}, but {expected} is expected"
+        if expected and (actual := pooch.file_hash(str(file), alg=name)) != expected:
+            return f"its {name} is {actual}, but {expected} is expected"
     return ""
 
 

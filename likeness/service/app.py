@@ -144,7 +144,11 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     @app.get("/examples")
     async def listed_examples() -> dict[str, Any]:
         """The files to try that the server was started with, by their numbers."""
-        return {"examples": [{"name": one.name, "bytes": len(one.content)} for one in examples]}
+        return {
+            "examples": [
+                {"name": example.name, "bytes": len(example.content)} for example in examples
+            ]
+        }
 
     @app.get("/examples/{number}", response_class=Response)
     async def example(number: Annotated[int, InPath(ge=0)]) -> Response:

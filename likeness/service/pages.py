@@ -157,13 +157,13 @@ def responses(name: str, *errors: int, status: int = 200) -> dict[int | str, dic
     if isinstance(example, list):
         kind = "application/x-ndjson"
         example = "".join(json.dumps(line) + "\n" for line in example)
-    found: dict[int | str, dict[str, Any]] = {
+    answers: dict[int | str, dict[str, Any]] = {
         status: {"description": "The answer.", "content": {kind: {"example": example}}}
     }
     for error in errors:
         content = {"application/json": {"example": _ERROR}}
-        found[error] = {"description": "One sentence.", "content": content}
-    return found
+        answers[error] = {"description": "One sentence.", "content": content}
+    return answers
 
 
 @cache

@@ -122,7 +122,7 @@ def start(
         )
     host, port = _free_address(setup.host, setup.port)
     setup = replace(setup, token=token, host=host, port=port, names=(*setup.names, setup.host))
-    heard, told = multiprocessing.Pipe(duplex=False)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
     failures: list[Exception] = []
     server = Granian(
         "likeness",
@@ -143,7 +143,7 @@ def start(
     def hear() -> None:
         """Say that the server answers as soon as each process does."""
         num_loaded = 0
-        while (message := _received(heard)) is not None:
+        while (message := _received(receiver)) is not None:
             if isinstance(message, Exception):
                 failures.append(message)
                 continue
@@ -163,9 +163,9 @@ def start(
     hearing.start()
     with _metrics_folder(setup.workers):
         try:
-            server.serve(target_loader=partial(_load, setup, told), wrap_loader=False)
+            server.serve(target_loader=partial(_load, setup, sender), wrap_loader=False)
         except SystemExit:  # a process has ended that nobody told to
-            told.close()
+            sender.close()
             hearing.join()
             if server.interrupt_signal:
                 return

@@ -418,8 +418,8 @@ def _reading(model: Loaded) -> tuple[Any, Mapping[str, Any]]:
 def _bounded(model: Loaded, limits: Limits) -> Loaded:
     """The model refusing longer and larger recordings, where its reading has such bounds."""
     known = inspect.signature(model.read).parameters
-    wanted = {"max_seconds": limits.max_seconds, "max_values": limits.max_values}
-    bounds: Any = {name: value for name, value in wanted.items() if name in known}
+    most = {"max_seconds": limits.max_seconds, "max_values": limits.max_values}
+    bounds: Any = {name: value for name, value in most.items() if name in known}
     return replace(model, read=partial(model.read, **bounds)) if bounds else model
 
 

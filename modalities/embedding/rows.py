@@ -72,15 +72,15 @@ def items(
     file, table = _opened(data)
     listed = _list_of(Path(data), subjects)
     names = _from_list(table.ids, listed) if listed else _from_ids(table.ids, Path(data))
-    found = sorted({names[id] for id in table.ids})
+    classes = sorted({names[id] for id in table.ids})
     needed = 4 if test_share > 0 and split != "all" else 2
-    if len(found) < needed:
+    if len(classes) < needed:
         source = f"by {listed}" if listed else f"the first part of ids such as {table.ids[0]!r}"
         remedy = "add others" if listed else f"if that is none, {_GIVE_A_LIST}"
         raise LikenessError(
-            f"{file}: the {len(table)} embeddings are of {len(found)} "
-            f"subject{'s' * (len(found) > 1)} ({name_first(found)}), {source}; at least {needed} "
-            f"subjects are needed, 2 of them to train: {remedy}"
+            f"{file}: the {len(table)} embeddings are of {len(classes)} "
+            f"subject{'s' * (len(classes) > 1)} ({name_first(classes)}), {source}; at least "
+            f"{needed} subjects are needed, 2 of them to train: {remedy}"
         )
     return hold_out(
         Items.of(Item(id, file, names[id]) for id in table.ids),

@@ -445,8 +445,8 @@ class HubImage(nn.Module):
         if self.family == "siglip2_vision_model":
             return _naflex(self.network, x, self.patch, pooled=self.pooling == "head")
         # DINOv2 interpolates its positions without being told.
-        told = interpolate and not self.family.startswith("dinov2")
-        out = self.network(x, **({"interpolate_pos_encoding": True} if told else {}))
+        interpolates = interpolate and not self.family.startswith("dinov2")
+        out = self.network(x, **({"interpolate_pos_encoding": True} if interpolates else {}))
         tokens = out.last_hidden_state
         if self.family in ("convnext", "resnet"):
             return tokens.flatten(2).transpose(1, 2), out.pooler_output

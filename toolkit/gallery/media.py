@@ -93,12 +93,12 @@ def kept(gallery: Path, subject: str, embeddings: Floats32) -> list[Medium | Non
     Returns:
         A medium for each, or None where nothing is kept of it.
     """
-    found = {}
+    kept = {}
     for path in _files(_folder_of(gallery, subject)):
         match = _NAME.fullmatch(path.name)
         assert match is not None  # or it would be none of the files
-        found[match[1]] = Medium(path, match[2])
-    return [found.get(_digest(row)) for row in embeddings]
+        kept[match[1]] = Medium(path, match[2])
+    return [kept.get(_digest(row)) for row in embeddings]
 
 
 def erase(gallery: Path | None, subjects: Iterable[str]) -> None:

@@ -235,7 +235,7 @@ class PostgresStore:
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """The subjects whose templates have the largest products with each probe."""
-        found: dict[int, tuple[str, float, bytes]] = {}
+        lines_of: dict[int, tuple[str, float, bytes]] = {}
         numbers: list[list[int]] = []
         with self._connection.transaction(binary=True) as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -251,9 +251,11 @@ class PostgresStore:
                 )
                 lines = cursor.fetchall()
                 numbers.append([line[0] for line in lines])
-                found |= {number: line for number, *line in lines}
-        place = {number: i for i, number in enumerate(sorted(found))}  # in the order of enrolment
-        lines = [found[number] for number in place]
+                lines_of |= {number: line for number, *line in lines}
+        place = {
+            number: i for i, number in enumerate(sorted(lines_of))
+        }  # in the order of enrolment
+        lines = [lines_of[number] for number in place]
         vectors = np.frombuffer(b"".join(blob[4:] for *_, blob in lines), dtype=">f4")
         return Candidates(
             [name for name, _, _ in lines],

@@ -182,14 +182,14 @@ def contradictions(meta: Mapping[str, str], expected: Mapping[str, str] | None) 
         >>> contradictions({"model": "a"}, {"model": "b"})
         ["model 'a' and not 'b'"]
     """
-    wanted = dict(expected or {})
+    needed = dict(expected or {})
     more = []
-    if "model" in wanted:
-        more = [key for key in meta if key not in wanted and key != "similarity"]
+    if "model" in needed:
+        more = [key for key in meta if key not in needed and key != "similarity"]
     return [
-        f"{key} {meta.get(key)!r} and not {wanted.get(key)!r}"
-        for key in (*wanted, *more)
-        if meta.get(key) != wanted.get(key)
+        f"{key} {meta.get(key)!r} and not {needed.get(key)!r}"
+        for key in (*needed, *more)
+        if meta.get(key) != needed.get(key)
     ]
 
 

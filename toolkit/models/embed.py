@@ -245,8 +245,8 @@ def inputs_of(
         item = items[position]
         try:
             value = read(item)
-            for given in value if _is_in_parts(value) else [value]:
-                part = as_input(given, read, item.id)
+            for part_read in value if _is_in_parts(value) else [value]:
+                part = as_input(part_read, read, item.id)
                 if not is_finite(part):
                     raise LikenessError(NOT_FINITE)
                 yield position, part

@@ -513,7 +513,9 @@ def _differing(variants: Mapping[str, Recipe]) -> list[str]:
     every = [flat(describe(recipe)) for recipe in variants.values()]
     names = set[str]().union(*every)
     return sorted(
-        name for name in names if any(one.get(name) != every[0].get(name) for one in every)
+        name
+        for name in names
+        if any(settings.get(name) != every[0].get(name) for settings in every)
     )
 
 
