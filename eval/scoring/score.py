@@ -80,7 +80,8 @@ class Scoring:
             are then the cohort.
         norm: `as` normalises by the top_n highest scores of each side with the cohort; `s`, `z` and
             `t` by the scores with the whole cohort. See `eval.scoring.normalization`.
-        top_n: How many scores `as` takes.
+        top_n: How many scores `as` takes; those of the whole cohort, with a warning, where it is
+            smaller.
         calibration: Turns the scores into log-likelihood ratios. Its quality measures are computed
             from the embeddings, the cohort and the durations.
         durations: The seconds of each item, for the quality measure `log_duration`.
@@ -158,6 +159,13 @@ class Scoring:
                 )
             object.__setattr__(self, "cohort_subjects", subject_of)
             rows = {subject_of[name] for name in self.cohort.ids}
+        if self.norm == "as" and 2 <= len(rows) < self.top_n:
+            warnings.warn(
+                f"the cohort has {len(rows)} members, and all of them are taken in place of the "
+                f"top {self.top_n}",
+                stacklevel=4,
+            )
+            object.__setattr__(self, "top_n", len(rows))
         normalization.check_cohort(len(rows), self._num_cohort_scores)
 
     def similarity_of(self, meta: Mapping[str, str]) -> str:

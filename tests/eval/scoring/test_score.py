@@ -80,7 +80,6 @@ def test_it_is_frozen() -> None:
         ({"plda": PLDA, "cohort": COHORT}, "leave out cohort"),
         ({"scoring_length": "kaldi"}, "without a PLDA"),
         ({"plda": PLDA, "scoring_length": "long"}, "'long'"),
-        ({"cohort": COHORT}, "2 to 20"),
         ({"cohort_subjects": {"c0": "a"}}, "without a cohort"),
         ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "19 of 20"),
         (
@@ -97,6 +96,15 @@ def test_it_is_frozen() -> None:
 def test_what_contradicts_itself_is_refused(options: dict[str, Any], keyword: str) -> None:
     with pytest.raises(ValueError, match=keyword):
         Scoring(**options)
+
+
+def test_a_cohort_smaller_than_top_n_is_taken_whole() -> None:
+    with pytest.warns(UserWarning, match="20 members"):
+        scoring = Scoring("dot", cohort=COHORT)
+    whole = score(TRIALS, EMBEDDINGS, Scoring("dot", cohort=COHORT, top_n=20))
+    scored = score(TRIALS, EMBEDDINGS, scoring)
+    assert scored.values.tolist() == whole.values.tolist()
+    assert "over the top 20 of the cohort" in scored.system
 
 
 def test_normalised_scores_are_those_of_the_functions() -> None:

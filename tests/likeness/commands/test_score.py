@@ -287,7 +287,6 @@ def test_warnings_are_told(folder):
     ("how", "message"),
     [
         ({"norm": "x"}, "unknown norm 'x'; choose one of as, s, z, t"),
-        ({"cohort": "c.npz"}, "top_n = 300, but must be 2 to 40"),
         ({"similarity": "cosin"}, "did you mean 'cosine'"),
         ({"calibration": "trials"}, "not a calibration file"),
         ({"cohort": "short.npz", "top_n": 2}, "with one D"),
