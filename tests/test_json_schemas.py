@@ -1,6 +1,4 @@
-"""What the commands and the service give fits the schemas in docs/reference/schemas, of which
-docs/reference/json.md is made.
-"""
+"""What the commands and the service give fits the schemas in docs/reference/schemas."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import contextlib
 import copy
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import torch
 
 from eval.calibration import load_calibration
 from likeness.cli import main
-from tests.scripts import loaded
 from toolkit.models.checkpoint import save_model
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training import recipe
@@ -52,12 +50,9 @@ def likeness(*arguments: object) -> None:
 # ---------------------------------------------------------------- the schemas and the page
 
 
-def test_the_page_is_made_from_the_schemas() -> None:
-    made = loaded(ROOT / "docs" / "make_json.py")
-    assert sorted(made.ORDER) == NAMES
-    assert (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8") == made.page(), (
-        "docs/reference/json.md is out of date; run: python docs/make_json.py"
-    )
+def test_the_page_leads_to_every_schema() -> None:
+    page = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\(schemas/(\w+)\.json\)", page)) == NAMES
 
 
 def documents(name: str) -> list[tuple[Any, Any]]:
