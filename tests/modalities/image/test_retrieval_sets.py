@@ -209,38 +209,3 @@ def test_cars(tmp_path: Path) -> None:
         cars.items(first)
     with pytest.raises(ValueError, match="fetch car_ims"):
         cars.items(tmp_path)
-
-
-def test_oml_tables(tmp_path: Path) -> None:
-    table = tmp_path / "df.csv"
-    table.write_text(
-        "label,path,split,is_query,is_gallery,category\n0,im/0.jpg,train,None,None,x\n"
-        "1,im/1.jpg,validation,True,False,x\n1,im/2.jpg,validation,False,True,x\n"
-        '2,"im/3, a.jpg",validation,1,1.0,x\n'
-    )
-    assert [(item.id, item.label, item.path) for item in lists.oml_items(tmp_path)] == [
-        ("im/0.jpg", "0", tmp_path / "im/0.jpg")
-    ]
-    result = lists.oml_retrieval(table, root="/images")
-    assert [item.id for item in result.items] == ["im/1.jpg", "im/2.jpg", "im/3, a.jpg"]
-    assert (result.queries.tolist(), result.gallery.tolist(), result.items[0].path) == (
-        [True, False, True],
-        [False, True, True],
-        Path("/images/im/1.jpg"),
-    )
-    for text, reason in (
-        ("label,path\n", "no column 'split'"),
-        ("label,path,split\n0,a,train\n0,b,test\n0,c\n", "test.* malformed"),
-        ("label,path,split,is_query\n0,a,validation,maybe\n", "malformed"),
-        ("label,path,split,x_1\n0,a,train,12\n", "has a box"),
-        ("label,path,split\n0,a,train\n0,a,train\n", "twice|repeated"),
-        ("label,path,split\n0,a,validation\n", "no rows of split 'train'"),
-    ):
-        table.write_text(text)
-        with pytest.raises(ValueError, match=reason):
-            lists.oml_items(table)
-    table.write_text("label,path,split\n0,a,validation\n")
-    with pytest.raises(ValueError, match="0 queries and 0 gallery"):
-        lists.oml_retrieval(table)
-    with pytest.raises(ValueError, match="no such file"):
-        lists.oml_items(tmp_path / "absent.csv")
