@@ -17,6 +17,7 @@ from modalities.folders import suffixes_of
 from toolkit.console import say
 from toolkit.data.items import Item
 from toolkit.data.listing import list_items
+from toolkit.models.embed import warn_if_alike
 from toolkit.models.loaded import Loaded
 
 
@@ -143,6 +144,7 @@ def _write(piece: Piece, out: Path, meta: dict[str, str], *, skips_bad: bool) ->
             if bad
             else "there are no items to embed"
         )
+    warn_if_alike(embedded)
     embeddings.write(out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta}))
     say(
         f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"

@@ -177,7 +177,7 @@ class Model:
             (('ann', 'bob'), (2, 8))
         """
         from likeness.inputs import items_of
-        from toolkit.models.embed import embed_where_readable
+        from toolkit.models.embed import embed_where_readable, warn_if_alike
 
         loaded = self.loaded
         if reading:
@@ -198,6 +198,7 @@ class Model:
                 workers=workers,
             )
         made = _some(embeddings, items, bad, self.modality)
+        warn_if_alike(made)
         return Embeddings(made.ids, made.matrix, loaded.meta)
 
     def verify(

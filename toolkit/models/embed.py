@@ -6,6 +6,7 @@ here imports torch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -44,6 +45,8 @@ _CPU_BATCH_SAMPLES = 2**14
 _BATCH_VALUES = 2**24
 # Within a batch, the longest input is at most this many times as long as the shortest.
 _LONGEST_PADDING = 1.2
+
+_LEAST_COMPARED, _ALIKE = 8, 0.9  # items, and the mean cosine from which on they are alike
 
 NO_NUMBERS = "the network gives NaN or infinity for it"  # the reason in the Bad of such an item
 
@@ -134,6 +137,29 @@ def refuse_diverged(bad: Sequence[Bad], num_finite: int) -> None:
             f"items ({name_first(wrong)}): its weights have diverged; "
             "take an earlier checkpoint, and lower optim.lr or set optim.grad_clip where it is "
             "trained"
+        )
+
+
+def warn_if_alike(embeddings: Embeddings) -> None:
+    """Warn where different items have nearly the same embedding, of 8 items or more.
+
+    So it is with a network that gets other inputs than it was trained on, or has no weights.
+
+    Warns:
+        UserWarning: The mean cosine between two items is above .9.
+    """
+    num = len(embeddings.ids)
+    if num < _LEAST_COMPARED:
+        return
+    total = embeddings.unit().sum(axis=0, dtype=np.float64)
+    cosine = (float(total @ total) - num) / (num * (num - 1))
+    if cosine > _ALIKE:
+        warnings.warn(
+            f"the embeddings of {num:,} items are nearly the same (their mean cosine is "
+            f"{cosine:.2f}): is this what the network was trained on? Look at its weights and its "
+            "input: mean, std, order of colours and size of images, rate and front-end of "
+            "recordings",
+            stacklevel=3,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.process
 import tempfile
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from eval.types import Embeddings
 from modalities import folders
 from modalities.speaker import audio, decoding
 from modalities.speaker.features import KaldiFbank
@@ -21,7 +23,7 @@ from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.xvector import XVector
 from toolkit.data.items import Item
 from toolkit.losses.simple import polarlike
-from toolkit.models.embed import embed
+from toolkit.models.embed import embed, warn_if_alike
 from toolkit.models.embedder import TorchEmbedder
 
 
@@ -202,3 +204,15 @@ def test_an_utterance_that_the_network_cannot_take_is_named(voices: Path) -> Non
 
 def in_one_part(item: Item) -> Iterator[np.ndarray]:
     yield read_very_short(item)
+
+
+def test_embeddings_that_are_nearly_the_same_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    ids = tuple("abcdefgh")
+    apart, offset = rng.standard_normal((8, 16)), np.full(16, 10.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_alike(Embeddings(ids, apart))
+        warn_if_alike(Embeddings(ids[:7], (apart + offset)[:7]))
+    with pytest.warns(UserWarning, match="nearly the same .* 0.99"):
+        warn_if_alike(Embeddings(ids, apart + offset))
