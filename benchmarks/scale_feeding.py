@@ -31,8 +31,8 @@ from modalities.image.transforms import REVISITING
 from modalities.speaker import audio
 from modalities.speaker.augment import train_view
 from toolkit.data.batch import Draw, Views, collate_views
-from toolkit.data.forms import reading_for
 from toolkit.data.items import Item
+from toolkit.data.reading_forms import reading_for
 
 Works = dict[str, Callable[[], Any]]
 

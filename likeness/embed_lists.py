@@ -12,7 +12,7 @@ from eval.formats import embeddings
 from eval.types import Embeddings
 from likeness import extraction
 from likeness.extraction import Piece, Reading
-from likeness.missing import NUM_NAMED, print_bad, refuse_missing_files
+from likeness.presence import NUM_NAMED, print_bad, refuse_missing_files
 from modalities.folders import suffixes_of
 from toolkit.console import say
 from toolkit.data.items import Item

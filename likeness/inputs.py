@@ -15,7 +15,7 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.column_names import parse_columns
 from eval.temporary import temporary_folder
-from likeness.missing import refuse_missing_files
+from likeness.presence import refuse_missing_files
 from likeness.signatures import suffix_of
 from modalities.folders import suffixes_of
 from toolkit.data.item_checks import check_unique

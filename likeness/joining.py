@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from eval.errors import LikenessError
 from eval.formats.provenance import likeness_version
 from eval.formats.writing import remove_abandoned
-from likeness.missing import refuse_missing_model
+from likeness.presence import refuse_missing_model
 
 if TYPE_CHECKING:
     from likeness.model import Model

@@ -13,7 +13,7 @@ from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.embeddings import Embeddings
-from likeness.missing import refuse_missing_model
+from likeness.presence import refuse_missing_model
 from toolkit.console import shown
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from eval.thresholds import LEAST_ERRORS
 from eval.types import Trials
 from likeness.data_settings import takes_settings
 from likeness.held_out import HeldOut
-from likeness.missing import EXPORT_PACKAGES, SERVICE_PACKAGES, are_installed
 from likeness.models.trust import options_of
+from likeness.presence import EXPORT_PACKAGES, SERVICE_PACKAGES, are_installed
 from toolkit.models.parts import describe
 from toolkit.training.recipe import Recipe
 

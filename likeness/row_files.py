@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.errors import LikenessError
-from likeness.missing import refuse_missing_folder
+from likeness.presence import refuse_missing_folder
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 

@@ -29,7 +29,7 @@ from eval.thresholds import (
 )
 from eval.types import Scores, Trials
 from likeness.included import is_within, resolved
-from likeness.missing import refuse_missing_folder
+from likeness.presence import refuse_missing_folder
 from toolkit.gallery.store import contradictions
 
 FILE = "thresholds.json"  # in the folder of a run

@@ -29,7 +29,7 @@ from likeness.commands.options import (
     rule_of,
     writes,
 )
-from likeness.missing import print_bad
+from likeness.presence import print_bad
 from toolkit.console import one_line, say, warn
 from toolkit.gallery.postgres import masked
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.missing import refuse_missing_model
 from likeness.models import filterbanks
+from likeness.presence import refuse_missing_model
 from likeness.row_files import check_written
 from toolkit.console import Interrupted, say, warn
 

@@ -22,7 +22,7 @@ from likeness.commands.options import (
     rule_of,
 )
 from likeness.included import VOICE
-from likeness.missing import SERVICE_PACKAGES, are_installed
+from likeness.presence import SERVICE_PACKAGES, are_installed
 from toolkit.console import say, warn
 
 app = typer.Typer()

@@ -26,7 +26,7 @@ from likeness.commands.options import (
     writes,
 )
 from likeness.included import introduction, model_for
-from likeness.missing import refuse_missing_files
+from likeness.presence import refuse_missing_files
 from toolkit.console import say, warn
 
 app = typer.Typer()

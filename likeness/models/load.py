@@ -88,13 +88,13 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
     kind, colon, source = model.partition(":")
     if colon and kind in ("speechbrain", "wespeaker", "insightface"):
         _refuse_without_torch(model)
-        from likeness.models import elsewhere
+        from likeness.models import other_projects
 
         if kind == "speechbrain":
-            return elsewhere.load_speechbrain(source)
+            return other_projects.load_speechbrain(source)
         if kind == "wespeaker":
-            return elsewhere.load_wespeaker(Path(source), frontend)
-        return elsewhere.load_insightface(source)
+            return other_projects.load_wespeaker(Path(source), frontend)
+        return other_projects.load_insightface(source)
     if colon and kind == "hub":
         _refuse_without_torch(model)
         from likeness.models import hub
@@ -139,9 +139,9 @@ def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     if (exported := onnx.load(path, trust=trust)) is not None:
         return exported
     _refuse_without_torch(str(path))
-    from likeness.models import elsewhere
+    from likeness.models import other_projects
 
-    return elsewhere.load_onnx(path, frontend)
+    return other_projects.load_onnx(path, frontend)
 
 
 def load_to_embed(

@@ -26,9 +26,9 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from eval.errors import LikenessError
-from toolkit.data.forms import takes
 from toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
 from toolkit.data.reading import Array
+from toolkit.data.reading_forms import takes
 
 Matrix = NDArray[np.float64]
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from eval.errors import LikenessError
 from modalities.face.recordio import RECORD_SUFFIX, join_parts
-from toolkit.data.forms import DType, check_dtype
 from toolkit.data.images import (
     BadImage,
     Pixels,
@@ -24,6 +23,7 @@ from toolkit.data.images import (
 )
 from toolkit.data.items import Item
 from toolkit.data.reading import Array
+from toolkit.data.reading_forms import DType, check_dtype
 
 Fit = Literal["exact", "resize", "pad"]
 

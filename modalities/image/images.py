@@ -18,7 +18,6 @@ from PIL import Image
 from eval.errors import LikenessError
 from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
-from toolkit.data.forms import DType, check_dtype
 from toolkit.data.images import (
     BadImage,
     EncodedImage,
@@ -30,6 +29,7 @@ from toolkit.data.images import (
 )
 from toolkit.data.items import Item
 from toolkit.data.reading import Array
+from toolkit.data.reading_forms import DType, check_dtype
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"

@@ -26,7 +26,7 @@ from eval.errors import LikenessError
 from eval.formats.trials import write_trials
 from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
-from likeness.missing import refuse_missing_files, refuse_missing_model
+from likeness.presence import refuse_missing_files, refuse_missing_model
 from modalities import folders
 from modalities.face import images
 from modalities.speaker import audio

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
-from toolkit.backbones.given import described
+from toolkit.backbones.part_outputs import described
 
 Lengths = Literal["none", "relative", "counts"]
 # How far padding may move an embedding that is said to be exact, relative to its largest value.

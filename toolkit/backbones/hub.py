@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
-from toolkit.backbones.given import one_of
 from toolkit.backbones.images import check_images, in_float32
 from toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
+from toolkit.backbones.part_outputs import one_of
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.backbones.weights import first_names
 

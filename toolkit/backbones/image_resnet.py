@@ -7,7 +7,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.given import one_of
 from toolkit.backbones.images import (
     BatchNorm,
     check_images,
@@ -16,6 +15,7 @@ from toolkit.backbones.images import (
     in_float32,
     start_from,
 )
+from toolkit.backbones.part_outputs import one_of
 from toolkit.backbones.resnet import DEPTHS, shortcut
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]

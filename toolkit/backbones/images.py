@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
-from toolkit.backbones.given import one_of
+from toolkit.backbones.part_outputs import one_of
 from toolkit.backbones.weights import first_names, load_published, read_weights
 
 BatchNorm = Literal["trained", "fixed", "frozen"]

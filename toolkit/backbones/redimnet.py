@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.backbones import redimension
-from toolkit.backbones.given import one_of
+from toolkit.backbones.part_outputs import one_of
 from toolkit.backbones.pooling import frame_mask, pool
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.given import one_of
+from toolkit.backbones.part_outputs import one_of
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.given import one_of
+from toolkit.backbones.part_outputs import one_of
 from toolkit.backbones.pooling import keep, pool, precise
 from toolkit.backbones.resnet import add_front, run_front, shortcut
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eval.temporary import folder_of_process
-from toolkit.backbones.given import is_tensor
+from toolkit.backbones.part_outputs import is_tensor
 from toolkit.data.columns import Shared
 from toolkit.data.items import Item
 from toolkit.data.reading import (

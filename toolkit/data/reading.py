@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from toolkit.backbones.given import described, is_tensor
+from toolkit.backbones.part_outputs import described, is_tensor
 from toolkit.data.items import Item
 
 Floats = NDArray[np.float32]

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from eval.errors import LikenessError
 from eval.progress import as_part, report
 from eval.types import Embeddings, name_first
-from toolkit.backbones.given import is_tensor
-from toolkit.data.forms import reading_for
+from toolkit.backbones.part_outputs import is_tensor
 from toolkit.data.items import Item
 from toolkit.data.readers import read_beside
 from toolkit.data.reading import (
@@ -32,6 +31,7 @@ from toolkit.data.reading import (
     name_of,
     padded,
 )
+from toolkit.data.reading_forms import reading_for
 from toolkit.models.loaded import Embedder, ReadParts
 
 # Inputs are read ahead and sorted by length. The two bounds (inputs; numbers, 256 MB of them) keep

@@ -15,7 +15,7 @@ import soundfile
 
 import likeness
 from eval.errors import Unreachable
-from likeness.missing import refuse_missing_files
+from likeness.presence import refuse_missing_files
 from modalities.face import images
 from modalities.speaker import audio
 from toolkit.data import remote
