@@ -260,7 +260,7 @@ def loss_times(setting: Setting) -> Table:
     known = loss_classes()
     names = ("ArcFace", "Triplet") if setting.small else tuple(known)
     device = "cuda" if setting.device.type == "cuda" else "cpu"
-    how = How([device], setting.size(7, 1), 0.5)
+    how = How(device, setting.size(7, 1), 0.5)
     for name in names:
         cls, proxies = known[name], has_proxies(known[name])
         if setting.is_over:
@@ -269,12 +269,10 @@ def loss_times(setting: Setting) -> Table:
         try:
             if proxies:
                 row = classification_row(cls, setting.size(512, 16), setting.size(10_000, 20), how)
-                cells = row[3:7] if device == "cpu" else row[7:11]
-                table.add(*row[:3], *cells)
+                table.add(*row)
             else:
                 row = pair_row(cls, SupCon, setting.size(2_048, 32), 4, how)
-                cells = row[3:6] if device == "cpu" else row[6:9]
-                table.add(*row[:3], cells[0], cells[1], "", cells[2])
+                table.add(*row[:5], "", row[5])
         except Exception as error:
             table.add_failed(name, error)
     return table

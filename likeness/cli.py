@@ -7,6 +7,7 @@ files are scored without torch.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -112,20 +113,31 @@ def _checked(run: Callable[..., None], **options: Any) -> None:
     """Run a command, unless an output would replace one of the files that it reads."""
     for output in ("out", "json_file"):
         out = options.get(output)
-        if not isinstance(out, Path) or not out.is_file():
+        if not isinstance(out, Path):
             continue
-        for name, value in options.items():
-            for read in value if isinstance(value, list | tuple) else [value]:
-                if name != output and isinstance(read, Path) and _is_same_file(read, out):
-                    raise LikenessError(
-                        f"{out} is one of the inputs, and the output would replace it; name "
-                        "another file for the output"
-                    )
+        inputs = [
+            read
+            for name, value in options.items()
+            for read in (value if isinstance(value, list | tuple) else [value])
+            if name != output and isinstance(read, Path | str) and os.path.isfile(read)
+        ]
+        for file in _written_with(out):
+            if file.is_file() and any(file.samefile(read) for read in inputs):
+                raise LikenessError(
+                    f"{file} is one of the inputs, and the output would replace it; name "
+                    "another file for the output"
+                )
     run(**options)
 
 
-def _is_same_file(first: Path, second: Path) -> bool:
-    return first.is_file() and first.samefile(second)
+def _written_with(out: Path) -> list[Path]:
+    """The files that are written where this is the output: itself, and those beside or in it."""
+    files = [out]
+    if out.suffix.lower() == ".csv":
+        files.append(out.with_name(f"{out.stem}.left-out.csv"))
+    if out.suffix.lower() == ".ark":
+        files += [out.with_suffix(".scp"), out.with_suffix(".meta.json")]
+    return files + [out / name for name in ("items.txt", "trials.txt", "labels.txt")]
 
 
 def main(arguments: list[str] | None = None) -> None:

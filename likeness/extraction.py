@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
@@ -280,6 +280,8 @@ def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
     refuse_diverged(bad, sum(len(embeddings.ids) for embeddings in readable))
     if not readable:
         return None, bad
+    if len({embeddings.matrix.shape[1] for embeddings in readable}) > 1:
+        raise LikenessError("the parts have embeddings of different sizes; embed them by one model")
     ids = tuple(name for embeddings in readable for name in embeddings.ids)
     return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
 
@@ -294,7 +296,13 @@ def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
 
 def _without_bad(embeddings: Embeddings) -> Piece:
     """What `with_bad` was given."""
-    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
+    try:
+        bad = [Bad(*map(str, fields)) for fields in json.loads(embeddings.meta["bad"])]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LikenessError(
+            f"a part says in a way of its own what could not be read ({first_line(error)}); embed "
+            "it again"
+        ) from None
     return embeddings if embeddings.ids else None, bad
 
 
@@ -354,12 +362,19 @@ def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[st
         >>> [item.id for item in take_part(items, "2/2")[0]]
         ['c', 'd', 'e']
     """
-    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", part)
-    if match is None or int(match[1]) > int(match[2]):
-        raise LikenessError(f"--part {part!r}: write I/N, such as 1/8 for the first of eight parts")
-    number, count = int(match[1]), int(match[2])
+    number, count = _part_of(part)
     first, stop = len(items) * (number - 1) // count, len(items) * number // count
     return items[first:stop], {"part": part, "list": list_digest(items)}
+
+
+def _part_of(text: str) -> tuple[int, int]:
+    """The number of a part and the number of parts that I/N says."""
+    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise LikenessError(
+            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
+        )
+    return int(match[1]), int(match[2])
 
 
 def join_parts(paths: Sequence[Path]) -> Piece:
@@ -380,7 +395,7 @@ def join_parts(paths: Sequence[Path]) -> Piece:
         meta = dict(embeddings.meta)
         if not {"part", "list", "bad"} <= meta.keys():
             raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")
-        number, count = map(int, meta.pop("part").split("/"))
+        number, count = _part_of(meta.pop("part"))
         del meta["bad"]
         first = first or (count, meta)
         if (count, meta) != first:
@@ -392,11 +407,11 @@ def join_parts(paths: Sequence[Path]) -> Piece:
         by_number[number] = _without_bad(embeddings)
     assert first is not None
     count, meta = first
-    missing = [number for number in range(1, count + 1) if number not in by_number]
-    if missing:
+    if len(by_number) < count:
+        first_missing = next(i for i in range(1, count + 1) if i not in by_number)
         raise LikenessError(
-            f"{len(missing)} of {count} parts are missing, the first is {missing[0]}/{count}; name "
-            "all of them"
+            f"{count - len(by_number)} of {count} parts are missing, the first is "
+            f"{first_missing}/{count}; name all of them"
         )
     del meta["list"]
     return joined([by_number[number] for number in sorted(by_number)], meta)

@@ -156,7 +156,7 @@ def read_columns(path: Path, file: Any, names: Sequence[str], longest: int) -> d
         path: The file, for messages.
         file: What `opened` gave for it.
         names: The columns.
-        longest: The most characters that a text may have.
+        longest: The most bytes that a text may have.
 
     Returns:
         The values of each column.
@@ -191,12 +191,14 @@ def read_columns(path: Path, file: Any, names: Sequence[str], longest: int) -> d
         if not is_text:
             columns[name] = Values(numbers(array), None, missing)
             continue
+        offset_type = np.int64 if "large" in str(array.dictionary.type) else np.int32
+        offsets = np.frombuffer(array.dictionary.buffers()[1] or b"", offset_type)
+        largest = int(np.diff(offsets[: len(array.dictionary) + 1]).max(initial=0))
+        if largest > longest:
+            raise LikenessError(
+                f"{path}: a cell of the column {quoted(name)} has {largest} bytes; at most "
+                f"{longest} are read: is this the right file?"
+            )
         known = array.dictionary.to_pylist()
         columns[name] = Values(np.where(missing, 0, numbers(array.indices)), known, missing)
-        long = next((text for text in known if text and len(text) > longest), None)
-        if long is not None:
-            raise LikenessError(
-                f"{path}: a cell of the column {quoted(name)} has {len(long)} characters "
-                f"({quoted(long)}); at most {longest} are read: is this the right file?"
-            )
     return columns

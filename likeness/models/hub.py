@@ -103,8 +103,13 @@ def find_files(source: str, *, weights: bool = True) -> Files:
         )
     paths = [folder / _WEIGHTS]
     if weights and (folder / _INDEX).is_file() and not paths[0].is_file():
-        shards = {*read_json(folder / _INDEX)["weight_map"].values()}
-        paths = [folder / shard for shard in sorted(shards)]
+        try:
+            shards = {*read_json(folder / _INDEX)["weight_map"].values()}
+            paths = [folder / shard for shard in sorted(shards)]
+        except (KeyError, TypeError, AttributeError):
+            raise LikenessError(
+                f"hub:{source}: {_INDEX} does not say which file has which weights; fetch it again"
+            ) from None
     if weights and not all(path.is_file() and path.parent == folder for path in paths):
         raise LikenessError(
             f"hub:{source} holds no {_WEIGHTS}, or not all files of its {_INDEX}; weights in other "

@@ -19,6 +19,7 @@ from modalities.speaker.decoding import (
     AV_SUFFIXES,
     MAX_SECONDS,
     MAX_VALUES,
+    RATES_HZ,
     SILENCE_DBFS,
     SPEED_MARK,
     BadAudio,
@@ -117,6 +118,10 @@ def read(
             rate or size. It has nothing above needs_hz.
         LikenessError: The speed in the id is no number within 0.5 to 2.
     """
+    if not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
+        raise LikenessError(
+            f"rate_hz {rate_hz}: recordings are read at {RATES_HZ[0]:,} to {RATES_HZ[1]:,} Hz"
+        )
     if not decoded and not needs_hz and level_dbfs is None:
         read_whole = partial(
             read,

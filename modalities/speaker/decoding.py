@@ -32,7 +32,7 @@ MAX_LEVEL = 2.0**31
 # has a peak of -90.3 dBFS.
 SILENCE_DBFS = -90.0
 ROUNDING = 2.0**-30 / 12  # the power of rounding samples to 16 bits, where full scale is 1
-_RATES_HZ = (1_000, 768_000)
+RATES_HZ = (1_000, 768_000)
 # Samples x channels that are decoded of one file, 2 GiB of float32. This bounds the work.
 MAX_VALUES = 2**29
 _LONGEST_VALUES = 2**34  # samples x channels of a recording of which a stretch is read
@@ -366,9 +366,9 @@ def check_header(
     Raises:
         BadAudio: One of them is out of bounds.
     """
-    if not _RATES_HZ[0] <= rate_hz <= _RATES_HZ[1]:
+    if not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
         raise BadAudio(
-            f"{name}: the header states {rate_hz} Hz; {_RATES_HZ[0]} to {_RATES_HZ[1]} are "
+            f"{name}: the header states {rate_hz} Hz; {RATES_HZ[0]} to {RATES_HZ[1]} are "
             "allowed; repair or remove the file"
         )
     if frames < 0 or frames > max_seconds * rate_hz:

@@ -42,6 +42,7 @@ LOG_FLOOR = 1.1920929e-07  # Kaldi's floor under the mel energies: the epsilon o
 # How many utterances are computed at a time on a CPU, so that they stay in its second cache (1 MiB
 # of an AMD EPYC). At 3 s each, one by one takes 1.05 times as long, groups of 4 1.1 and of 8 1.3.
 CPU_GROUP = 2
+_MOST_MELS, _MOST_SAMPLES = 1024, 1 << 16  # of a frame
 
 
 def mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, high_hz: float) -> Tensor:
@@ -165,12 +166,14 @@ class KaldiFbank(nn.Module):
             raise LikenessError(
                 f"KaldiFbank: window is {window!r}; allowed are 'hamming', 'povey' and 'hanning'"
             )
-        if num_mels < 4:
-            raise LikenessError(f"KaldiFbank: num_mels is {num_mels}; at least 4 are needed")
-        if self.frame_samples < 2 or self.hop_samples < 1:
+        if not 4 <= num_mels <= _MOST_MELS:
+            raise LikenessError(
+                f"KaldiFbank: num_mels is {num_mels}; 4 to {_MOST_MELS} are allowed"
+            )
+        if not 2 <= self.frame_samples <= _MOST_SAMPLES or self.hop_samples < 1:
             raise LikenessError(
                 f"KaldiFbank: frame_ms {frame_ms} and hop_ms {hop_ms} at {rate_hz} Hz give no "
-                "samples; choose longer ones, e.g. 25 and 10"
+                f"samples, or frames of over {_MOST_SAMPLES:,}; choose others, e.g. 25 and 10"
             )
         if not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz:
             raise LikenessError(

@@ -390,3 +390,28 @@ def test_no_output_replaces_an_input(
     assert likeness(*given.split()) == 2
     assert "name another file" in capsys.readouterr().err
     assert all(Path(name).read_text() == name for name in ("a.txt", "s.txt", "e.npz"))
+
+
+@pytest.mark.parametrize(
+    ("read", "command"),
+    [
+        ("wav.scp", ("embed", "--model", "likeness:voice", "--items", "{}", "--out", "wav.ark")),
+        ("items.txt", ("lists", "{}", ".")),
+        ("a.left-out.csv", ("check", "{}", "--out", "a.csv")),
+        ("s.json", ("evaluate", "s.txt", "--groups", "{}", "--json", "s.json")),
+    ],
+)
+def test_no_file_that_is_written_with_the_output_replaces_an_input(
+    read: str,
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Files that are written beside or in the output count, too."""
+    monkeypatch.chdir(tmp_path)
+    for name in (read, "s.txt"):
+        Path(name).write_text("a b.wav\n")
+    assert likeness(*(word.format(read) for word in command)) == 2
+    assert "one of the inputs" in capsys.readouterr().err
+    assert Path(read).read_text() == "a b.wav\n"

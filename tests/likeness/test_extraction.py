@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from eval.formats import embeddings as files
+from eval.types import Embeddings
 from likeness import extraction
 from likeness.cli import main
 from likeness.models.run import load_model
@@ -256,6 +257,11 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
         ((first, third, "--model", model), "--join takes"),
     ):
         assert message in embed("--join", *wrong, "--out", out, ok=False)
+    made = files.read(first)
+    for key, value in (("part", "x"), ("part", "1/100000000000"), ("bad", "[7]"), ("bad", "{")):
+        changed = tmp_path / "changed.npz"
+        files.write(changed, Embeddings(made.ids, made.matrix, {**made.meta, key: value}))
+        assert "likeness: " in embed("--join", changed, "--out", out, ok=False)
     for part in ("0/3", "4/3", "1", "a/b"):
         assert "write I/N" in embed(*of_model, "--part", part, "--out", out, ok=False)
     assert not out.exists()

@@ -143,7 +143,8 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
     output = shell(likeness, "demo", "--out", out, cwd=tmp_path)
     rates = {
         result["system"]: result["value"]
-        for result in json.loads((out / "results.json").read_text())["results"]
+        for kind in ("speaker", "face", "image")
+        for result in json.loads((out / kind / "results.json").read_text())["results"]
         if result["metric"] == "eer"
     }
     assert rates["speaker-likeness"] < 0.08 < 0.15 < rates["speaker-filterbank"]
@@ -151,7 +152,8 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
     assert rates["image-likeness"] < 0.06 < 0.15 < rates["image-pixels"]
     page = (out / "report" / "index.html").read_text()
     assert all(name in page for name in rates)
-    assert page.count("<audio") > 2 < page.count("<img")
+    pages = [(out / kind / "report" / "index.html").read_text() for kind in ("speaker", "face")]
+    assert pages[0].count("<audio") > 2 < pages[1].count("<img")
     for name in ("speaker", "face", "image"):
         lines = output[output.index(f"\n{name}:\n") :].splitlines()
         command = next(line for line in lines if "likeness embed" in line).split()[1:]

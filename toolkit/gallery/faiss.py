@@ -25,15 +25,14 @@ from eval.progress import report, step
 from eval.protocols.retrieval import Conventions
 from eval.ranks import label_codes, prepared
 from eval.types import Floats, Floats32
-from toolkit.gallery import media
 from toolkit.gallery.search import top
-from toolkit.gallery.sqlite import SqliteStore
+from toolkit.gallery.sqlite import INDEX, SqliteStore
 from toolkit.gallery.store import Candidates, Templates, refuse_similarity
 
-FILE = "gallery.faiss"
 KINDS = ("ivf", "hnsw")
 EFFORT = 64  # the inverted lists that a search visits, or the candidates of HNSW
 SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough
+_MOST_NUMBERS = 100  # for each subject: numbers of templates that were replaced are not used again
 _ADDED = 1 << 14  # rows that the index takes at a time
 _SEARCHED = 1 << 12  # queries at a time
 # These two are a quarter of FAISS's own settings. For a million templates that saves minutes and
@@ -74,7 +73,7 @@ class FaissStore(SqliteStore):
         except LikenessError:
             super().close()
             raise
-        self._file = folder / FILE if folder else None
+        self._file = folder / INDEX if folder else None
         self._index: Any = None
         self._is_saved = False  # whether the file has this index
         self._has_removed = False  # whether somebody who was removed has formed this index
@@ -170,11 +169,17 @@ class FaissStore(SqliteStore):
         """Takes the index from its file; False where the file is of no use."""
         if not path.is_file():
             return False
-        with path.open("rb") as file:
-            if file.read(hashlib.sha256().digest_size) != self._digest():
-                return False
-            *numbers, self._largest = np.load(file, allow_pickle=False).tolist()
-            self._index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
+        try:
+            with path.open("rb") as file:
+                if file.read(hashlib.sha256().digest_size) != self._digest():
+                    return False
+                *numbers, largest = np.load(file, allow_pickle=False).tolist()
+                if len(numbers) != len(self) or max(numbers) >= _MOST_NUMBERS * len(self):
+                    return False
+                self._index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
+        except (ValueError, RuntimeError):  # it is damaged, and only saves time
+            return False
+        self._largest = largest
         self._numbers = dict(zip(self.subjects, numbers, strict=True))
         self._names = [""] * (max(numbers) + 1)
         for name, number in self._numbers.items():
@@ -192,8 +197,7 @@ class FaissStore(SqliteStore):
         """Overwrites and removes the file; `forever` is until the index is made anew."""
         self._is_saved = False
         self._has_removed |= forever
-        if self._file is not None:
-            media.erase_file(self._file)
+        self.erase_index()
 
 
 def approximate_recall(

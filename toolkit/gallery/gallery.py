@@ -208,6 +208,10 @@ class Gallery:
                 pooled = [name for name, some in before.items() for _ in some] + names
                 rows = np.concatenate([*before.values(), rows])
             templates = templates_of(pooled, rows, store.meta)
+            if not np.isfinite(templates.norms).all():
+                raise LikenessError(
+                    "the norm of an embedding is too large for float32; scale the embeddings down"
+                )
             store.write(names, embeddings.matrix, templates, replace=replace)
 
     def _best(

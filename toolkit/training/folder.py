@@ -30,9 +30,15 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
         resume: Whether to go on with the run that is there.
 
     Raises:
-        LikenessError: Another run is there, or this one without `resume`.
+        LikenessError: Another run is there, or this one without `resume`; or a folder of the name
+            in which a run keeps its state, and no run.
     """
     if not holds_checkpoint(out):
+        if not (out / RECIPE).is_file() and any((out / RESUME).glob("*")):
+            raise LikenessError(
+                f"{out / RESUME} holds something that no run has made, and a run would replace it; "
+                "choose another --out"
+            )
         return
     if not resume:
         raise LikenessError(

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval.errors import LikenessError
 from eval.similarity import pairs
 from eval.types import Embeddings
 from toolkit.gallery import faiss, postgres
@@ -389,7 +390,7 @@ def test_an_index_file_of_faiss_is_used_and_never_trusted_when_old(
     monkeypatch.setattr(faiss, "SMALL", 100)
     where = place("faiss").format(0)
     folder = Path(parsed(where)[1].place)
-    path = folder / faiss.FILE
+    path = folder / faiss.INDEX
     rows = np.random.default_rng(4).normal(size=(300, 8)).astype(np.float32)
     names = [f"s{i}" for i in range(300)]
 
@@ -449,7 +450,7 @@ def test_an_index_of_faiss_that_cannot_be_kept_is_used_all_the_same(
             gallery.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not (Path(parsed(where)[1].place) / faiss.FILE).exists()
+    assert not (Path(parsed(where)[1].place) / faiss.INDEX).exists()
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough", b"cut", "foreign"])
@@ -571,4 +572,13 @@ def test_what_others_did_to_the_tables_is_a_sentence_and_no_crash(database: str)
         gallery.remove(["eve"])
     assert len(gallery) == 3
     assert len(gallery.enrolments("eve")) == 1
+    gallery.close()
+
+
+def test_an_embedding_whose_norm_overflows_is_refused() -> None:
+    gallery = open_gallery(None, {"similarity": "dot"})
+    huge = Embeddings(("a",), np.full((1, 4), 3e38, np.float32), {"similarity": "dot"})
+    with pytest.raises(LikenessError, match="too large"):
+        gallery.enrol(huge, ["ann"])
+    assert len(gallery) == 0
     gallery.close()

@@ -255,3 +255,23 @@ def test_a_folder_that_is_no_database_is_one_sentence(version: str, tmp_path: Pa
 
 def test_the_address_of_a_folder_is_all_behind_the_colon() -> None:
     assert parsed("postgresql:my people#1")[1].place == "my people#1"
+
+
+def test_a_faiss_index_goes_with_whoever_is_removed_by_the_folder_alone(tmp_path: Path) -> None:
+    """A gallery of FAISS can be opened as a plain folder, and a killed writer leaves a copy."""
+    with_index = open_gallery(tmp_path, META)
+    with_index.enrol(embedded(np.eye(3)), ["ann", "bob", "cy"])
+    with_index.close()
+    abandoned = tmp_path / ".gallery.faiss.0123456789ab.part"
+    for remove in (True, False):
+        abandoned.mkdir()
+        for folder in (tmp_path, abandoned):
+            (folder / "gallery.faiss").write_bytes(b"vectors of ann")
+        gallery = open_gallery(tmp_path, META)
+        if remove:
+            gallery.remove(["ann"])
+        else:
+            gallery.update(embedded(np.eye(3)[:1]), ["bob"])
+        gallery.close()
+        assert found(tmp_path, [b"vectors of ann"]) == set()
+        assert not abandoned.exists()

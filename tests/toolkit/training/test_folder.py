@@ -89,3 +89,14 @@ def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path
     with pytest.raises(ValueError, match=r"another recipe .*seed"):
         check_folder(tmp_path, description | {"seed": 7}, resume=True)
     check_folder(tmp_path, description, resume=True)
+
+
+def test_a_folder_called_resume_that_no_run_made_is_left_alone(
+    voices: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "resume" / "2025" / "cv.tex"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    with pytest.raises(ValueError, match="no run has made"):
+        fit(recipe(), data=voices, out=tmp_path)
+    assert own.read_text() == "mine"
