@@ -1,7 +1,7 @@
 """Measures the stores of galleries on embeddings of a trained model: recall, time, size.
 
-    python benchmarks/stores.py [--model runs/omniglot-losses/arcface/seed-0]
-        [--data ../shared/data] [--size 100000] [--stores exact,faiss,postgresql]
+    python benchmarks/stores.py [--model RUN] [--data ../shared/data] [--size 100000]
+        [--stores exact,faiss,postgresql]
 
 Measures: each store as it comes, with its defaults. Templates are embeddings of the 19,280 drawings
     of Omniglot's background set, each turned by 0, 90, 180 and 270 degrees and mirrored, by a model
@@ -14,7 +14,7 @@ Measures: each store as it comes, with its defaults. Templates are embeddings of
 Peer: the stores of each other.
 Limit: the product of one probe with all templates, and its largest.
 Needs: Omniglot in DATA/omniglot; the extras search and postgres-server.
-Takes: five minutes at 100,000, half an hour at 1,000,000.
+Takes: five minutes at 100,000, half an hour at 1,000,000, and two minutes to train a model.
 Gives: the table of section stores of docs/reference/performance.md.
 """
 
@@ -48,7 +48,12 @@ def embedded(model_name: str, data: str) -> tuple[np.ndarray, np.ndarray]:
     import likeness
     from modalities.image import small_sets
 
-    loaded = likeness.load(model_name).loaded
+    with tempfile.TemporaryDirectory() as folder:
+        if not model_name:
+            model_name = f"{folder}/run"
+            settings = [f"schedule.{entry}" for entry in ("steps=300", "eval_every=0")]
+            likeness.train("image/omniglot_losses:arcface", data, model_name, settings=settings)
+        loaded = likeness.load(model_name).loaded
     items = small_sets.omniglot_items(data, split="all")
     ink = np.stack([loaded.read(item) for item in items])
     names = np.unique([item.label for item in items], return_inverse=True)[1]
@@ -132,7 +137,7 @@ def measure(name: str, folder: Path, templates: np.ndarray, probes: np.ndarray) 
 def main() -> None:
     """Print the table."""
     parser = parser_of(__doc__)
-    parser.add_argument("--model", default="runs/omniglot-losses/arcface/seed-0")
+    parser.add_argument("--model", default="", help="a run on Omniglot (default: trained here)")
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--size", type=int, default=100_000, help="templates in the gallery")
     parser.add_argument("--stores", default=",".join(PLACES), help="which, with commas")
