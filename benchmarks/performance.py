@@ -68,10 +68,10 @@ last column names, with their commands; the third column follows from them.
 | question | measured | so | where |
 |---|---|---|---|
 | embed an hour of speech | ResNet34 with 6.6 M parameters, torch, one thread: 4.7 recordings of 3 s a second | 4 minutes | [use](#use), 2026-11-22 |
-| the same by the model that comes along | likeness:voice, float32, one thread: 5.6 ms for each of 8 recordings of 3 s | 7 seconds | [precision](#precision), 2026-11-23 |
+| the same by the model that comes along | likeness:voice, float32, one thread: 3.7 ms for each of 8 recordings of 3 s | 5 seconds | [precision](#precision), 2026-11-26 |
 | embed 10,000 faces | IResNet50, torch, one thread: 6.0 a second; MobileFaceNet: 33.2 | 28 minutes; 5 minutes | [use](#use), 2026-11-22 |
-| score trials | 10,000,000 in 11.5 s from text, in 5.16 s from .npz | a million in seconds | [scale](#scale), 2026-11-22 |
-| evaluate them | 10,000,000 in 6.97 s from text; with 1,000 resamples in 18.2 s | the same | [scale](#scale), 2026-11-22 |
+| score trials | 10,000,000 in 7.65 s from text, in 3.70 s from .npz | a million in a second | [scale](#scale), 2026-11-26 |
+| evaluate them | 10,000,000 in 4.04 s from text; with 1,000 resamples in 8.68 s | the same | [scale](#scale), 2026-11-26 |
 | search a million templates | exact, 256 numbers each, 1 probe: 0.0381 s | 26 searches a second | [use_gallery](#use_gallery), 2026-11-21 |
 | start | `likeness --help` 0.16 s, `verify` with an .onnx file 0.74 s, with a run folder 2.50 s | | [start_up](#start_up), 2026-11-23 |
 
