@@ -188,9 +188,7 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         name: value if isinstance(value, DTensor) else value.contiguous()
         for name, value in run.tensors().items()
     }
-    tensors[f"random.cpu.{distributed.rank()}"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors[f"random.cuda.{distributed.rank()}"] = torch.cuda.get_rng_state()
+    tensors |= _random_states()
     many = distributed.world() > 1
     try:
         with warnings.catch_warnings():
@@ -310,18 +308,13 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
             f"{folder}: the state does not fit: {misfits}; resume with the same recipe and version "
             "of Likeness"
         )
-    random = {
-        f"random.{kind}.{distributed.rank()}": value for kind, value in _random_states().items()
-    }
-    tensors |= {name: value for name, value in random.items() if name in stored}
+    tensors |= {name: value for name, value in _random_states().items() if name in stored}
     read(folder, tensors)
     if run.average is not None and run.average.last:
         run.average.mean()
-    for name in ("random.cpu", "random.cuda"):
-        if (key := f"{name}.{distributed.rank()}") in tensors:
-            (torch.set_rng_state if name == "random.cpu" else torch.cuda.set_rng_state)(
-                tensors[key]
-            )
+    for kind, restore in (("cpu", torch.set_rng_state), ("cuda", torch.cuda.set_rng_state)):
+        if (name := f"random.{kind}.{distributed.rank()}") in tensors:
+            restore(tensors[name])
     run.scaler.load_state_dict(state["scaler"])
     run.plateau, run.step, run.owed = Plateau(**state["plateau"]), state["step"], state["owed"]
     run.init = state["init"]
@@ -350,9 +343,11 @@ def read_metadata(folder: Path) -> dict[str, torch.Size]:
 
 
 def _random_states() -> dict[str, Tensor]:
-    return {"cpu": torch.get_rng_state()} | (
-        {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
-    )
+    """The states of this process's generators, by their names in a checkpoint."""
+    states = {f"random.cpu.{distributed.rank()}": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states[f"random.cuda.{distributed.rank()}"] = torch.cuda.get_rng_state()
+    return states
 
 
 def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
