@@ -30,6 +30,7 @@ import numpy as np
 from performance import parser_of, row, table
 
 from eval.types import Embeddings
+from toolkit.gallery import postgres_server
 from toolkit.gallery.gallery import open_gallery, recall
 
 META = {"model": "benchmark", "similarity": "cosine"}
@@ -121,6 +122,7 @@ def measure(name: str, folder: Path, templates: np.ndarray, probes: np.ndarray) 
     found = recall(gallery, exact, as_embeddings(probes), 1)
     removed = seconds(lambda: gallery.remove(["0"]))
     gallery.close()
+    postgres_server.end()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     row(
         name,

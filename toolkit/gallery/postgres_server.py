@@ -93,6 +93,9 @@ def end() -> None:
         if process != os.getpid():  # of which this process is a fork
             continue
         users = _USED.pop((process, folder))
+        if not folder.is_dir():  # somebody removed it, and the server sees that by itself
+            os.close(users)
+            continue
         with _locked(folder):
             # Handles of forks share the lock.
             fcntl.flock(users, fcntl.LOCK_UN)
