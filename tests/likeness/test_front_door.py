@@ -600,7 +600,7 @@ def test_thresholds_are_those_of_the_table(world: Path) -> None:
 def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> None:
     """One module refuses them for Python and the command line, before anything slow is imported."""
     code = (
-        "import sys; from pathlib import Path; from likeness import missing; "
+        "import sys; from pathlib import Path; from likeness import presence; "
         "print(sorted({'torch', 'numpy', 'typer'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
