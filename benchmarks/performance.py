@@ -62,8 +62,9 @@ needs. It is for people who want to know how long a job takes, and for people wh
 has to stay fast. `make bench` measures everything and writes the tables of the sections.
 
 ## In two minutes
-Machines with two CPU cores and no GPU were measured. These numbers stand in the sections that the
-last column names, with their commands; the third column follows from them.
+Machines with two CPU cores and no GPU were measured; [gpu](#gpu) alone is of a GPU. These numbers
+stand in the sections that the last column names, with their commands; the third column follows
+from them.
 
 | question | measured | so | where |
 |---|---|---|---|
@@ -73,7 +74,7 @@ last column names, with their commands; the third column follows from them.
 | score trials | 10,000,000 in 7.65 s from text, in 3.70 s from .npz | a million in a second | [scale](#scale), 2026-11-26 |
 | evaluate them | 10,000,000 in 4.04 s from text; with 1,000 resamples in 8.68 s | the same | [scale](#scale), 2026-11-26 |
 | search a million templates | exact, 256 numbers each, 1 probe: 0.0381 s | 26 searches a second | [use_gallery](#use_gallery), 2026-11-21 |
-| start | `likeness --help` 0.16 s, `verify` with an .onnx file 0.74 s, with a run folder 2.50 s | | [start_up](#start_up), 2026-11-23 |
+| start | `likeness --help` 0.19 s, `verify` with an .onnx file 0.55 s, with a run folder 1.72 s of processor time | | [start_up](#start_up), 2026-11-27 |
 
 Training is a matter of the network: the loop itself costs at most 15 % beside it
 ([train](#train)). What a service answers in a second is in [use_serve](#use_serve).
@@ -100,7 +101,7 @@ is not in a table was not measured.
 | [eval_scoring](#eval_scoring) | scoring of trials, AS-norm, reading of trial lists |
 | [eval_verification](#eval_verification) | EER, minDCF, TAR, bootstrap intervals, identification |
 | [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
-| [gpu](#gpu) | a GPU beside the CPU: values, training, embedding, search |
+| [gpu](#gpu) | a GPU beside the CPU: values, training, embedding |
 | [hub](#hub) | a network of the Hugging Face hub through `embed` |
 | [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
 | [losses](#losses) | every loss, forward and backward |

@@ -135,8 +135,8 @@ class Thresholds:
         nontargets: How many nontarget trials there were.
         date: The day, as 2026-11-22.
         points: The thresholds, that of the EER first.
-        curve: Further thresholds by rising value, whose FAR falls and whose FRR rises; empty in
-            files of earlier versions, and where there are fewer than 20 trials of either kind.
+        curve: Further thresholds by rising value, whose FAR falls and whose FRR rises; empty
+            where there are fewer than 20 trials of either kind.
 
     Example:
         >>> scores = Scores([3, 2, 1, 0] * 10, [True, True, False, False] * 10)

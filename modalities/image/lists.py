@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from eval.errors import LikenessError
-from eval.types import name_first
+from eval.formats.files import text_lines
+from eval.types import name_first, quoted
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Item
-
-_MAX_LINE = 8192
 
 
 def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[str]]]:
@@ -31,16 +30,14 @@ def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[st
     """
     if not path.is_file():
         raise LikenessError(f"{path}: no such file; {fetch}")
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(_bounded(file, path), 1):
-            fields = line.split()
-            if fields and (len(fields) != num_fields or not inside(fields[-1])):
-                raise LikenessError(
-                    f"{path}: line {number} is {line.strip()[:80]!r}; {num_fields} fields with a "
-                    f"path inside the folder are needed; {fetch}"
-                )
-            if fields:
-                yield number, fields
+    for number, line in text_lines(path):
+        fields = line.split()
+        if len(fields) != num_fields or not inside(fields[-1]):
+            raise LikenessError(
+                f"{path}: line {number} is {quoted(line)}; {num_fields} fields with a path inside "
+                f"the folder are needed; {fetch}"
+            )
+        yield number, fields
 
 
 def inside(path: str) -> bool:
@@ -92,14 +89,3 @@ def check_whole(
             f"({name_first(missing)}); {fetch}"
         )
     return there
-
-
-def _bounded(lines: Iterator[str], path: Path) -> Iterator[str]:
-    """Yield the lines; raise ValueError for one that no list of text has."""
-    for number, line in enumerate(lines, 1):
-        if len(line) > _MAX_LINE or "\0" in line:
-            raise LikenessError(
-                f"{path}: line {number} is no text line of at most {_MAX_LINE} characters; is this "
-                "a list?"
-            )
-        yield line

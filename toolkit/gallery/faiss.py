@@ -177,7 +177,7 @@ class FaissStore(SqliteStore):
                 if len(numbers) != len(self) or max(numbers) >= _MOST_NUMBERS * len(self):
                     return False
                 self._index = self._faiss.read_index(self._faiss.PyCallbackIOReader(file.read))
-        except (ValueError, RuntimeError):  # it is damaged, and only saves time
+        except (ValueError, EOFError, RuntimeError):  # it is damaged, and only saves time
             return False
         self._largest = largest
         self._numbers = dict(zip(self.subjects, numbers, strict=True))

@@ -158,7 +158,7 @@ def warn_if_alike(embeddings: Embeddings) -> None:
             f"the embeddings of {num:,} items are nearly the same (their mean cosine is "
             f"{cosine:.2f}): is this what the network was trained on? Look at its weights and its "
             "input: mean, std, order of colours and size of images, rate and front-end of "
-            "recordings",
+            "recordings. Embeddings of one person or thing may be as near as that",
             stacklevel=3,
         )
 

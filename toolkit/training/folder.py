@@ -30,15 +30,17 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
         resume: Whether to go on with the run that is there.
 
     Raises:
-        LikenessError: Another run is there, or this one without `resume`; or a folder of the name
-            in which a run keeps its state, and no run.
+        LikenessError: Another run is there, or this one without `resume`; or something else than a
+            run has the name of its recipe or of the folder of its state.
     """
     if not holds_checkpoint(out):
-        if not (out / RECIPE).is_file() and any((out / RESUME).glob("*")):
-            raise LikenessError(
-                f"{out / RESUME} holds something that no run has made, and a run would replace it; "
-                "choose another --out"
-            )
+        recipe = out / RECIPE
+        is_of_run = recipe.is_file() and {"modality", "schedule"} <= json_object(recipe).keys()
+        for path in (recipe, *(out / RESUME).glob("*")):
+            if path.exists() and not is_of_run:
+                raise LikenessError(
+                    f"{path} was made by no run, and a run would replace it; choose another --out"
+                )
         return
     if not resume:
         raise LikenessError(

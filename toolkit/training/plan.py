@@ -35,6 +35,29 @@ from toolkit.training.build import least_rows
 from toolkit.training.loading import check_held_out, views_of
 from toolkit.training.recipe import Recipe, Verification, check, of_data
 
+# The lowest values of numbers for which a lower one would break the run, or mean nothing.
+LOWEST = {
+    "seed": 0,
+    "estimate_views": 0,
+    "max_bad_share": 0,
+    "optim.lr": 0,
+    "optim.momentum": 0,
+    "optim.weight_decay": 0,
+    "optim.proxy_lr_scale": 0,
+    "optim.grad_clip": 0,
+    "schedule.steps": 1,
+    "schedule.warmup_steps": 0,
+    "schedule.eval_every": 0,
+    "schedule.save_every": 1,
+    "schedule.halve_after": 0,
+    "schedule.stop_after": 0,
+    "compute.accumulate": 1,
+    "compute.workers": 0,
+    "compute.prefetch": 1,
+    "compute.threads": 0,
+    "tuning.average_last": 0,
+}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -184,12 +207,16 @@ def check_settings(recipe: Recipe) -> None:
         settings = getattr(recipe, name)
         if unknown := unknown_settings(type(settings), vars(settings)):
             raise LikenessError(f"{name}.{unknown[0]}")
+    for name, lowest in LOWEST.items():
+        value = attrgetter(name)(recipe)
+        if not value >= lowest:
+            raise LikenessError(f"{name}={value} is below {lowest}, the lowest value that it takes")
     schedule, compute, parallel = recipe.schedule, recipe.compute, recipe.parallel
     rules = {
-        "schedule.steps is at least 1": schedule.steps >= 1,
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
             not schedule.watch or schedule.watch in recipe.metrics
         ),
+        "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
         "compute.recompute and compute.compile exclude each other": not (
             compute.recompute and compute.compile
         ),

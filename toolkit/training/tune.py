@@ -182,6 +182,12 @@ def on_validation_classes(recipe: Recipe) -> Recipe:
 def check_ranges(recipe: Recipe, ranges: Ranges) -> None:
     """ValueError before any training for a field that does not exist, or takes no such value."""
     for field, values in ranges.items():
+        if isinstance(values, Range) and not (
+            values.low < values.high and (values.low > 0 or not values.log)
+        ):
+            raise LikenessError(
+                f"{field}={values} is no range: low is below high, and above 0 where log is true"
+            )
         for value in (values.low, values.high) if isinstance(values, Range) else values.values:
             override(recipe, [f"{field}={as_text(value)}"])
 

@@ -109,6 +109,8 @@ def check(tuning: Tuning, *, steps: int, save_every: int) -> None:
         "with adapters all but new parts stands still: leave tuning.freeze empty": not (
             lora.rank and tuning.freeze
         ),
+        "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
+        "tuning.layer_decay is above 0": tuning.layer_decay > 0,
         "tuning.ema is at least 0 and below 1": 0 <= tuning.ema < 1,
         "tuning.ema and tuning.average_last are two averages: choose one": not (
             last and tuning.ema

@@ -88,7 +88,6 @@ def model(settings: str, modality: str = "face") -> str:
 
 
 FRONT = "def forward(self, x, lengths):\n    return x, lengths"
-INIT = "def __init__(self):\n    super().__init__()\n    self.x = undefined"
 BAD = model("network=Bad")
 # What a file holds, and a part of the sentence.
 MISTAKES: dict[str, tuple[str, str]] = {

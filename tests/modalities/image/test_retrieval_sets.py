@@ -1,4 +1,4 @@
-"""CUB, Cars196 and SOP in the layouts of their archives, folders, OML's tables, and the splits:
+"""CUB, Cars196 and SOP in the layouts of their archives, folders, and the splits:
 class by class against the tools' own procedures.
 """
 

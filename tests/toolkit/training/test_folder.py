@@ -97,6 +97,14 @@ def test_a_folder_called_resume_that_no_run_made_is_left_alone(
     own = tmp_path / "resume" / "2025" / "cv.tex"
     own.parent.mkdir(parents=True)
     own.write_text("mine")
-    with pytest.raises(ValueError, match="no run has made"):
+    with pytest.raises(ValueError, match="made by no run"):
         fit(recipe(), data=voices, out=tmp_path)
     assert own.read_text() == "mine"
+
+
+def test_a_recipe_that_no_run_made_is_left_alone(voices: Path, tmp_path: Path) -> None:
+    own = tmp_path / "recipe.json"
+    own.write_text('{"flour": 500}')
+    with pytest.raises(ValueError, match="made by no run"):
+        fit(recipe(), data=voices, out=tmp_path)
+    assert own.read_text() == '{"flour": 500}'

@@ -17,7 +17,7 @@ from toolkit.losses.margin import ArcFace
 from toolkit.training import recipe as recipes
 from toolkit.training.keeper import Keeper
 from toolkit.training.memory import Memory
-from toolkit.training.plan import plan
+from toolkit.training.plan import LOWEST, check_settings, plan
 from toolkit.training.recipe import (
     Classification,
     Compute,
@@ -86,6 +86,17 @@ def test_a_wrong_setting_is_refused_before_any_item_is_listed(
     with pytest.raises(ValueError, match=keyword):
         fit(wrong, data=tmp_path / "data", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [f"{name}={lowest - 1}" for name, lowest in LOWEST.items()]
+    + ["optim.lr=nan", "parallel.class_rate=0", "parallel.class_rate=1.5"]
+    + ["tuning.layer_decay=0", "tuning.rates=backbone:-1"],
+)
+def test_a_number_outside_its_range_is_refused(recipe: Recipe, setting: str) -> None:
+    with pytest.raises(ValueError, match=setting.partition("=")[0].replace(".", r"\.")):
+        check_settings(recipes.override(recipe, [setting]))
 
 
 def test_a_run_is_built_or_restored(recipe: Recipe, voices: Path, tmp_path: Path) -> None:

@@ -58,8 +58,11 @@ def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path
     assert len([*(tmp_path / "resume").iterdir()]) == 1
 
 
+DESCRIBED = {"modality": "speaker", "schedule": {"steps": 1}}
+
+
 def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
-    prepare_folder(tmp_path, {"a": 1}, resume=False)
+    prepare_folder(tmp_path, DESCRIBED, resume=False)
     ours = [
         remains_of(tmp_path / name)
         for name in ("last.safetensors", "best.safetensors", "log.jsonl")
@@ -68,7 +71,7 @@ def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None
     others[1].write_text("of the user")
     with atomic_path(tmp_path / "best.safetensors") as temporary:  # as a process that is alive does
         temporary.write_text("new")
-        prepare_folder(tmp_path, {"a": 1}, resume=True)
+        prepare_folder(tmp_path, DESCRIBED, resume=True)
         assert temporary.is_file()
     assert not any(entry.exists() for entry in ours)
     assert all(other.exists() for other in others)

@@ -362,6 +362,9 @@ def test_ranges_are_checked_before_training() -> None:
         check_ranges(tiny(), {"loss.marginn": Range(0.0, 1.0)})
     with pytest.raises(ValueError, match="must be one of sgd, adam, adamw"):
         check_ranges(tiny(), {"optim.name": Choice(("sgd", "lion"))})
+    for wrong in (Range(5, 1), Range(0, 1, log=True)):
+        with pytest.raises(ValueError, match="is no range"):
+            check_ranges(tiny(), {"optim.lr": wrong})
 
 
 def test_without_optuna_tuning_says_what_to_install(
