@@ -69,9 +69,9 @@ check: lint test
 docs: $(READY)
 	$(BIN)/python docs/make_site.py
 
-# A night of two cores, in the background: everything that docs/reference/results.md reports. It can
-# be run again: what is done is not done again. DATA is the folder that holds an4/, orl/ and the
-# others. ARGUMENTS="--status" says how the jobs stand, and ARGUMENTS="--stop" ends them.
+# A day of one core: everything that docs/reference/results.md reports. It can be run again: what is
+# done is not done again. DATA is the folder that holds an4/, orl/ and the others, and
+# ARGUMENTS="--only an4,orl" chooses jobs.
 DATA ?= ../shared/data
 ARGUMENTS ?=
 results: $(READY)

@@ -13,8 +13,8 @@ Needs: what the scripts need. `make bench` installs pytorch-metric-learning, whi
 Takes: about an hour of one core; the losses alone take ten minutes.
 Gives: every section of docs/reference/performance.md. A section is the line with its command, which
     begins with "`", then the rows of its tables, then remarks that were written by hand. The
-    remarks stay. So does HEAD, whose table "In two minutes" repeats numbers of the sections: after
-    a new measurement correct it by hand, and tests/test_reference.py says where.
+    remarks stay. So does what stands before the first section, whose table "In two minutes" repeats
+    numbers of the sections: after a new measurement correct it by hand.
 """
 
 from __future__ import annotations
@@ -53,69 +53,6 @@ SCRIPTS = [
     "use_gallery",
     "use_serve",
 ]
-
-
-HEAD = """# Performance
-
-This page says what Likeness costs beside other projects, and beside the least that the machine
-needs. It is for people who want to know how long a job takes, and for people who change code that
-has to stay fast. `make bench` measures everything and writes the tables of the sections.
-
-## In two minutes
-Machines with two CPU cores and no GPU were measured; [gpu](#gpu) alone is of a GPU. These numbers
-stand in the sections that the last column names, with their commands; the third column follows
-from them.
-
-| question | measured | so | where |
-|---|---|---|---|
-| embed an hour of speech | ResNet34 with 6.6 M parameters, torch, one thread: 4.7 recordings of 3 s a second | 4 minutes | [use](#use), 2026-11-22 |
-| the same by the model that comes along | likeness:voice, float32, one thread: 3.7 ms for each of 8 recordings of 3 s | 5 seconds | [precision](#precision), 2026-11-26 |
-| embed 10,000 faces | IResNet50, torch, one thread: 6.0 a second; MobileFaceNet: 33.2 | 28 minutes; 5 minutes | [use](#use), 2026-11-22 |
-| score trials | 10,000,000 in 7.65 s from text, in 3.70 s from .npz | a million in a second | [scale](#scale), 2026-11-26 |
-| evaluate them | 10,000,000 in 4.04 s from text; with 1,000 resamples in 8.68 s | the same | [scale](#scale), 2026-11-26 |
-| search a million templates | exact, 256 numbers each, 1 probe: 0.0381 s | 26 searches a second | [use_gallery](#use_gallery), 2026-11-21 |
-| start | `likeness --help` 0.19 s, `verify` with an .onnx file 0.55 s, with a run folder 1.72 s of processor time | | [start_up](#start_up), 2026-11-27 |
-
-Training is a matter of the network: the loop itself costs at most 15 % beside it
-([train](#train)). What a service answers in a second is in [use_serve](#use_serve).
-
-## How to read this page
-Each section has the name of a script in `benchmarks/`. Its tables are what that script prints; some
-scripts print more columns. The first line of a section gives the command, the date and the machine.
-`make bench` runs all scripts with their defaults, and `python benchmarks/performance.py
-eval_scoring` runs one of them. The docstring of each script says what is measured in detail.
-
-- **ours** is Likeness.
-- **peer** is another project that does the same work.
-- **limit** is the least that the work needs, such as one sort of the scores, one matrix product or
-  the bare network.
-
-All three are measured in one run. Times are CPU time, the least of repeated runs; for losses the
-median of the runs counts. Lower times are better, and so are lower ratios of times. Where a table
-counts items a second, higher is better. Take the ratios to another machine, and not the times. What
-is not in a table was not measured.
-
-| section | what it measures |
-|---|---|
-| [eval_retrieval](#eval_retrieval) | retrieval metrics |
-| [eval_scoring](#eval_scoring) | scoring of trials, AS-norm, reading of trial lists |
-| [eval_verification](#eval_verification) | EER, minDCF, TAR, bootstrap intervals, identification |
-| [face](#face) | alignment and augmentation of faces, RecordIO, the tables of IJB-C |
-| [gpu](#gpu) | a GPU beside the CPU: values, training, embedding |
-| [hub](#hub) | a network of the Hugging Face hub through `embed` |
-| [image](#image) | training views, decoding, steps on MNIST, a test of retrieval |
-| [losses](#losses) | every loss, forward and backward |
-| [precision](#precision) | float16 and int8: size, speed and the difference of cosines |
-| [report](#report) | the page of `likeness evaluate --report` in a browser |
-| [scale](#scale) | time and memory from ten thousand to ten million; takes half an hour |
-| [speaker](#speaker) | embeddings of recordings, the loader, embeddings to EER |
-| [start_up](#start_up) | what a command costs before it does anything, and bytes installed |
-| [stores](#stores) | galleries in SQLite, FAISS and PostgreSQL |
-| [train](#train) | a training step beside the bare network |
-| [use](#use) | torch against ONNX Runtime, and the start of the command line |
-| [use_gallery](#use_gallery) | search in a gallery of a million |
-| [use_serve](#use_serve) | the REST service under load |
-"""  # noqa: E501  rows of a table
 
 
 # ---------------------------------------------------------------- what the scripts share
@@ -258,13 +195,11 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({name}), Python {platform.python_version()}"
 
 
-def sections() -> dict[str, str]:
-    """The sections that the page has now, by the name of their script; those of HEAD left out."""
-    if not PAGE.exists():
-        return {}
-    parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
-    by_name = {part.partition("\n")[0].strip(): part.partition("\n")[2].strip() for part in parts}
-    return {name: text for name, text in by_name.items() if f"\n## {name}\n" not in HEAD}
+def parts() -> tuple[str, dict[str, str]]:
+    """What stands before the sections, and the sections by the name of their script."""
+    head, *texts = re.split(r"\n## (?=[a-z_]+\n)", PAGE.read_text(encoding="utf-8"))
+    by_name = {text.partition("\n")[0]: text.partition("\n")[2].strip() for text in texts}
+    return head, by_name
 
 
 def section(script: str, printed: str, before: str) -> str:
@@ -295,7 +230,7 @@ def main() -> None:
     unknown = sorted(set(arguments.scripts) - set(SCRIPTS))
     if unknown:
         parser.error(f"there is no benchmark {', '.join(unknown)}; choose of {', '.join(SCRIPTS)}")
-    texts = sections()
+    head, texts = parts()
     for script in arguments.scripts or SCRIPTS:
         process = subprocess.run(
             [sys.executable, str(HERE / f"{script}.py")],
@@ -307,7 +242,7 @@ def main() -> None:
         print(process.stdout, flush=True)
         texts[script] = section(script, process.stdout, texts.get(script, ""))
         PAGE.write_text(
-            HEAD + "".join(f"\n## {name}\n\n{text}\n" for name, text in sorted(texts.items())),
+            head + "".join(f"\n## {name}\n\n{text}\n" for name, text in sorted(texts.items())),
             encoding="utf-8",
         )
 
