@@ -1,16 +1,15 @@
-"""Compares a GPU with the CPU in value and gradient, and measures training, embedding and search.
+"""Compares a GPU with the CPU in value and gradient, and measures training and embedding.
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --only losses,steps --minutes 3
     python benchmarks/gpu.py --small          tiny sizes, also without a GPU: shows that it runs
 
 Measures: `losses`, `backbones`, `parts` and `training` say whether a GPU gives what the CPU gives.
-    `steps`, `loops`, `loss_times`, `frontends`, `loader`, `extraction` and `evaluation` measure how
-    fast it is. The functions of benchmarks/gpu_correct.py and gpu_speed.py say what each row is.
-    Times are the median wall time of repeated calls after a warm-up, each of which waits for the
-    GPU.
-Peer: arcface_torch's steps, written down in gpu_speed.py; SupCon for the pair losses.
-Limit: the bare forward and backward pass of the same network; for `evaluation` the bare product.
+    `steps`, `loops` and `extraction` measure how fast it is. The functions of
+    benchmarks/gpu_correct.py and gpu_speed.py say what each row is. Times are the median wall time
+    of repeated calls after a warm-up, each of which waits for the GPU.
+Peer: arcface_torch's steps, written down in gpu_speed.py.
+Limit: the bare forward and backward pass of the same network.
 Needs: a clone, which need not be installed, Python 3.11 or newer, torch 2.11 or newer, torchaudio,
     numpy, scipy, scikit-learn, safetensors and rich. What needs more (soundfile, OpenCV, Pillow)
     says so in its rows. No data and no network.
@@ -112,12 +111,8 @@ def sections() -> dict[str, Callable[[Setting], Table]]:
         "backbones": correct.backbones,
         "parts": correct.parts,
         "steps": speed.steps,
-        "loss_times": speed.loss_times,
         "extraction": speed.extraction,
-        "evaluation": speed.evaluation,
-        "frontends": speed.frontends,
         "loops": speed.loops,
-        "loader": speed.loader,
         "training": correct.training,
     }
 

@@ -1,7 +1,7 @@
 """How fast is a GPU? The sections of benchmarks/gpu.py that take times.
 
 Networks run in bfloat16, losses in float32, as `likeness train` does on such a GPU. Inputs are
-random and lie on the GPU already, except in `loops`, `loader` and `extraction`.
+random and lie on the GPU already, except in `loops` and `extraction`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_setting import Setting, Table
-from losses import How, classification_row, has_proxies, loss_classes, pair_row
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
-from eval.searching import search_embeddings
 from modalities.speaker.features import KaldiFbank
-from modalities.speaker.spec_augment import SpecAugment
 from toolkit.backbones.ecapa import ECAPA
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.redimnet import ReDimNet
@@ -31,7 +28,6 @@ from toolkit.backbones.vit import ViT
 from toolkit.data.batch import Batch
 from toolkit.data.items import Item
 from toolkit.data.pixels import IMAGENET, INSIGHTFACE
-from toolkit.losses.contrast import SupCon
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.proxy import ProxyAnchor
 from toolkit.losses.simple import SimPLE
@@ -102,9 +98,6 @@ def inputs_of(recipe: Recipe, number: int, setting: Setting) -> Tensor:
     side = 224 if recipe.modality == "image" else 112
     images = torch.rand(number, 3, side, side, device=setting.device) * 255
     return images.contiguous(memory_format=torch.channels_last)
-
-
-# ---------------------------------------------------------------- steps
 
 
 def steps(setting: Setting) -> Table:
@@ -241,46 +234,6 @@ def _arcface_torch(
     optimizer.step()
 
 
-def loss_times(setting: Setting) -> Table:
-    """Measure every loss alone, forward and backward."""
-    table = Table(
-        [
-            "loss",
-            "B",
-            "C or rows per class",
-            "ms",
-            "x bare linear or SupCon",
-            "x normalised",
-            "x PML",
-        ],
-        "Losses with class vectors beside cross-entropy of one linear layer, plain and of unit "
-        "vectors; pair losses beside SupCon. PML is pytorch-metric-learning, where it is installed "
-        "and has the loss.",
-    )
-    known = loss_classes()
-    names = ("ArcFace", "Triplet") if setting.small else tuple(known)
-    device = "cuda" if setting.device.type == "cuda" else "cpu"
-    how = How(device, setting.size(7, 1), 0.5)
-    for name in names:
-        cls, proxies = known[name], has_proxies(known[name])
-        if setting.is_over:
-            table.add(name, "no time left", *[""] * 5)
-            continue
-        try:
-            if proxies:
-                row = classification_row(cls, setting.size(512, 16), setting.size(10_000, 20), how)
-                table.add(*row)
-            else:
-                row = pair_row(cls, SupCon, setting.size(2_048, 32), 4, how)
-                table.add(*row[:5], "", row[5])
-        except Exception as error:
-            table.add_failed(name, error)
-    return table
-
-
-# ---------------------------------------------------------------- data
-
-
 def _memory_read(shape: tuple[int, ...]) -> Callable[[Item], Any]:
     """Return a function that gives random inputs that are in memory already."""
     rng = np.random.default_rng(0)
@@ -323,96 +276,6 @@ def extraction(setting: Setting) -> Table:
             limit = setting.seconds(bare) / size
             memory = setting.peak_gib(bare)
             table.add(name, size, 1 / seconds, 1 / limit, limit / seconds, memory)
-    return table
-
-
-def frontends(setting: Setting) -> Table:
-    """Measure filterbanks, masks, noise and rooms in batches on the GPU, and on the CPU."""
-    table = Table(
-        ["work", "s of audio a second, GPU", "CPU, all cores", "GPU / CPU"],
-        "Batches of crops of 2 s. Noise and rooms are added to a batch by torch here, with one "
-        "noise and one response for each crop; on the CPU they are those of the loader.",
-    )
-    size, samples = setting.size(256, 8), 2 * RATE_HZ
-    torch.manual_seed(0)
-    wave, noise = torch.randn(2, size, samples) * 0.1
-    decay = torch.exp(-torch.arange(RATE_HZ // 2) / 2_000.0)
-    room = torch.randn(size, RATE_HZ // 2) * decay
-
-    def add_noise(wave: Tensor, noise: Tensor) -> Tensor:
-        power = wave.square().mean(1, keepdim=True) / noise.square().mean(1, keepdim=True)
-        return wave + noise * (power / 10.0).sqrt()
-
-    def reverberate(wave: Tensor, room: Tensor) -> Tensor:
-        length = wave.shape[1] + room.shape[1]
-        spectrum = torch.fft.rfft(wave, length) * torch.fft.rfft(room, length)
-        return torch.fft.irfft(spectrum, length)[:, : wave.shape[1]]
-
-    fbank, masked = KaldiFbank(num_mels=80), SpecAugment(partial(KaldiFbank, num_mels=80))
-    masked.train()
-    works: dict[str, Callable[[torch.device], object]] = {
-        "filterbank": lambda device: fbank.to(device)(wave.to(device)),
-        "filterbank and SpecAugment": lambda device: masked.to(device)(wave.to(device)),
-        "noise": lambda device: add_noise(wave.to(device), noise.to(device)),
-        "a room": lambda device: reverberate(wave.to(device), room.to(device)),
-    }
-    audio = size * samples / RATE_HZ
-    with torch.no_grad():
-        for name, work in works.items():
-            here = setting.seconds(partial(work, setting.device))
-            there = setting.seconds(partial(work, torch.device("cpu")), budget=1.0)
-            table.add(f"{name}, waves copied there", audio / here, audio / there, there / here)
-    return table
-
-
-def loader(setting: Setting) -> Table:
-    """Measure what the loader reads a second, from folders and from tar archives."""
-    import os
-
-    from PIL import Image
-
-    from modalities import folders
-    from modalities.face import images
-    from modalities.face.augment import FLIP_VIEW
-    from toolkit.data import shards
-    from toolkit.data.sampling import Sampling, draws
-    from toolkit.training.loading import loader_of, views_of
-
-    table = Table(
-        ["items", "from", "processes", "items/s"],
-        "JPEG files of 112 x 112 (quality 95, noise), decoded and flipped, in batches of 256.",
-    )
-    rng = np.random.default_rng(0)
-    number = setting.size(20_000, 64)
-    data = setting.folder / "faces"
-    for place in range(number):
-        path = data / f"{place % 100:03d}" / f"{place}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 256, (14, 14, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
-        Image.fromarray(pixels).save(path, quality=95)
-    shards.write(folders.items(data, split="all", modality="face"), setting.folder / "tar")
-    counts = (0,) if setting.small else (1, 4, os.cpu_count() or 1)
-    for kind, where in (("a folder", data), ("shards", setting.folder / "tar")):
-        items = folders.items(where, split="all", modality="face")
-        names = sorted({item.label for item in items})
-        classes = np.array([names.index(item.label) for item in items])
-        for workers in counts:
-            sampling = Sampling(batch_size=setting.size(256, 16))
-            recipe = replace(
-                FACE,
-                read=images.read,
-                augment=FLIP_VIEW,
-                sampling=sampling,
-                compute=Compute(workers=workers),
-            )
-            batches = setting.size(80, 3)
-            order = draws(classes, sampling, seed=0, start=0, stop=batches)
-            views = views_of(recipe, items, classes, seed=0)
-            feed = iter(loader_of(views, order, recipe, setting.device))
-            next(feed)
-            started = time.perf_counter()
-            count = sum(len(batch.labels) for batch, _ in feed)
-            table.add("faces", kind, workers, count / (time.perf_counter() - started))
     return table
 
 
@@ -477,56 +340,3 @@ def _bare_step(recipe: Recipe, setting: Setting) -> float:
         None,
     )
     return setting.seconds(partial(_take_step, run, batch, recipe))
-
-
-# ---------------------------------------------------------------- evaluation
-
-
-def evaluation(setting: Setting) -> Table:
-    """Measure a search on the CPU, as eval does it, beside the bare product on the GPU."""
-    table = Table(
-        ["search", "ours on the CPU, s", "bare product and top 10 there, s", "the same on the GPU"],
-        "1,000 probes of 512 numbers among so many templates; on the GPU in float32 with TF32 off, "
-        "templates copied to it in blocks, which is part of the time.",
-    )
-    rng = np.random.default_rng(0)
-    probes = rng.standard_normal((setting.size(1_000, 16), 512), dtype=np.float32)
-    most = setting.size(1_000_000, 1_000)
-    templates = rng.standard_normal((most, 512), dtype=np.float32)
-    subjects = np.arange(most)
-    for number in (most // 10, most) if setting.small else (most // 10, most, 10 * most):
-        if setting.is_over:
-            table.add(f"{number:,} templates", "no time left", "", "")
-            continue
-        ours: float | None = None
-        if number <= most:
-            some = templates[:number]
-            started = time.perf_counter()
-            search_embeddings(probes, some, subjects[:number], np.arange(len(probes)))
-            ours = time.perf_counter() - started
-        seconds = [
-            setting.seconds(
-                partial(_product, probes, templates, number, device), warm_up=1, budget=1.0
-            )
-            if number <= most or device.type == "cuda"
-            else None
-            for device in (torch.device("cpu"), setting.device)
-        ]
-        table.add(f"{number:,} templates", ours, *seconds)
-    return table
-
-
-def _product(
-    probes: np.ndarray, templates: np.ndarray, number: int, device: torch.device
-) -> Tensor:
-    """Return the ten largest scores of each probe; beyond the templates they are taken again."""
-    asked = torch.from_numpy(probes).to(device)
-    best = torch.full((len(probes), 10), -torch.inf, device=device)
-    block = 200_000
-    for start in range(0, number, block):
-        at = start % len(templates)
-        part = torch.from_numpy(templates[at : at + min(block, number - start)]).to(device)
-        scores = asked @ part.T
-        found = torch.cat([best, scores.topk(min(10, scores.shape[1]), 1).values], 1)
-        best = found.topk(10, 1).values
-    return best
