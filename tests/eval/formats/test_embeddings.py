@@ -72,7 +72,9 @@ def test_any_kaldi_ids(tmp_path, data, matrix):
     letters = st.characters(exclude_categories=["Cs"])
     ids = data.draw(
         st.lists(
-            st.text(letters, min_size=1, max_size=8).filter(lambda one: one.split() == [one]),
+            st.text(letters, min_size=1, max_size=8)
+            .map(nfc)
+            .filter(lambda one: one.split() == [one]),
             min_size=len(matrix),
             max_size=len(matrix),
             unique=True,
