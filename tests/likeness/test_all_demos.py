@@ -41,7 +41,8 @@ WAITS_LONG = NOTES + "signal.pause()\n"
 INTERRUPTS = (
     NOTES
     + """
-while not out.with_name("face.pid").exists():
+other = out.with_name("face.pid")
+while not (other.exists() and other.read_text()):
     time.sleep(0.01)
 os.kill(os.getppid(), signal.{})
 signal.pause()
