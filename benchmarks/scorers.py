@@ -12,12 +12,8 @@ Measures: EER and minDCF(.05 and .01) of the 49,987 trials of VoxSRC 2023's vali
     they were rounded. Each of them is scored in three orders of the rows: as the file has them,
     all targets first, and all nontargets first. A stable sort keeps the order of the file within a
     tie, so that the last two are the extremes of a tool that counts row by row, and the first is
-    what such a tool publishes. Seconds are CPU seconds of one thread for the EER and both minDCFs,
-    the least of three. A call on five trials comes before, which imports and compiles. Memory is
-    the peak of the process less what it had before, with its imports done and the rows read. Then
-    come six score sets of a few trials, whose exact answers can be counted by hand, and what a
-    change of the trials or of the cost does by our rules. OUT keeps every answer; a scorer is asked
-    again if a version in its row or the scores change.
+    what such a tool publishes. Then come six score sets of a few trials, whose exact answers can be
+    counted by hand, and what a change of the trials or of the cost does by our rules.
 Peers: those of scorers_peers.py. Each runs in a process of its own, under the first Python that can
     import it. What pip does not find, or what has neither metric, has no row.
 Limit: none; this is about numbers.
@@ -36,7 +32,6 @@ Gives: the tables of docs/explanation/comparing.md.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -51,13 +46,11 @@ from scorers_peers import SCORERS, TINY, Rows
 
 from eval.bootstrap import intervals
 from eval.formats.trials import read_scores, read_trials
-from eval.formats.writing import atomic_path
 from eval.types import Scores
 from eval.verification import eer, min_dcf, min_dcf_threshold
 
 PEERS = Path(__file__).with_name("scorers_peers.py")
 METRICS = {"eer": "EER %", "min_dcf(0.05)": "minDCF(.05)", "min_dcf(0.01)": "minDCF(.01)"}
-REPEATS = 3  # of the file as it is, whose seconds count
 ROUNDINGS = {"untied": "no ties", "as_is": "as it is", "2": "2 decimals", "1": "1 decimal"}
 Metric = Callable[[Rows, Rows], float]  # target scores, nontarget scores -> a number
 Answers = dict[str, dict[str, Any]]  # a scorer -> each of ROUNDINGS and "tiny" -> its answer
@@ -119,36 +112,16 @@ def answer_of(python: str, *arguments: str) -> Any:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def find(pythons: list[str]) -> dict[str, tuple[str, str]]:
-    """Where each scorer can be imported: its name -> the Python and the versions there."""
-    found: dict[str, tuple[str, str]] = {}
+def find(pythons: list[str]) -> dict[str, str]:
+    """Where each scorer can be imported: its name -> the Python."""
+    found: dict[str, str] = {}
     for python in pythons:
         answer = answer_of(python, "--installed")
         if isinstance(answer, str):
             raise SystemExit(f"{python} cannot run {PEERS.name}: {answer}")
-        for name, versions in answer.items():
-            found.setdefault(name, (python, versions))
+        for name in answer:
+            found.setdefault(name, python)
     return found
-
-
-def kept(path: Path, key: str, work: Callable[[], Any]) -> Any:
-    """What the work answers, or what it answered before for the same key.
-
-    A process that ended is not kept, so that the next run tries again.
-    """
-    if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if before["key"] == key:
-            return before["answer"]
-    answer = work()
-    if not isinstance(answer, str):
-        with atomic_path(path) as part:
-            part.write_text(json.dumps({"key": key, "answer": answer}), encoding="utf-8")
-    return answer
-
-
-def file_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 # ---------------------------------------------------------------- tables
@@ -215,30 +188,6 @@ def tiny_table(metric: str, answers: Answers) -> None:
             ),
         )
     print()
-
-
-def cost_table(answers: Answers, found: dict[str, tuple[str, str]]) -> None:
-    """Print what each scorer costs for the rows of the file as it is."""
-    table("scorer", "CPU s", "MB", "versions")
-    for name, by_key in answers.items():
-        answer = by_key.get("as_is", "not installed")
-        versions = found.get(name, ("", ""))[1]
-        if isinstance(answer, str):
-            row(name, answer, "", versions)
-        else:
-            row(name, f"{answer['seconds']:.3g}", f"{answer['peak_mb']:.1f}", versions)
-    print()
-
-
-def failures(answers: Answers) -> None:
-    """Print what the scorers said that gave no number."""
-    for name, by_key in answers.items():
-        for key, answer in by_key.items():
-            if key == "tiny" or isinstance(answer, str):
-                continue
-            for metric, value in answer["values"][0].items():
-                if isinstance(value, str):
-                    print(f"{name}, {ROUNDINGS[key]}, {metric}: {value}")
 
 
 # ---------------------------------------------------------------- what else moves a number
@@ -330,7 +279,7 @@ def changes(scores: Rows, labels: Rows) -> None:
 
 def ask(
     names: list[str],
-    found: dict[str, tuple[str, str]],
+    found: dict[str, str],
     scores: Rows,
     labels: Rows,
     out: Path,
@@ -344,30 +293,12 @@ def ask(
     answers: Answers = {name: {} for name in names}
     for rounding in ROUNDINGS:
         rows = out / f"rows-{rounding}.npz"
-        arrays = {"scores": variant(scores, rounding), "labels": labels, "orders": orders(labels)}
-        with atomic_path(rows) as part, part.open("wb") as file:
-            np.savez(file, **arrays)
-        digest = hashlib.sha256(b"".join(value.tobytes() for value in arrays.values())).hexdigest()
-        repeats = REPEATS if rounding == "as_is" else 1
+        np.savez(rows, scores=variant(scores, rounding), labels=labels, orders=orders(labels))
         for name in filter(found.__contains__, names):
-            python, versions = found[name]
-            work = partial(
-                answer_of,
-                python,
-                name,
-                f"--rows={rows}",
-                f"--limit-gb={limit_gb}",
-                f"--repeats={repeats}",
-            )
-            key = f"{versions}; {limit_gb:g} GB; {repeats} repeats; {digest}"
-            answers[name][rounding] = kept(out / f"{file_name(name)}-{rounding}.json", key, work)
+            options = (f"--rows={rows}", f"--limit-gb={limit_gb}")
+            answers[name][rounding] = answer_of(found[name], name, *options)
     for name in filter(found.__contains__, names):
-        python, versions = found[name]
-        answers[name]["tiny"] = kept(
-            out / f"{file_name(name)}-tiny.json",
-            f"{versions}; {json.dumps(TINY)}",
-            partial(answer_of, python, name),
-        )
+        answers[name]["tiny"] = answer_of(found[name], name)
     return answers
 
 
@@ -375,7 +306,9 @@ def main() -> None:
     """Ask every scorer, and print the tables."""
     parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds protocols/")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the answers")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of the rows that are scored"
+    )
     parser.add_argument(
         "--python", action="append", default=[], help="a Python with more scorers; may be repeated"
     )
@@ -398,11 +331,9 @@ def main() -> None:
     answers = ask(names, found, scores, labels, arguments.out, arguments.limit_gb)
     for metric in METRICS:
         rounding_table(metric, answers)
-    cost_table(answers, found)
     for metric in ("eer", "min_dcf(0.05)"):
         tiny_table(metric, answers)
     changes(scores, labels)
-    failures(answers)
 
 
 if __name__ == "__main__":

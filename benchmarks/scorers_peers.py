@@ -1,11 +1,11 @@
 """Scores one file of trials with one tool, in a process of its own; scorers.py starts it.
 
     python benchmarks/scorers_peers.py --installed
-        prints which scorers this Python can import, with the versions of their packages
+        prints which scorers this Python can import
     python benchmarks/scorers_peers.py pyeer --rows rows.npz
         prints what pyeer says of the rows in rows.npz
 
-Measures: EER and minDCF of each order of the rows; seconds and memory of the first order.
+Measures: EER and minDCF of each order of the rows.
 Peers: SCORERS below, each called as its documentation or the usual recipe has it. The rules that
     are not in a package are written here anew, as loops where the rule is a loop.
     tests/benchmarks/test_scorers.py derives them once more.
@@ -18,17 +18,13 @@ Gives: one line of JSON, which scorers.py reads.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import math
-import platform
 import resource
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -345,29 +341,6 @@ def is_importable(module: str) -> bool:
         return False
 
 
-def versions_of(scorer: Scorer) -> str:
-    """The scorer's package with its version, and the versions that its numbers may depend on."""
-    texts = [f"Python {platform.python_version()}"]
-    for name in dict.fromkeys([scorer.package, "numpy", "scipy", "scikit-learn", "torch"]):
-        with contextlib.suppress(PackageNotFoundError):
-            if name:
-                texts.append(f"{name} {version(name)}")
-    return ", ".join(texts)
-
-
-def memory_kb(field: str) -> int:
-    """A field of this process's status in kB: VmRSS now, or VmHWM, its peak; 0 without /proc."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith(field + ":")), 0)
-
-
-def forget_peak() -> None:
-    """Let the peak start anew at what the process has now, where the system can."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
 def values_of(scorer: Scorer, scores: Rows, labels: Rows) -> dict[str, Any]:
     """What the scorer says of rows: "eer" and "min_dcf(0.05)" to a number, or to why it failed."""
     works: dict[str, Callable[[], float]] = {}
@@ -388,27 +361,15 @@ def values_of(scorer: Scorer, scores: Rows, labels: Rows) -> dict[str, Any]:
     return values
 
 
-def scored(name: str, rows: Path, limit_gb: float, repeats: int) -> dict[str, Any]:
+def scored(name: str, rows: Path, limit_gb: float) -> dict[str, Any]:
     """Score every order in the file of rows; scores (P,), labels (P,) and orders (K, P)."""
-    scorer = SCORERS[name]
     with np.load(rows) as file:
         scores, labels, orders = file["scores"], file["labels"], file["orders"]
-    values_of(scorer, *TOY)  # imports and compiles what it needs
+    values_of(SCORERS[name], *TOY)  # imports what it needs
     if limit_gb:
         limit = int(limit_gb * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    arranged = [(scores[order], labels[order]) for order in orders]
-    forget_peak()
-    before = memory_kb("VmRSS")
-    values = [values_of(scorer, *arranged[0])]
-    peak_mb = max(memory_kb("VmHWM") - before, 0) / 1e3
-    values += [values_of(scorer, *pair) for pair in arranged[1:]]
-    seconds = []
-    for _ in range(repeats):
-        started = time.process_time()
-        values_of(scorer, *arranged[0])
-        seconds.append(time.process_time() - started)
-    return {"values": values, "seconds": min(seconds), "peak_mb": peak_mb}
+    return {"values": [values_of(SCORERS[name], scores[order], labels[order]) for order in orders]}
 
 
 def tiny(name: str) -> dict[str, Any]:
@@ -433,20 +394,15 @@ def main() -> None:
     parser.add_argument("--installed", action="store_true", help="say what can be imported")
     parser.add_argument("--rows", type=Path, help=".npz; without it the tiny sets are scored")
     parser.add_argument("--limit-gb", type=float, default=0.0, help="memory; 0: no limit")
-    parser.add_argument("--repeats", type=int, default=1, help="of the timed call")
     arguments = parser.parse_args()
     if arguments.installed:
-        answer: Any = {
-            name: versions_of(scorer)
-            for name, scorer in SCORERS.items()
-            if is_importable(scorer.module)
-        }
+        answer: Any = [name for name, scorer in SCORERS.items() if is_importable(scorer.module)]
     elif arguments.scorer is None:
         parser.error("name a scorer, or ask with --installed")
     elif arguments.rows is None:
         answer = tiny(arguments.scorer)
     else:
-        answer = scored(arguments.scorer, arguments.rows, arguments.limit_gb, arguments.repeats)
+        answer = scored(arguments.scorer, arguments.rows, arguments.limit_gb)
     sys.stdout.flush()
     print(json.dumps(answer))
 
