@@ -12,7 +12,7 @@ Measures: milliseconds of a forward and backward pass, D = 512. The losses of a 
     processor time on a CPU, wall time on a GPU. Losses are found by themselves.
 Peer: the loss of the same kind in pytorch-metric-learning (PML), where it has one; SupCon, one of
     ours, for the pair losses.
-Limits: cross_entropy(linear(z)), and cross_entropy(scale * linear(unit z, unit W)).
+Limit: cross_entropy(scale * linear(unit z, unit W)).
 Needs: `pip install "pytorch-metric-learning>=2.8,<3"`; without it the cells of "x PML" stay empty.
     No data.
 Takes: five minutes of one core, with --all half an hour.
@@ -99,20 +99,14 @@ def loss_classes() -> dict[str, Any]:
 
 
 class Bare(nn.Module):
-    """Cross-entropy of a linear classifier, on unit rows or not: the limit."""
+    """Cross-entropy of a linear classifier on unit rows: the limit."""
 
-    def __init__(self, num_classes: int, unit: bool):
+    def __init__(self, num_classes: int):
         super().__init__()
         self.proxies = nn.Parameter(torch.randn(num_classes, DIM) / DIM**0.5)
-        self.unit = unit
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(
-            64.0 * linear(normalize(z), normalize(self.proxies))
-            if self.unit
-            else linear(z, self.proxies),
-            y,
-        )
+        return cross_entropy(64.0 * linear(normalize(z), normalize(self.proxies)), y)
 
 
 def peer(cls: Any, num_classes: int, size: int) -> nn.Module | None:
@@ -183,33 +177,32 @@ def classification_row(cls: Any, size: int, num_classes: int, how: How) -> Row:
     """The cells of a proxy loss.
 
     Returns:
-        loss | B | C | ms, x bare linear, x bare normalised, x PML
+        loss | C | ms, x linear + CE, x PML
     """
     torch.manual_seed(0)
     y, z = torch.randint(num_classes, (size,)), torch.randn(size, DIM)
     losses = {
         "ours": cls(DIM, num_classes),
-        "linear": Bare(num_classes, False),
-        "unit": Bare(num_classes, True),
+        "linear": Bare(num_classes),
         "peer": peer(cls, num_classes, size),
     }
-    return [cls.__name__, str(size), f"{num_classes:,}", *cells(losses, z, y, how)]
+    return [cls.__name__, f"{num_classes:,}", *cells(losses, z, y, how)]
 
 
-def pair_row(cls: Any, reference: Any, size: int, per_class: int, how: How) -> Row:
+def pair_row(cls: Any, size: int, how: How) -> Row:
     """The cells of a pair loss; the reference is SupCon.
 
     Returns:
-        loss | B | rows per class | ms, x SupCon, x PML
+        loss | ms, x SupCon, x PML
     """
     torch.manual_seed(0)
-    y, z = torch.arange(size) % (size // per_class), torch.randn(size, DIM)
+    y, z = torch.arange(size) % (size // PER_CLASS), torch.randn(size, DIM)
     losses = {
-        "ours": cls(DIM, size // per_class),
-        "reference": reference(DIM),
-        "peer": peer(cls, size // per_class, size),
+        "ours": cls(DIM, size // PER_CLASS),
+        "reference": SupCon(DIM),
+        "peer": peer(cls, size // PER_CLASS, size),
     }
-    return [cls.__name__, str(size), str(per_class), *cells(losses, z, y, how)]
+    return [cls.__name__, *cells(losses, z, y, how)]
 
 
 def show(key: list[str], measure: Callable[[], Row]) -> None:
@@ -224,35 +217,30 @@ def show(key: list[str], measure: Callable[[], Row]) -> None:
 
 def classification_table(
     losses: dict[str, Any],
-    sizes: list[int],
+    size: int,
     counts: list[int],
     everything: bool,
     how: How,
 ) -> None:
-    """Print the table of the losses with class vectors, at every batch size.
+    """Print the table of the losses with class vectors.
 
     Above 10,000 classes only the principal losses are measured, unless everything is.
     """
-    ratios = ("x linear + CE", "x normalised linear + CE", "x PML")
-    table("loss", "B", "C", "ms", *ratios)
+    table("loss", "C", "ms", "x linear + CE", "x PML")
     for count in counts:
-        for size in sizes:
-            for name, cls in losses.items():
-                chosen = everything or count <= 10_000 or name in PRINCIPAL
-                if chosen and count <= LARGEST.get(name, count):
-                    measure = partial(classification_row, cls, size, count, how)
-                    show([name, str(size), f"{count:,}"], measure)
+        for name, cls in losses.items():
+            chosen = everything or count <= 10_000 or name in PRINCIPAL
+            if chosen and count <= LARGEST.get(name, count):
+                measure = partial(classification_row, cls, size, count, how)
+                show([name, f"{count:,}"], measure)
 
 
-def pair_table(losses: dict[str, Any], sizes: list[int], how: How) -> None:
+def pair_table(losses: dict[str, Any], size: int, how: How) -> None:
     """Print the table of the losses without class vectors."""
     print()
-    ratios = ("x SupCon", "x PML")
-    table("pair loss", "B", "rows per class", "ms", *ratios)
-    for size in sizes:
-        for name, cls in losses.items():
-            measure = partial(pair_row, cls, SupCon, size, PER_CLASS, how)
-            show([name, str(size), str(PER_CLASS)], measure)
+    table("pair loss", "ms", "x SupCon", "x PML")
+    for name, cls in losses.items():
+        show([name], partial(pair_row, cls, size, how))
 
 
 def main() -> None:
@@ -262,7 +250,7 @@ def main() -> None:
         "--all", action="store_true", help="every proxy loss at every number of classes"
     )
     parser.add_argument("--only", default="", help="names of losses, separated by commas")
-    parser.add_argument("--batch", default="128")
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--classes", default="100,10000,100000")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=7)
@@ -278,15 +266,14 @@ def main() -> None:
         parser.error(f"there is no loss {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     is_installed("pytorch_metric_learning", "pytorch-metric-learning")
     how = How(arguments.device, arguments.rounds, arguments.seconds)
-    sizes = [int(size) for size in arguments.batch.split(",")]
     proxy_losses = {name: known[name] for name in names if has_proxies(known[name])}
     pair_losses = {name: known[name] for name in names if not has_proxies(known[name])}
     if proxy_losses:
         counts = [int(count) for count in arguments.classes.split(",")]
         everything = arguments.all or bool(arguments.only)
-        classification_table(proxy_losses, sizes, counts, everything, how)
+        classification_table(proxy_losses, arguments.batch, counts, everything, how)
     if pair_losses:
-        pair_table(pair_losses, sizes, how)
+        pair_table(pair_losses, arguments.batch, how)
 
 
 if __name__ == "__main__":

@@ -49,12 +49,9 @@ ARCFACE, OPENSPHERE, TORCHVISION, DINO, DINOV2 = (
 )
 HEAD = """# Backbones
 
-This page lists every backbone of Likeness with its size. A backbone is the network between the
-front-end, which makes features of a recording or an image, and the embedding. The page is for
-people who choose a backbone for a recipe, or who want to load published weights.
-
-`python docs/make_backbones.py` writes this page. It builds every row and counts its parameters, so
-change that file, and not the page.
+Every backbone of Likeness with its size. A backbone is the network between the front-end, which
+makes features of a recording or an image, and the embedding. This page is made by
+`python docs/make_backbones.py`, which builds every row and counts its parameters.
 
 ## How a backbone is used
 ```python
@@ -72,11 +69,11 @@ The tables below have these columns in common:
 
 - **call** shows the class with its settings. A recipe writes `partial(ECAPA, dim=192)`, and the
   number of mel bands or of channels comes from its front-end.
-- **file** stands in `toolkit/backbones`.
-- **parameters** is the number of parameters, counted here.
-- **in the field** is the number that others state for the same network.
+- **parameters** is the number of parameters, counted here, and **in the field** the number that
+  others state for the same network.
 - **weights of** names the projects whose published weights load.
-- **source** is the paper, and the file of another project that has the network.
+- **source** is the paper, and the file of another project that has the network. An empty one is
+  that of the row above.
 
 Four more have no size of their own, and are not in the tables. `External` takes a network of
 another project ([own_networks.md](../how-to/own_networks.md)). `Head` and `ScoreNorm` take the
@@ -91,9 +88,6 @@ at 72, and of ReDimNet b0 at 60, which they were published for.
 **exact** says whether padding changes no embedding. Batches of such a backbone may mix recordings
 of different lengths. The other backbones get batches of equal lengths. In training, batch norm
 still sees the padded frames of any backbone, so train on crops of equal length.
-
-**in the field** comes from README files and comments of the sources that are named, or was counted
-from those sources.
 
 ### Pooling over time
 The setting `pooling=` selects how the frames become one vector:
@@ -133,14 +127,10 @@ for ReDimNet differ from those of the release:
 """
 PARITY = """
 ### Parity with the releases
-Some networks were compared with the code of their releases: the names and shapes of all tensors,
-and embeddings of random inputs where both have the same random weights. `tests/golden/README.md`
-says which files these were, and `tests/toolkit/backbones/test_released.py` repeats the comparison
-without them. All names were equal.
-
-The table has the largest difference between embeddings, and the largest value in one. It was
-measured at full size on two CPU cores (2026-11-22, torch 2.13), by hand: the code of the releases
-is not part of this project, and the tests compare with small numbers that it gave.
+Some networks were compared with the code of their releases, with the same random weights and
+inputs. The table has the largest difference between embeddings, and the largest value in one. It
+was measured at full size by hand (2026-11-22, torch 2.13); all names of tensors were equal.
+`tests/toolkit/backbones/test_released.py` compares with small numbers that the releases gave.
 
 | networks | release | largest difference | largest value | precision |
 | --- | --- | --- | --- | --- |
@@ -160,8 +150,8 @@ parameters are counted with three channels (SmallCNN with one), at the `dim` of 
 **images** is the size that a backbone takes. A backbone that has a layer over the whole image takes
 one size, which `image_size=` sets.
 
-**in the field** was counted on the code of arcface_torch and OpenSphere, built at dim 512. The
-numbers of torchvision, Cadene and Meta include their classifier or mask token.
+The numbers of torchvision, Cadene and Meta in **in the field** include their classifier or mask
+token.
 
 The layers over the embedding run in float32 under autocast. With `dim=0`, ImageResNet, BNInception
 and ViT leave out the linear layer after the pooling.
@@ -206,7 +196,6 @@ there. Crops that were not aligned need keypoints of their own.
 COLUMNS = (
     "backbone",
     "call",
-    "file",
     "parameters",
     "in the field",
     "exact",
@@ -233,10 +222,8 @@ and how they are fine-tuned.
 - **exact** says for speech whether padding changes no embedding. Networks whose first convolution
   is followed by group norm over time are not exact, so batches of `embed` hold equal lengths.
 - **difference** is the largest absolute difference from transformers' own processor, network and
-  pooling, over embeddings of files of several sizes or lengths in mixed batches. The networks were
-  random and tiny, and their largest values were from 1.0 to 3.6. It was measured by
-  `python benchmarks/hub_parity.py` with transformers 5.23 and torch 2.13 on an x86 CPU, November
-  2026. The tests hold 1e-5.
+  pooling, by random tiny networks whose largest values were from 1.0 to 3.6. It was measured by
+  `python benchmarks/hub_parity.py` with transformers 5.23 in November 2026. The tests hold 1e-5.
 
 Whisper's encoder takes 30 s. Longer recordings are cut into windows of 30 s, which are encoded one
 by one; the pooling runs over the frames of all windows that WhisperFeatureExtractor marks in its
@@ -824,15 +811,18 @@ def inputs(cls: Any, settings: dict[str, Any]) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     """List the cells of a backbone's row."""
     cls, settings = parts(row.make)
-    file = f"`{cls.__module__.rpartition('.')[2]}.py`"
     count, takes = f"{size(row.make):,}", inputs(cls, settings)
     name = f"**{row.name}**"
-    return name, call(row.make), file, count, row.field, takes, row.weights, row.source
+    return name, call(row.make), count, row.field, takes, row.weights, row.source
 
 
 def table(columns: tuple[str, ...], rows: tuple[Row, ...]) -> str:
     """Make a Markdown table of backbones."""
-    lines = [columns, ("---",) * len(columns), *map(cells, rows)]
+    lines = [columns, ("---",) * len(columns)]
+    for row, before in zip(rows, (None, *rows), strict=False):
+        *first, source = cells(row)
+        repeated = before is not None and source in (before.source, "the same")
+        lines.append((*first, "" if repeated else source))
     escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped) + "\n"
 

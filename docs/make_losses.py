@@ -25,11 +25,8 @@ KEYS = ("paper", "geometry", "compares", "normalised", "verified")  # notes may 
 WIDTH = 100  # columns of the page's prose
 HEAD = """# Losses
 
-This page lists every loss of Likeness. It is for people who choose a loss for a recipe, who look
-for the paper and the file that hold a formula, or who want to know what a loss was checked against.
-
-`python docs/make_losses.py` writes this page from the classes in `toolkit/losses` and from
-`docs/losses.toml`. Change those, and not the page.
+Every loss of Likeness: its paper, its file, and what it was checked against. This page is made by
+`python docs/make_losses.py` from the classes in `toolkit/losses` and from `docs/losses.toml`.
 
 ## How a loss is used
 Every loss is a module `Loss(dim, num_classes, ...)`. It takes raw embeddings `(B, dim)` and class
@@ -46,15 +43,10 @@ z = torch.randn(4, 128, requires_grad=True)  # raw embeddings of a batch
 loss(z, torch.tensor([0, 3, 3, 9])).backward()
 ```
 
-The docstring of each class holds its formula and says what its settings mean:
-`help(likeness.losses.ArcFace)` shows it.
-
-Class vectors start at random. The recipe's field `start_at_means=true` turns them to the mean
-directions of their classes before the first step, for any loss that has them
-([measured](results.md#omniglot-losses-added-later)).
-
-Measured beside each other on Omniglot: [twenty losses](results.md#omniglot-twenty-losses), and [the
-losses added later](results.md#omniglot-losses-added-later), with their commands and dates.
+`help(likeness.losses.ArcFace)` shows the formula of a loss, its settings and their defaults. Class
+vectors start at random; the recipe's field `start_at_means=true` turns them to the mean directions
+of their classes before the first step. [Twenty losses](results.md#omniglot-twenty-losses) were
+measured beside each other.
 
 ## What the columns mean
 - **paper**: who described the loss, and when.
@@ -68,14 +60,10 @@ losses added later](results.md#omniglot-losses-added-later), with their commands
 - **spread**: whether the classes can be spread over processes and sampled
   (`toolkit/parallel/spread.py`).
 
-[Each loss](#each-loss) has an entry below the tables. It gives the defaults, what the loss is
-verified against, and where it differs from its paper or from other code:
-
-- A golden file has `__` in its name and stands in `tests/golden`. It holds values and gradients of
-  the implementation that is named after the `__`, and `tests/golden/README.md` says which version
-  of it.
-- A formula written as loops is a second implementation in the tests, which follows the paper term
-  by term.
+[Each loss](#each-loss) has an entry below the tables, which says what it is verified against, and
+where it differs from its paper or from other code. A golden file stands in `tests/golden`, whose
+README says which version of which implementation gave its values and gradients. *Loops* are a
+second implementation in the tests, which follows the paper term by term.
 """
 WITH_PROXIES = """
 ## Losses with a vector for every class
@@ -89,8 +77,7 @@ bank.
 """
 DETAILS = """
 ## Each loss
-The losses stand in the order of the alphabet. A release is the code that the authors of the paper
-published.
+A release is the code that the authors of the paper published.
 """
 COLUMNS = ("loss", "paper", "file", "geometry", "compares", "normalised")
 
@@ -133,22 +120,6 @@ def catalogue(losses: list[Any]) -> dict[str, dict[str, str]]:
     return entries
 
 
-def defaults(cls: Any) -> str:
-    """List the constructor's keyword arguments, as `name=value`."""
-    parameters = inspect.signature(cls).parameters.values()
-    return ", ".join(
-        f"`{parameter.name}={_short(parameter.default)}`"
-        for parameter in parameters
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    )
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return str(value.__name__) if callable(value) else repr(value)
-
-
 def _file(cls: Any) -> str:
     return f"{cls.__module__.rpartition('.')[2]}.py"
 
@@ -168,27 +139,10 @@ def table(losses: list[Any], entries: dict[str, dict[str, str]]) -> str:
 
 
 def details(cls: Any, entry: dict[str, str]) -> str:
-    """Say of one loss what its defaults are, what it is verified against, and where it differs."""
-    settings = defaults(cls)
-    items = [
-        f"Defaults: {settings}." if settings else "It has no settings.",
-        f"It is verified against {entry['verified']}.",
-        entry.get("notes", ""),
-    ]
-    wrapped = (
-        textwrap.wrap(
-            f"- {item}",
-            WIDTH,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for item in items
-        if item
-    )
-    lines = [line for item in wrapped for line in item]
-    where = f"{entry['paper']}, in `toolkit/losses/{_file(cls)}`."
-    return "\n".join([f"\n### {cls.__name__}", where, "", *lines]) + "\n"
+    """Say of one loss what it is verified against, and where it differs."""
+    said = f"Verified against {entry['verified']}. {entry.get('notes', '')}"
+    lines = textwrap.wrap(said, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([f"\n### {cls.__name__}", *lines]) + "\n"
 
 
 def page() -> str:
