@@ -4,10 +4,10 @@
     python benchmarks/gpu.py --only losses,steps --minutes 3
     python benchmarks/gpu.py --small          tiny sizes, also without a GPU: shows that it runs
 
-Measures: `losses`, `backbones`, `parts` and `training` say whether a GPU gives what the CPU gives.
-    `steps`, `loops` and `extraction` measure how fast it is. The functions of
-    benchmarks/gpu_correct.py and gpu_speed.py say what each row is. Times are the median wall time
-    of repeated calls after a warm-up, each of which waits for the GPU.
+Measures: `losses` and `parts` say whether a GPU gives what the CPU gives. `steps`, `loops` and
+    `extraction` measure how fast it is. The functions of benchmarks/gpu_correct.py and gpu_speed.py
+    say what each row is. Times are the median wall time of repeated calls after a warm-up, each of
+    which waits for the GPU.
 Peer: arcface_torch's steps, written down in gpu_speed.py.
 Limit: the bare forward and backward pass of the same network.
 Needs: a clone, which need not be installed, Python 3.11 or newer, torch 2.11 or newer, torchaudio,
@@ -108,12 +108,10 @@ def sections() -> dict[str, Callable[[Setting], Table]]:
 
     return {
         "losses": correct.losses,
-        "backbones": correct.backbones,
         "parts": correct.parts,
         "steps": speed.steps,
         "extraction": speed.extraction,
         "loops": speed.loops,
-        "training": correct.training,
     }
 
 

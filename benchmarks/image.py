@@ -1,70 +1,44 @@
-"""Measures images: training views, an epoch of the MNIST recipe, and a test of retrieval.
+"""Measures images: training views from memory and from files.
 
-    OMP_NUM_THREADS=1 python benchmarks/image.py [--data ../shared/data] [--images 32] [--steps 50]
-        [--rounds 3]
+    OMP_NUM_THREADS=1 python benchmarks/image.py [--images 32] [--rounds 3]
 
 Measures: CPU seconds of one thread. All works of a row take turns, so that a busy machine hurts
-    them alike; the least of the rounds counts, of MNIST's steps the median.
+    them alike; the least of the rounds counts.
     Views: images of smooth noise in memory, each once, from uint8 as `read` gives them to uint8
     (C, H, W), which a batch takes; the device turns it into float32.
     Files: JPEG of 500 x 375 decoded, shorter edge to 256, centre crop of 224; and to a training
     view of 224, from the whole image, after its shorter edge is resized to 256, and with
-    train_read.decoded=false. How far the views of the last differ in levels from those of the whole
-    image: of the two photographs of scikit-learn, with equal crops; and the mean step between
-    neighbouring pixels of a row, over that of the whole image's views.
-    MNIST: image/vmf:mnist without its evaluations, on its first batches: the steps of fit() after
-    the first epoch, when all images are in memory. The first epoch, which reads the files, is a
-    column of its own.
-    Retrieval: what `test` does with 5,924 embeddings of 512 dims in 100 classes: all metrics of
-    each query, k-means for NMI, 1,000 draws of classes for the intervals. At SOP's size, and beside
-    pytorch-metric-learning: eval_retrieval.py.
+    train_read.decoded=false.
 Peer: of the views albumentations' own pipeline of the same steps on uint8 (H, W, C), as its users
     write it, and the conversion to (C, H, W). Of training views from files OpenCV's decoding and
     the same pipeline, from the whole image.
-Limits: of the views what cannot be left out: OpenCV's resize of a crop, NumPy's copy of a padded
-    crop, OpenCV's warp. Of the files OpenCV's decoding, and for training views the resize of a
-    crop as well. Of MNIST the same network, loss and
-    optimiser on one tensor of all images from which batches are picked: one such step comes between
-    any two of fit()'s, and fit() may take 1.15 times as long. Of retrieval the product of all
-    embeddings with all.
-Needs: albumentations, which comes with Likeness, and mnist/ in the folder of --data.
-Takes: a minute and a half of one core.
-Gives: the five tables of section image of docs/reference/performance.md.
+Limits: what cannot be left out: OpenCV's resize of a crop, NumPy's copy of a padded crop, OpenCV's
+    warp; of the files OpenCV's decoding, and for training views the resize of a crop as well.
+Needs: albumentations, which comes with Likeness. No data.
+Takes: a minute of one core.
+Gives: the two tables of section image of docs/reference/performance.md.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-import sklearn
-import torch
 from numpy.typing import NDArray
-from performance import ROOT, in_turn, parser_of, row, table, warn_of_many_threads
+from performance import in_turn, parser_of, row, table, warn_of_many_threads
 from PIL import Image
 
-from eval import per_item
-from eval.per_item import PerItem
-from eval.retrieval import clusters, query_metrics
-from modalities.image import images, small_sets
-from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, VMF_SOP, warp_view
-from toolkit.data.batch import Batch
+from modalities.image import images
+from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
 from toolkit.data.images import to_levels
 from toolkit.data.items import Item
 from toolkit.data.reading_forms import reading_for
-from toolkit.training.build import build
-from toolkit.training.recipe import Recipe, of_group, read
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 Pixels = NDArray[np.uint8]
@@ -240,36 +214,6 @@ def file_rows(count: int, rounds: int) -> None:
             row(name, rates[0], *missing, *rates[1:], *missing, *ratios)
 
 
-def difference_rows(count: int) -> None:
-    """Print the table of views with train_read.decoded=false beside views from the whole image."""
-    print()
-    table(
-        "train_read.decoded=false, levels of views", "mean difference", "99 %", "contrast of edges"
-    )
-    folder = Path(sklearn.__file__).parent / "datasets" / "images"
-    items = [Item(name, folder / name) for name in ("china.jpg", "flower.jpg")]
-    for name, view, settings in (
-        ("crop_view to 224 of 427 x 640", REVISITING, {}),
-        ("crop_view to 112 of 427 x 640", partial(REVISITING, size=112), {}),
-        ("crop_view to 64 of 427 x 640", partial(REVISITING, size=64), {}),
-        ("crop_view to 224 after short_edge=256", VMF_SOP, {"short_edge": 256}),
-        ("crop_view to 224 after size=256,256", VMF_SOP, {"size": (256, 256)}),
-    ):
-        read = partial(images.read, **settings)
-        pairs = [
-            [
-                one_view(view, source(item), number).astype(float)
-                for source in (partial(read, decoded=False), partial(read, dtype="uint8"))
-            ]
-            for item in items
-            for number in range(count)
-        ]
-        apart = [np.abs(ours - whole) for ours, whole in pairs]
-        edges = [np.abs(np.diff(x)).mean() / np.abs(np.diff(y)).mean() for x, y in pairs]
-        highest = np.mean([np.percentile(levels, 99) for levels in apart])
-        row(name, f"{np.mean(apart):.2f}", f"{highest:.1f}", f"{np.mean(edges):.2f}")
-
-
 def read_all(items: Sequence[Item]) -> None:
     """Read every file as the recipes do for a test."""
     read = reading_for(partial(images.read, short_edge=256, crop=224))
@@ -303,134 +247,16 @@ def decoded(item: Item) -> Pixels:
     return as_pixels(cv2.imdecode(content, cv2.IMREAD_COLOR_RGB))
 
 
-class Enough(Exception):
-    """A step raises this to end a run, because a run of few steps would log every one of them."""
-
-
-def loop(
-    recipe: Recipe, items: Sequence[Item], inputs: torch.Tensor, labels: torch.Tensor, steps: int
-) -> tuple[float, float, float]:
-    """Median CPU seconds of three kinds of step, which take turns.
-
-    Returns:
-        Seconds of a step of fit() in the first epoch, in the two epochs after it, and of a bare
-        step. A bare step comes between any two of fit()'s.
-    """
-    recipe = replace(
-        recipe,
-        schedule=replace(
-            recipe.schedule, eval_every=0, save_every=10**9, watch="", halve_after=0, stop_after=0
-        ),
-    )
-    bare_run = build(recipe, 10, torch.device("cpu"))
-    bare_run.embedder.train()
-    picked = batches(len(labels), recipe.sampling.batch_size)
-    of_fit: list[float] = []
-    bare: list[float] = []
-    left = 0.0
-
-    def timed(run: Run, batch: Batch, recipe: Recipe) -> torch.Tensor:
-        nonlocal left
-        entered = time.process_time()
-        of_fit.append(entered - left)
-        if len(of_fit) > 3 * steps:
-            raise Enough
-        bare_step(bare_run, inputs, labels, next(picked))
-        left = time.process_time()
-        bare.append(left - entered)
-        return step(run, batch, recipe)
-
-    with tempfile.TemporaryDirectory() as out, suppress(Enough):
-        fit(recipe, data=Path(), out=Path(out) / "run", items=items, step=timed)
-    return (
-        float(np.median(of_fit[1 : steps + 1])),
-        float(np.median(of_fit[steps + 1 :])),
-        float(np.median(bare[steps:])),
-    )
-
-
-def bare_step(run: Run, inputs: torch.Tensor, labels: torch.Tensor, picked: torch.Tensor) -> None:
-    """A step of the network, its loss and its optimiser on the images that are picked."""
-    run.optimizer.zero_grad(set_to_none=True)
-    x = inputs[picked].contiguous(memory_format=torch.channels_last)
-    run.loss(run.embedder.backbone(run.embedder.frontend(x)[0]).float(), labels[picked]).backward()
-    run.optimizer.step()
-
-
-def batches(count: int, size: int) -> Iterator[torch.Tensor]:
-    """Rows of whole batches, epoch after epoch, each in an order of its own."""
-    generator = torch.Generator().manual_seed(0)
-    while True:
-        yield from torch.randperm(count, generator=generator)[: count // size * size].view(-1, size)
-
-
-def mnist_rows(data: Path, steps: int) -> None:
-    """Print the table of the MNIST recipe."""
-    print()
-    table(
-        "MNIST recipe, ms a step of 130 images",
-        "fit()",
-        "first epoch, from files",
-        "bare network",
-        "fit()/bare",
-    )
-    recipes = of_group(read(str(ROOT / "recipes" / "image" / "vmf.py"))["RECIPES"], "mnist")
-    items = small_sets.mnist_items(data, split="train")[: 130 * steps]
-    inputs = torch.from_numpy(np.stack([images.read(item) for item in items]))
-    labels = torch.tensor([int(str(item.label)) for item in items])
-    for name in ("standard", "vmf"):
-        compute = replace(recipes[name].compute, threads=1)
-        recipe = replace(recipes[name], measure=None, compute=compute)
-        first, later, bare = loop(recipe, items, inputs, labels, steps)
-        row(name, *(f"{1000 * s:.2f}" for s in (later, first, bare)), f"{later / bare:.3f}")
-
-
-def retrieval_row(rounds: int) -> None:
-    """Print the table of a test of retrieval."""
-    print()
-    table("a test of retrieval, CPU s", "ours", "limit: one product", "ours/limit")
-    rng = np.random.default_rng(0)
-    labels = np.sort(rng.integers(100, size=5_924))
-    centres = rng.standard_normal((100, 512))[labels]
-    rows = (centres + 3.5 * rng.standard_normal((5_924, 512))).astype(np.float32)
-    drawn_metrics = {name: partial(per_item.mean, column=name) for name in ("recall@1", "map@r")}
-    ids = tuple(map(str, range(5_924)))
-
-    def metrics() -> PerItem:
-        return PerItem(ids, query_metrics(rows, labels), labels.astype(np.int32), "classes")
-
-    works: dict[str, Callable[[], Any]] = {
-        "metrics of each query": metrics,
-        "k-means for NMI": partial(clusters, rows, 100),
-        "1,000 draws of classes, two metrics": partial(per_item.resample, drawn_metrics, metrics()),
-    }
-    *parts, limit = in_turn([*works.values(), lambda: rows @ rows.T], rounds)
-    for name, seconds in zip(works, parts, strict=True):
-        work = f"5,924 x 512, 100 classes: {name}"
-        row(work, f"{seconds:.3f}", f"{limit:.3f}", f"{seconds / limit:.2f}")
-
-
 def main() -> None:
-    """Print the five tables."""
+    """Print both tables."""
     parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--images", type=int, default=32)
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=50,
-        help="of an epoch of MNIST, which is so many batches of its training images",
-    )
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     warn_of_many_threads()
-    torch.set_num_threads(1)
     cv2.setNumThreads(1)
     view_rows(arguments.images, arguments.rounds)
     file_rows(arguments.images, arguments.rounds)
-    difference_rows(arguments.images)
-    mnist_rows(arguments.data, arguments.steps)
-    retrieval_row(arguments.rounds)
 
 
 if __name__ == "__main__":

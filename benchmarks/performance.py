@@ -39,18 +39,15 @@ PAGE = ROOT / "docs" / "reference" / "performance.md"
 SCRIPTS = [
     *sorted(path.stem for path in HERE.glob("eval_*.py")),
     "face",
-    "hub",
     "image",
     "losses",
     "precision",
-    "report",
     "scale",
     "speaker",
     "start_up",
     "stores",
     "train",
     "use",
-    "use_gallery",
     "use_serve",
 ]
 

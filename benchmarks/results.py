@@ -76,7 +76,6 @@ JOBS: dict[str, list[str]] = {
         "schedule.steps=400 schedule.eval_every=100 items.num_folds=3 measure.trials.num_folds=3 "
         "--data {data} --out {out}",
     ],
-    "fine-tuning": ["benchmarks/tuning.py --data {data} --out {out}"],
     "pytorch-metric-learning": [
         "benchmarks/omniglot_peers.py --data {data} --seeds 3 --out {out}",
     ],

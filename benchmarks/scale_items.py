@@ -7,15 +7,14 @@ Measures: listing synthetic data sets of N items in each way that there is, and 
     which makes its input in a temporary folder first.
 Peer: none.
 Limits: the size of the lists themselves.
-Needs: nothing beyond the toolkit. Memory of workers is read from /proc, so on Linux only.
+Needs: nothing beyond the toolkit.
 Takes: ten minutes of one core, and 2 GB of disk in the folder for temporary files.
-Gives: lines `name,n,seconds,peak_mb`, from which scale.py makes a table and a picture.
+Gives: lines `name,n,seconds,peak_mb`, from which scale.py makes a table.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import struct
 import subprocess
@@ -25,14 +24,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-import torch
 from performance import sizes, sizes_parser
 
 from modalities import folders
 from modalities.face import recordio
 from toolkit.data import shards
-from toolkit.data.batch import Draw, Views, collate_views
 from toolkit.data.item_checks import check_unique, fingerprint, label_numbers
 from toolkit.data.item_lists import read_items
 from toolkit.data.items import Item, Items
@@ -144,40 +140,6 @@ def plan_csv(folder: Path, n: int) -> None:
     epoch_batches(labels, Sampling(128), seed=0, epoch=0)
 
 
-def load_csv(folder: Path, n: int) -> None:
-    """Let two forked workers read random rows, and print the memory of each process of its own."""
-
-    items = list_csv(folder, n)
-    labels = label_numbers(items)[1]
-
-    def read(item: object) -> np.ndarray:
-        return np.zeros(2, np.float32)
-
-    views = Views(items, labels, read, None, seed=0)
-    drawn = np.random.default_rng(0).integers(0, n, size=(300, 128)).tolist()
-    batches = [
-        [Draw(i, step, place) for place, i in enumerate(row)] for step, row in enumerate(drawn)
-    ]
-    loader = torch.utils.data.DataLoader(
-        views, batch_sampler=batches, collate_fn=collate_views, num_workers=2
-    )
-    batch = iter(loader)
-    for _ in range(200):
-        next(batch)
-    for name, process in (
-        ("parent", os.getpid()),
-        *((f"worker{i}", worker.pid) for i, worker in enumerate(batch._workers)),
-    ):
-        print(f"{name}_own_memory,{n},0,{own_memory(process):.0f}")
-
-
-def own_memory(process: int) -> float:
-    """Megabytes that a process shares with no other."""
-    text = Path(f"/proc/{process}/smaps_rollup").read_text()
-    rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line[:20])
-    return sum(int(rows[f"Private_{kind}"].split()[0]) for kind in ("Clean", "Dirty")) / 1024
-
-
 Make = Callable[[Path, int], None]
 WORKS: dict[str, tuple[Make, Callable[[Path, int], object]]] = {
     "items_imports": (make_nothing, do_nothing),
@@ -187,7 +149,6 @@ WORKS: dict[str, tuple[Make, Callable[[Path, int], object]]] = {
     "items_of_shards": (make_shards, list_shards),
     "items_of_records": (make_records, list_records),
     "items_planned": (make_csv, plan_csv),
-    "items_loaded": (make_csv, load_csv),
 }
 
 

@@ -20,8 +20,7 @@ Limit: none; this is about numbers.
 Needs: protocols/voxsrc23_val/ in the folder of --data. The scorers are no dependencies of Likeness.
     Those that do not come with it go into environments of their own. bob.measure needs numpy 1:
         python -m venv ENV
-        ENV/bin/pip install torch torchmetrics pyeer eer a-dcf pyannote.metrics editdistance
-                            "setuptools<80"
+        ENV/bin/pip install torch torchmetrics pyeer eer a-dcf editdistance "setuptools<80"
         ENV/bin/pip install --no-deps espnet s3prl
         python -m venv BOB
         BOB/bin/pip install bob.measure

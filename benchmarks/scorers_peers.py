@@ -94,29 +94,6 @@ def eer_kaldi(scores: Rows, labels: Rows) -> float:
     return position / len(target)
 
 
-def rates_of_grid(scores: Rows, labels: Rows) -> tuple[Rows, Rows]:
-    """FRR and FAR at the 400 squared distances 0, .01, ... of unit vectors that face toolkits try.
-
-    A squared distance is 2 - 2 cos. A pair is accepted if it is nearer than the threshold.
-    """
-    target, nontarget = sides(2 - 2 * scores, labels)
-    thresholds = np.arange(0, 4, 0.01)
-    return (
-        np.array([np.mean(target >= threshold) for threshold in thresholds]),
-        np.array([np.mean(nontarget < threshold) for threshold in thresholds]),
-    )
-
-
-def eer_of_grid(scores: Rows, labels: Rows) -> float:
-    frr, far = rates_of_grid(scores, labels)
-    nearest = int(np.argmin(np.abs(frr - far)))
-    return float(frr[nearest] + far[nearest]) / 2
-
-
-def min_dcf_of_grid(scores: Rows, labels: Rows, p_target: float) -> float:
-    return cheapest(*rates_of_grid(scores, labels), p_target)
-
-
 # ---------------------------------------------------------------- packages
 
 
@@ -165,18 +142,8 @@ def min_dcf_speechbrain(scores: Rows, labels: Rows, p_target: float) -> float:
     return float(speechbrain_metrics().minDCF(*tensors(scores, labels), p_target=p_target)[0])
 
 
-def eer_brentq(scores: Rows, labels: Rows) -> float:
-    """The recipe that is copied most often."""
-    from scipy.interpolate import interp1d
-    from scipy.optimize import brentq
-    from sklearn.metrics import roc_curve
-
-    far, tar, _ = roc_curve(labels, scores, pos_label=1)
-    return float(brentq(lambda x: 1.0 - x - interp1d(far, tar)(x), 0.0, 1.0))
-
-
 def eer_argmin(scores: Rows, labels: Rows) -> float:
-    """The other common recipe: the FAR where both rates differ least."""
+    """A recipe that is often copied: the FAR where both rates differ least."""
     from sklearn.metrics import roc_curve
 
     far, tar, _ = roc_curve(labels, scores, pos_label=1)
@@ -190,16 +157,12 @@ def min_dcf_roc_curve(scores: Rows, labels: Rows, p_target: float) -> float:
     return cheapest(1 - tar, far, p_target)
 
 
-def eer_torchmetrics(scores: Rows, labels: Rows, thresholds: int | None = None) -> float:
+def eer_torchmetrics(scores: Rows, labels: Rows) -> float:
     import torch
     from torchmetrics.functional.classification import binary_eer
 
     values = torch.from_numpy(scores.astype(np.float32))
-    return float(binary_eer(values, torch.from_numpy(labels), thresholds=thresholds))
-
-
-def eer_torchmetrics_binned(scores: Rows, labels: Rows) -> float:
-    return eer_torchmetrics(scores, labels, 200)
+    return float(binary_eer(values, torch.from_numpy(labels)))
 
 
 def eer_pyeer(scores: Rows, labels: Rows) -> float:
@@ -220,12 +183,6 @@ def min_dcf_llreval(scores: Rows, labels: Rows, p_target: float) -> float:
     curve = ROCCH(PAV(scores, labels.astype(np.float64)))
     risk = curve.Bayes_error_rate(math.log(p_target / (1 - p_target)))
     return float(np.squeeze(risk)) / min(p_target, 1 - p_target)
-
-
-def eer_pyannote(scores: Rows, labels: Rows) -> float:
-    from pyannote.metrics.binary_classification import det_curve
-
-    return float(det_curve(labels == 1, scores)[3])
 
 
 def eer_bob(scores: Rows, labels: Rows) -> float:
@@ -308,17 +265,13 @@ SCORERS = {
     "ESPnet": Scorer("espnet", "espnet2", eer_espnet, min_dcf_espnet),
     "a-dcf": Scorer("a-dcf", "a_dcf", min_dcf=min_dcf_a_dcf),
     "SpeechBrain": Scorer("speechbrain", "speechbrain", eer_speechbrain, min_dcf_speechbrain),
-    "scikit-learn, brentq": Scorer(*SKLEARN, eer_brentq, min_dcf_roc_curve),
-    "scikit-learn, argmin": Scorer(*SKLEARN, eer_argmin),
+    "scikit-learn, argmin": Scorer(*SKLEARN, eer_argmin, min_dcf_roc_curve),
     "s3prl": Scorer("s3prl", "s3prl", eer_s3prl, min_dcf_s3prl),
     "torchmetrics": Scorer("torchmetrics", "torchmetrics", eer_torchmetrics),
-    "torchmetrics, 200 bins": Scorer("torchmetrics", "torchmetrics", eer_torchmetrics_binned),
     "pyeer": Scorer("pyeer", "pyeer", eer_pyeer),
     "eer, llreval": Scorer("eer", "eer", eer_llreval, min_dcf_llreval),
-    "pyannote.metrics": Scorer("pyannote.metrics", "pyannote.metrics", eer_pyannote),
     "bob.measure": Scorer("bob.measure", "bob.measure", eer_bob, min_dcf_bob),
     "Kaldi's compute-eer": Scorer("", "numpy", eer_kaldi),
-    "400 thresholds": Scorer("", "numpy", eer_of_grid, min_dcf_of_grid),
 }
 # Score sets so small that every answer can be counted by hand: target scores, nontarget scores.
 TINY = {

@@ -1,27 +1,22 @@
-"""Measures the speaker back-end: extraction from files, the loader, and a whole evaluation.
+"""Measures extraction from files of speech.
 
     OMP_NUM_THREADS=1 python benchmarks/speaker.py [--data ../shared/data] [--files 96]
         [--repeats 3]
 
 Measures: CPU seconds of one thread, the least of the repeats; all rows of a table in one run, each
     beginning with a warm-up.
-    Extraction: embeddings per second from files of real speech (CMU AN4, 2.9 s a file in the mean)
+    Embeddings per second from files of real speech (CMU AN4, 2.9 s a file in the mean)
     with random weights, because what is timed does not depend on them. "cosine" is the least cosine
     between our embedding and the peer's of the same file.
-    Loader: reading, cropping and augmenting 2 s views (noise off) beside a network's consumption of
-    features, forward and backward, batch 32.
-    Evaluation: 580,000 trials over 5,000 embeddings of 256 dims, AS-norm with a cohort of 6,000
-    over the top 300, EER and minDCF.
 Peers: WeSpeaker's bin/extract.py, restated because it is no package: torchaudio's Kaldi fbank, mean
     subtraction, batch 1 ("batch_size of test set must be 1 !!!"), files through soundfile, since
     torchaudio.load no longer reads without TorchCodec. SpeechBrain's own Fbank, InputNormalization
     and ECAPA_TDNN, batch 1 as in its extraction, and in padded batches of 16, which change its
     embeddings. The networks and weights are the same on both sides.
-Limits: the network alone on features that are in memory, in the best of batch 1, 4 and 16; two
-    matrix products and one sort.
+Limit: the network alone on features that are in memory, in the best of batch 1, 4 and 16.
 Needs: speechbrain and torchaudio, which come with Likeness, and an4/ in the folder of --data.
 Takes: five minutes of one core.
-Gives: the three tables of section speaker of docs/reference/performance.md.
+Gives: the table of section speaker of docs/reference/performance.md.
 """
 
 from __future__ import annotations
@@ -33,10 +28,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from eval_scoring import NUM_TRIALS, TOP_N, voices
 from performance import (
     ROOT,
-    in_turn,
     parser_of,
     results_in_turn,
     row,
@@ -45,11 +38,7 @@ from performance import (
 )
 from torch import Tensor, nn
 
-from eval.scoring.normalization import as_norm
-from eval.similarity import pairs
-from eval.verification import verification_metrics
 from modalities.speaker import an4, audio
-from modalities.speaker.augment import train_view
 from modalities.speaker.features import WESPEAKER_FBANK
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from toolkit.backbones.ecapa import ECAPA
@@ -176,67 +165,8 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
             )
 
 
-def train_step(network: nn.Module, features: Tensor) -> None:
-    """A forward and backward pass."""
-    network.train()(features).sum().backward()
-
-
-def loader_rows(items: list[Item], repeats: int) -> None:
-    """Print the table of the loader beside the networks."""
-    print()
-    table(
-        "loader against network, 2 s views", "loader, views/s", "network, views/s", "loader/network"
-    )
-
-    def load() -> None:
-        for k, item in enumerate(items):
-            rng = np.random.default_rng(k)
-            train_view(audio.read(item), rng, np.random.default_rng(0), seconds=(2.0, 2.0))
-
-    (loading,) = in_turn([load], repeats)
-    loaded = len(items) / loading
-    frontend, waves = WESPEAKER_FBANK().eval(), torch.randn(32, 32_000) * 0.1
-    features = frontend(waves)[0]
-    networks: dict[str, nn.Module] = {
-        "ResNet34": ResNet34(80),
-        "ECAPA c512": ECAPA(80, channels=512, mfa_channels=1536),
-    }
-    for name, network in networks.items():
-        (seconds,) = in_turn([partial(train_step, network, features)], max(1, repeats - 2))
-        used = 32 / seconds
-        row(
-            f"{name}, forward and backward, batch 32",
-            f"{loaded:.0f}",
-            f"{used:.2f}",
-            f"{loaded / used:.0f}",
-        )
-
-
-def evaluation_row(repeats: int) -> None:
-    """Print the table of what follows the embeddings."""
-    x, cohort, i, j, target = voices()
-
-    def evaluate() -> None:
-        scores = as_norm(pairs(x, x, i, j), x, x, cohort, top_n=TOP_N, i=i, j=j)
-        verification_metrics(scores[target] + 0.1, scores[~target], fars=())
-
-    rng = np.random.default_rng(1)
-    (seconds,) = in_turn([evaluate], repeats)
-    (limit,) = in_turn(
-        [lambda: (x @ x.T, x @ cohort.T, np.sort(rng.standard_normal(NUM_TRIALS)))], repeats
-    )
-    print()
-    table("embeddings to EER", "ours, CPU s", "limit: two products, one sort", "ours/limit")
-    row(
-        "580,000 trials: cosine, AS-norm over the top 300 of 6,000, EER, minDCF",
-        f"{seconds:.2f}",
-        f"{limit:.2f}",
-        f"{seconds / limit:.2f}",
-    )
-
-
 def main() -> None:
-    """Print the three tables."""
+    """Print the table."""
     parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--files", type=int, default=96)
@@ -248,8 +178,6 @@ def main() -> None:
     recordings = an4.items(arguments.data, split="all")
     items = recordings[:: max(1, len(recordings) // arguments.files)][: arguments.files]
     extraction_rows(items, arguments.repeats)
-    loader_rows(items, arguments.repeats)
-    evaluation_row(arguments.repeats)
 
 
 if __name__ == "__main__":

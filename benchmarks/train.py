@@ -6,8 +6,7 @@ Measures: what reading, batching, logging and the rest of fit() cost. The data i
     memory: 64 recordings of 2 s of noise in 16 classes, crops of 2 s, batch 8 (ResNet-34) and 64
     (order statistics); 64 images of noise, 112 x 112, flipped (IResNet-18, face) or shifted and
     flipped (ResNet-18, image), batch 16. CPU seconds of one thread: the median step of fit().
-    Rounds alternate, and the least median of each counts. SimPLE, with two encoders and a bank of
-    65,536, is set beside ArcFace's loop on the same backbone.
+    Rounds alternate, and the least median of each counts.
     The last row spreads 200,000 classes x 512 over two processes: the memory of each after three
     steps with momentum (resident, above that of the same process before the loss was built), beside
     one process with all.
@@ -259,15 +258,6 @@ def loop_row(name: str, steps: int, rounds: int, data: Path) -> None:
     )
 
 
-def simple_row(steps: int, rounds: int, data: Path) -> None:
-    """Print the row of SimPLE's loop beside ArcFace's."""
-    arcface, simple = alternating(
-        [partial(loop, recipe, steps, data) for recipe in (RESNET, SIMPLE)], rounds
-    )
-    work = "a step of SimPLE, bank 65,536; ArcFace's"
-    row(work, f"{simple:.3f} s", f"{arcface:.3f} s", f"{simple / arcface:.2f}", "")
-
-
 def memory_row() -> None:
     """Print the row of the memory of spread classes."""
     two, alone = spread_memory(2), spread_memory(1)
@@ -292,7 +282,6 @@ def main() -> None:
         write(Path(folder))
         for name in RECIPES:
             loop_row(name, arguments.steps, arguments.rounds, Path(folder))
-        simple_row(arguments.steps, arguments.rounds, Path(folder))
     memory_row()
 
 

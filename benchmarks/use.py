@@ -1,26 +1,21 @@
-"""Measures what models cost in use.
+"""Measures exported models in use, beside the networks of torch that they were made of.
 
-    OMP_NUM_THREADS=1 python benchmarks/use.py [onnx import] [--repeats 3] [--only ResNet34]
+    OMP_NUM_THREADS=1 python benchmarks/use.py [--repeats 3] [--only ResNet34]
 
-Measures:
-    onnx: every backbone at its usual size with its front-end inside: the file of `likeness export`
-    run by ONNX Runtime. One recording of 3 s or one image, and batches of 8. Milliseconds a
-    call, items a second of the batch; random weights, which do not change what is timed. The time
-    is wall-clock time, since Likeness runs ONNX files in a process of its own.
-    "distance" and "norm" are what the export's own check measured. One thread, the least of the
+Measures: every backbone at its usual size with its front-end inside: the file of `likeness export`
+    run by ONNX Runtime. One recording of 3 s or one image, and batches of 8. Milliseconds a call,
+    items a second of the batch; random weights, which do not change what is timed. "distance" and
+    "norm" are what the export's own check measured. Wall-clock time of one thread, the least of the
     repeats, both sides in turn.
-    import: `likeness --help` in a new process, wall-clock seconds, the least of the repeats.
-Peer: of onnx torch (eager, float32).
-Limits: of onnx none is known; of import what Python alone needs to start.
+Peer: torch (eager, float32).
+Limits: none is known.
 Needs: onnx, onnxscript and onnxruntime, which come with `pip install likeness[test]`. No data.
 Takes: four minutes of one core; one small backbone half a minute.
-Gives: the two tables of section use of docs/reference/performance.md.
+Gives: the table of section use of docs/reference/performance.md.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,7 +25,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from performance import (
-    environment_of_one_thread,
     in_turn,
     parser_of,
     row,
@@ -164,48 +158,9 @@ def onnx(repeats: int, only: str) -> None:
             onnx_row(name, kind, repeats)
 
 
-def least_start(repeats: int, *arguments: str) -> float:
-    """The least wall-clock seconds of a new Python process with these arguments."""
-    seconds = []
-    for _ in range(3 * repeats):
-        started = time.perf_counter()
-        process = subprocess.run(
-            [sys.executable, *arguments],
-            check=True,
-            stdout=subprocess.PIPE,
-            env=environment_of_one_thread(),
-        )
-        seconds.append(time.perf_counter() - started)
-        if "--help" in arguments and b"Usage" not in process.stdout:
-            raise RuntimeError(f"{' '.join(arguments)}: it printed no help")
-    return min(seconds)
-
-
-def start(repeats: int, only: str) -> None:
-    """Print the table of what `likeness --help` takes."""
-    print()
-    table("start", "s", "of that Python", "target")
-    row(
-        "likeness --help",
-        f"{least_start(repeats, '-m', 'likeness', '--help'):.3f}",
-        f"{least_start(repeats, '-c', 'pass'):.3f}",
-        "under .3",
-    )
-
-
-PARTS: dict[str, Callable[[int, str], None]] = {"onnx": onnx, "import": start}
-
-
 def main() -> None:
-    """Print the tables of the parts."""
+    """Print the table."""
     parser = parser_of(__doc__)
-    parser.add_argument(
-        "parts",
-        nargs="*",
-        choices=[[], *PARTS],
-        metavar="PART",
-        help=f"{', '.join(PARTS)} (default: all)",
-    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="one backbone, by the name in the table")
     arguments = parser.parse_args()
@@ -214,8 +169,7 @@ def main() -> None:
         parser.error(f"--only is {arguments.only}; the backbones are {', '.join(names)}")
     warn_of_many_threads()
     torch.set_num_threads(1)
-    for name in arguments.parts or PARTS:
-        PARTS[name](arguments.repeats, arguments.only)
+    onnx(arguments.repeats, arguments.only)
 
 
 if __name__ == "__main__":
