@@ -9,7 +9,7 @@ every store. Subjects are compared in Unicode NFC.
 The place of a gallery names its store:
 
     FOLDER                          a SQLite file, searched exactly
-    faiss:FOLDER                    the same file, searched by an index of FAISS beside it
+    faiss:FOLDER                    the same file, searched by an index of FAISS
     postgresql://USER@HOST/DATABASE a server of PostgreSQL with pgvector; it may end in #NAME, so
                                     that one server keeps several galleries
 """

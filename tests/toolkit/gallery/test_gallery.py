@@ -20,7 +20,7 @@ from eval.errors import LikenessError
 from eval.similarity import pairs
 from eval.types import Embeddings
 from toolkit.gallery import faiss, postgres
-from toolkit.gallery.gallery import Gallery, NotEnrolled, exists, open_gallery, parsed, recall
+from toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parsed, recall
 from toolkit.gallery.search import top
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
@@ -380,75 +380,6 @@ def test_an_index_finds_what_the_exact_search_finds(
         name for line in subjects(gallery.search(embedded(rows[100:120]), 9)) for name in line
     }
     gallery.close()
-
-
-def test_an_index_file_of_faiss_is_used_and_never_trusted_when_old(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(faiss, "SMALL", 100)
-    where = place("faiss").format(0)
-    folder = Path(parsed(where)[1].place)
-    path = folder / faiss.INDEX
-    rows = np.random.default_rng(4).normal(size=(300, 8)).astype(np.float32)
-    names = [f"s{i}" for i in range(300)]
-
-    def changed(change: Callable[[Gallery], None] = lambda _: None) -> list[Any]:
-        gallery = open_gallery(where, META)
-        change(gallery)
-        found: list[Any] = gallery.search(embedded(rows[:20]), k=3)
-        gallery.close()
-        return found
-
-    first = changed(lambda gallery: gallery.enrol(embedded(rows[:200]), names[:200]))
-    with monkeypatch.context() as context:
-        context.setattr(faiss, "_empty_index", None)  # nothing is made anew
-        assert changed() == first
-        made = path.read_bytes()
-
-        def enrol_more(gallery: Gallery) -> None:
-            gallery.search(embedded(rows[:1]))
-            gallery.enrol(embedded(rows[200:250]), names[200:250])
-
-        changed(enrol_more)
-        assert len(path.read_bytes()) > len(made)
-        changed()
-    path.write_bytes(made)  # that of before, which lacks some
-    found = open_gallery(where)
-    assert subjects(found.search(embedded(rows[200:250]), k=1)) == [
-        [name] for name in names[200:250]
-    ]
-    found.close()
-    plain = open_gallery(folder, META)  # the index is out of date then
-    plain.remove(["s3"])
-    plain.close()
-    assert "s3" not in {name for line in subjects(changed()) for name in line}
-    gallery = open_gallery(where, META)
-    with pytest.raises(NotEnrolled):
-        gallery.remove(["nobody"])
-    assert path.exists()  # a wrong name costs no index
-    gallery.remove(["s4"])
-    assert not path.exists()
-    gallery.close()
-
-
-def test_an_index_of_faiss_that_cannot_be_kept_is_used_all_the_same(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resource = pytest.importorskip("resource")
-    monkeypatch.setattr(faiss, "SMALL", 100)
-    where = place("faiss").format(0)
-    rows = np.random.default_rng(4).normal(size=(200, 8)).astype(np.float32)
-    gallery = open_gallery(where, META)
-    gallery.enrol(embedded(rows), [f"s{i}" for i in range(200)])
-    assert subjects(gallery.search(embedded(rows[:2]), 1)) == [["s0"], ["s1"]]
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as on a disk that is full
-    try:
-        with pytest.warns(UserWarning, match="the index cannot be kept"):
-            gallery.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not (Path(parsed(where)[1].place) / faiss.INDEX).exists()
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough", b"cut", "foreign"])

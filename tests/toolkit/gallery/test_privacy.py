@@ -147,23 +147,3 @@ def test_a_file_that_others_could_read_is_closed(tmp_path: Path) -> None:
     (tmp_path / "gallery.sqlite").chmod(0o644)
     open_gallery(tmp_path).close()
     assert (tmp_path / "gallery.sqlite").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_faiss_index_goes_with_whoever_is_removed_by_the_folder_alone(tmp_path: Path) -> None:
-    """A gallery of FAISS can be opened as a plain folder, and a killed writer leaves a copy."""
-    with_index = open_gallery(tmp_path, META)
-    with_index.enrol(embedded(np.eye(3)), ["ann", "bob", "cy"])
-    with_index.close()
-    abandoned = tmp_path / ".gallery.faiss.0123456789ab.part"
-    for remove in (True, False):
-        abandoned.mkdir()
-        for folder in (tmp_path, abandoned):
-            (folder / "gallery.faiss").write_bytes(b"vectors of ann")
-        gallery = open_gallery(tmp_path, META)
-        if remove:
-            gallery.remove(["ann"])
-        else:
-            gallery.update(embedded(np.eye(3)[:1]), ["bob"])
-        gallery.close()
-        assert found(tmp_path, [b"vectors of ann"]) == set()
-        assert not abandoned.exists()
