@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from eval.clustering import Counts, Method, fit_of
 from eval.clustering import cluster as cluster_rows
@@ -178,7 +178,6 @@ def retrieve(
     *,
     gallery: File | Embeddings | None = None,
     gallery_labels: Names | None = None,
-    approximate: Literal["ivf", "hnsw"] | None = None,
 ) -> SearchEvaluation:
     """Search every item among all others: recall@K, R-precision and MAP@R.
 
@@ -189,8 +188,6 @@ def retrieve(
         settings: what is measured and by which rule.
         gallery: embeddings that are searched instead of the queries themselves.
         gallery_labels: the class of each id of the gallery; by default `labels`.
-        approximate: measures recall@K alone, from approximate neighbours of FAISS: inverted lists
-            or a graph.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -206,11 +203,6 @@ def retrieve(
     """
     if gallery is None and gallery_labels is not None:
         raise LikenessError("gallery labels without a gallery; give its embeddings too")
-    neighbours = None
-    if approximate is not None:
-        from toolkit.gallery.faiss import approximate_recall
-
-        neighbours = approximate_recall(approximate)
     queries, of_queries = embeddings_of(embeddings), names_of(labels, "labels")
     searched = None if gallery is None else embeddings_of(gallery)
     of_gallery = names_of(gallery_labels, "gallery_labels")
@@ -222,7 +214,6 @@ def retrieve(
         gallery_labels=of_gallery,
         system="queries" if isinstance(embeddings, Embeddings) else Path(embeddings).stem,
         labels_from=Path(labels).name if isinstance(labels, str | PathLike) else "",
-        approximate=neighbours,
     )
     labelled = None if searched is None else (searched, of_gallery or of_queries)
     files = files_in(embeddings, labels, gallery, gallery_labels)

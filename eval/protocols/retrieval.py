@@ -4,7 +4,7 @@ with intervals over classes, as results and as a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -43,11 +43,6 @@ from eval.types import (
 )
 
 Conventions = dict[str, str | float | int]
-Approximate = Callable[..., tuple[dict[str, Floats], Conventions, dict[str, Conventions]]]
-"""Takes the rows and labels of the queries and of the gallery (None for both if there is none), the
-K of recall@K and a similarity. Returns recall@K of each query and "relevant", as
-`eval.retrieval.query_metrics`, then what the record says of all metrics, and what of each.
-"""
 _DRAWS = 1 << 22  # drawn classes in memory at once
 _RULES = {
     "map@r": "(1/R) sum over the first R places of precision(i) rel(i)",
@@ -146,18 +141,6 @@ class Retrieved(NamedTuple):
             f"Similarity {conventions['similarity']}; lone queries {conventions['lone']}.{note}",
             *interval_notes(self.results, label=label),
         ]
-        if "approximate" in conventions:
-            sample = int(conventions["sample"])
-            lines += [
-                f"The neighbours are approximate ({conventions['approximate']}). On {sample:,} "
-                "queries:",
-                *(
-                    f"{label(result.metric)} {100 * float(result.conventions['on_sample']):.2f} "
-                    f"approximate, {100 * float(result.conventions['exact_on_sample']):.2f} exact."
-                    for result in self.results
-                    if "on_sample" in result.conventions  # a quality has no exact counterpart
-                ),
-            ]
         return "\n".join(lines) + "\n"
 
 
@@ -171,7 +154,6 @@ def retrieve(
     gallery_labels: Mapping[str, str] | None = None,
     system: str = "queries",
     labels_from: str = "given mapping",
-    approximate: Approximate | None = None,
 ) -> Retrieved:
     """Retrieval metrics with bootstrap intervals over classes.
 
@@ -183,7 +165,6 @@ def retrieve(
         gallery_labels: Id -> class of the gallery, by default `labels`.
         system: Its name, as shown in tables.
         labels_from: A phrase on where `labels` come from.
-        approximate: Finds approximate neighbours; None searches exactly.
 
     Raises:
         LikenessError: Ids have no class, the gallery is of another model, no query has a relevant
@@ -197,21 +178,15 @@ def retrieve(
     classes = labels_of("queries", queries.ids, labels, "label")
     similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
     of_gallery = _gallery_classes(queries, gallery, gallery_labels, labels)
-    sides = (queries.matrix, classes, None if gallery is None else gallery.matrix, of_gallery)
     quality = None if settings.quality is None else quality_of_queries(queries, settings.quality)
-    if approximate is None:
-        added: Conventions = {}
-        of_metric: dict[str, Conventions] = {}
-        values = query_metrics(
-            sides[0],
-            sides[1],
-            gallery=sides[2],
-            gallery_labels=sides[3],
-            ks=settings.ks,
-            similarity=similarity,
-        )
-    else:
-        values, added, of_metric = approximate(*sides, settings.ks, similarity)
+    values = query_metrics(
+        queries.matrix,
+        classes,
+        gallery=None if gallery is None else gallery.matrix,
+        gallery_labels=of_gallery,
+        ks=settings.ks,
+        similarity=similarity,
+    )
     alone: Bools = values.pop("relevant") == 0
     used = _used(queries, alone, settings)
     per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
@@ -221,14 +196,12 @@ def retrieve(
     counts |= {"gallery": len((gallery or queries).ids), "classes": num_classes}
     counts["subjects"] = num_classes
     source = "first path component of the ids" if labels is None else labels_from
-    common = _common(similarity, gallery is not None, source, settings) | added
+    common = _common(similarity, gallery is not None, source, settings)
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
-    protocol += ", approximate neighbours" * (approximate is not None)
     intervals = class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     results = []
     for name, of_queries in per_query.items():
         own: Conventions = {"rule": _RULES[name]} if name in _RULES else {}
-        own |= of_metric.get(name, {})
         mean = float(of_queries.mean())
         result = Result(system, name, mean, None, None, counts, own | common, protocol)
         results.append(with_bounds(result, intervals.get(name)))

@@ -46,12 +46,6 @@ def retrieve(
             help="Queries without any relevant item are left out, count as 0, or are an error."
         ),
     ] = "exclude",
-    approximate: Annotated[
-        Literal["ivf", "hnsw"] | None,
-        typer.Option(
-            help="Measure recall@K alone, from FAISS's inverted lists or graph, and its error."
-        ),
-    ] = None,
     quality: QualityMeasured = None,
     resamples: Resamples = 1000,
     json_file: JsonFile = None,
@@ -79,6 +73,5 @@ def retrieve(
         labels,
         settings,
         gallery=gallery,
-        approximate=approximate,
     )
     write_search(context, evaluation)

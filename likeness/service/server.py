@@ -286,14 +286,12 @@ def _application(setup: Setup) -> tuple[Any, str, list[str]]:
 
 
 def _about_media(gallery: Gallery | None, keeps: bool) -> list[str]:
-    """What is kept beside the gallery. What is left of subjects who are gone is erased first."""
+    """What is kept beside the gallery."""
     from toolkit.gallery import media
 
     if gallery is None or gallery.folder is None:
         return []
     lines = []
-    if erased := media.sweep(gallery.folder, [entry.subject for entry in gallery.entries()]):
-        lines.append(f"Erased what was kept of {erased} subjects who are not enrolled any more.")
     if keeps:
         lines.append(
             "A small picture or sound of each enrolment is kept in "

@@ -288,14 +288,17 @@ def test_a_verification_is_rated_beside_its_error_rates() -> None:
     ],
     ids=["missing", "no numbers", "infinite", "array", "name"],
 )
-def test_a_quality_that_is_none_is_refused_before_the_search(quality: Any, word: str) -> None:
+def test_a_quality_that_is_none_is_refused_before_the_search(
+    quality: Any, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
 
     def searched(*_: object) -> Any:
         raise AssertionError("the search had begun")
 
+    monkeypatch.setattr("eval.protocols.retrieval.query_metrics", searched)
     with pytest.raises(ValueError, match=word):
-        retrieve(items, settings=RetrievalSettings(quality=quality), approximate=searched)
+        retrieve(items, settings=RetrievalSettings(quality=quality))
 
 
 def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:

@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import date as Date
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +33,6 @@ MAX_OF_SUBJECT = 100  # files
 ENDINGS = (".jpg", ".flac")
 _BLOCK = 1 << 24  # bytes overwritten at once
 _NAME = re.compile(r"([0-9a-f]{32})\.(\d{4}-\d\d-\d\d)(\.jpg|\.flac)")
-_SUBJECT = re.compile(r"[0-9a-f]{32}")
 
 
 class Medium(NamedTuple):
@@ -112,33 +111,6 @@ def erase(gallery: Path | None, subjects: Iterable[str]) -> None:
     for subject in subjects:
         _erase(_folder_of(gallery, subject))
     sync_names(gallery / FOLDER)
-
-
-def sweep(gallery: Path, subjects: Sequence[str]) -> int:
-    """Erase what is kept of subjects who are not enrolled any more.
-
-    It happens where another version removed them, or the gallery was restored from a copy.
-
-    Args:
-        gallery: The folder of the gallery.
-        subjects: Who is enrolled.
-
-    Returns:
-        Of how many subjects something was erased.
-    """
-    root = gallery / FOLDER
-    if not root.is_dir():
-        return 0
-    known = {_folder_of(gallery, subject).name for subject in subjects}
-    strange = [
-        folder
-        for folder in root.iterdir()
-        if _SUBJECT.fullmatch(folder.name) and folder.name not in known
-    ]
-    for folder in strange:
-        _erase(folder)
-    sync_names(root)
-    return len(strange)
 
 
 def erase_file(path: Path) -> None:

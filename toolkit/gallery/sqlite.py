@@ -19,15 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.writing import remove_abandoned
 from eval.similarity import matrix
 from eval.types import Floats32
-from toolkit.gallery import media
 from toolkit.gallery.search import PRODUCTS, top
 from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, templates_of
 
 FILE = "gallery.sqlite"
-INDEX = "gallery.faiss"  # beside it, see toolkit/gallery/faiss.py
 _APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
 _SETTINGS = (
     "trusted_schema=OFF",
@@ -172,8 +169,6 @@ class SqliteStore:
     ) -> None:
         """Adds an enrolment for each row, on the disk and then in memory."""
         raw = np.ascontiguousarray(rows, dtype="<f4")
-        if replace:
-            self.erase_index()
         with self._transaction():
             if replace:
                 self._delete(templates.subjects)
@@ -186,7 +181,6 @@ class SqliteStore:
 
     def remove(self, subjects: Sequence[str]) -> None:
         """Erases subjects, on the disk and then in memory."""
-        self.erase_index()
         with self._transaction():
             self._delete(subjects)
         places = [self.row[name] for name in subjects]
@@ -210,16 +204,6 @@ class SqliteStore:
         with self._lock, self._plain_errors(done):
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA user_version=0")
-
-    def erase_index(self) -> None:
-        """Erases the index of FAISS beside the file, and what a killed writer left of one.
-
-        It holds vectors of single persons, and a gallery may be opened by its folder, too.
-        """
-        if self.folder is not None:
-            for path in (self.folder / INDEX, *self.folder.glob(f".{INDEX}.*.part/{INDEX}")):
-                media.erase_file(path)
-            remove_abandoned(self.folder / INDEX)
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """The rows of the templates that score best by float32, among all."""

@@ -180,21 +180,3 @@ def test_a_quality_of_the_queries(files, tmp_path, capsys):
     found = likeness.retrieve(items, settings=RetrievalSettings(quality=norms, num_resamples=0))
     of = {result.metric: result.value for result in found.results}
     assert of == {metric: result["value"] for metric, result in by_norm.items()}
-
-
-@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-@pytest.mark.parametrize("alone", [True, False])
-def test_approximate_recall_says_how_far_it_is_off(files, tmp_path, kind, alone):
-    """So few items are all found: the numbers are those of the exact search."""
-    pytest.importorskip("faiss")
-    out, exact = tmp_path / "out.json", tmp_path / "exact.json"
-    gallery = None if alone else files["gallery"]
-    text = table_of(files["items"], gallery=gallery, approximate=kind, json_file=out)
-    table_of(files["items"], gallery=gallery, json_file=exact)
-    assert "approximate" in text
-    for name, result in values(out).items():
-        assert name.startswith("recall@")
-        assert kind.upper() in result["conventions"]["approximate"]
-        assert result["conventions"]["sample"] == 60
-        assert result["value"] == pytest.approx(values(exact)[name]["value"])
-        assert result["value"] == pytest.approx(result["conventions"]["exact_on_sample"])

@@ -92,11 +92,3 @@ def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path:
     media.erase(tmp_path, ["Ann"])
     assert second.read_bytes() == bytes(7)
     assert list((tmp_path / media.FOLDER).iterdir()) == []
-
-
-def test_a_sweep_erases_what_belongs_to_nobody(tmp_path: Path) -> None:
-    for name, row in (("Ann", ROWS[0]), ("Bob", ROWS[1])):
-        media.keep(tmp_path, name, row, name.encode(), ".jpg")
-    assert media.sweep(tmp_path, ["Bob"]) == 1
-    assert [path.read_bytes() for path in files(tmp_path)] == [b"Bob"]
-    assert media.sweep(tmp_path, ["Bob"]) == 0
