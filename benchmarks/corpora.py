@@ -46,6 +46,7 @@ from performance import ROOT, parser_of, row, table
 from eval.formats.trials import read_scores, write_scores
 from eval.similarity import score_trials
 from eval.types import Trials
+from modalities import folders
 from modalities.speaker import an4, fsdd, speechocean
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.augment import train_view
@@ -131,15 +132,12 @@ def items_of(data: Path, corpus: str) -> Items:
     Those of LibriSpeech are stretches, and recordings below 3 s are left out.
     """
     if corpus == "librispeech":
-        whole = [
-            item
-            for item in an4.items(data, split="all", librispeech=True)
-            if item.id.startswith("libri-")
-        ]
+        whole = folders.scan(data / "librispeech" / "flac")
         seconds = [soundfile.info(item.path).duration for item in whole]
         return Items.of(
             item._replace(
-                id=f"{item.id}-{number}",
+                id=f"libri-{item.id.removesuffix(item.suffix)}-{number}",
+                label=f"libri-{item.label}",
                 stretch=(length * number / NUM_STRETCHES, length * (number + 1) / NUM_STRETCHES),
             )
             for item, length in zip(whole, seconds, strict=True)

@@ -42,6 +42,7 @@ from modalities.face import bins, pairs, recordio
 from modalities.image import small_sets
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
+from tests.modalities.face import bin_file
 from tests.scripts import loaded
 from toolkit.backbones.resnet import ResNet34
 from toolkit.backbones.weights import read_weights
@@ -215,7 +216,9 @@ CASES = {
         lambda path: RECORDS.write(pictures(path.parent), path.parent, name="t"),
         read_records,
     ),
-    "bin": Case("v.bin", lambda path: bins.write(pictures(path.parent), LISTED, path), bins.items),
+    "bin": Case(
+        "v.bin", lambda path: bin_file.write(pictures(path.parent), LISTED, path), bins.items
+    ),
     "omniglot": Case("images_background.npz", write_omniglot, read_omniglot),
     "ijb faces": Case("f.txt", content(b"a.jpg 1 1\nb.jpg 1 2\n"), ijb_files.read_faces),
     "ijb scores": Case(

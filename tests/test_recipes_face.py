@@ -16,8 +16,8 @@ import pytest
 
 from eval.types import Trials
 from modalities import synthetic_faces
-from modalities.face import bins
 from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from tests.modalities.face import bin_file
 from tests.scripts import loaded
 from toolkit.data.images import encode
 from toolkit.data.items import Item
@@ -91,7 +91,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     first, second = (np.array(columns, dtype=np.int32) for columns in ([0, 2, 0, 1], [1, 3, 2, 3]))
     for where in (folders, packed):
         for name in ("lfw", "agedb_30", "calfw", "cplfw", "cfp_fp"):
-            bins.write(
+            bin_file.write(
                 tested,
                 Trials(ids, ids, first, second, np.array([True, True, False, False])),
                 where / f"{name}.bin",

@@ -6,8 +6,8 @@ where it gets float32. The values are the same.
 ADAFACE_VIEW is what AdaFace and OpenSphere's SimPLE train with (AdaFace dataset/augmenter.py;
 CVLface data_augs/basic_augmenter.py): a crop pasted in place on black, low resolution and
 photometric changes, each with probability 0.2 and independently, and a flip with 0.5. FLIP_VIEW is
-the flip alone (arcface_torch, OpenSphere's other losses). CVLFACE_VIEW is CVLface's gridsample_v1,
-without its bookkeeping of the transform.
+the flip alone (arcface_torch, OpenSphere's other losses). geometric_view() is CVLface's
+gridsample_v1, without its bookkeeping of the transform.
 
 Pixel arithmetic is albumentations' (its functions, not its classes, which keep generators of their
 own), OpenCV's and, for sharpness and equalisation as torchvision has them, Pillow's.
@@ -40,86 +40,70 @@ INTERPOLATIONS = (
     cv2.INTER_LANCZOS4,
 )
 _RAND_OPS = ("identity", "brightness", "saturation", "contrast", "sharpness", "equalize", "grey")
+_AREA, _RATIO = (0.2, 1.0), (0.75, 4 / 3)  # of what crop_paste() keeps
+_SIDE = (0.2, 1.0)  # of what low_resolution() shrinks to
+_PHOTO = (0.5, 1.5)  # the factors of photometric()
+_PHOTO_BINS = (5, 23)
 _RARER = ("equalize", "grey")  # an operation that is drawn again, up to twice
 
 
-def crop_paste(
-    pixels: Pixels,
-    rng: np.random.Generator,
-    *,
-    scale: tuple[float, float] = (0.2, 1.0),
-    ratio: tuple[float, float] = (0.75, 4 / 3),
-) -> Pixels:
+def crop_paste(pixels: Pixels, rng: np.random.Generator) -> Pixels:
     """Keep a random rectangle in its place and set the rest to black.
 
     The rectangle is that of torchvision's RandomResizedCrop.get_params: ten draws that may not fit,
-    then the largest centred one within the ratio.
+    then the largest centred one within the ratio. It has 0.2 to 1 of the area, and its width /
+    height is 3/4 to 4/3, drawn in the logarithm.
 
     Args:
         pixels: (H, W, 3) uint8.
         rng: The generator of the draws.
-        scale: The smallest and the largest share of the area.
-        ratio: The smallest and the largest width / height, which is drawn in the logarithm.
 
     Returns:
         (H, W, 3) uint8.
     """
-    top, left, height, width = _rectangle(pixels.shape[0], pixels.shape[1], rng, scale, ratio)
+    top, left, height, width = _rectangle(pixels.shape[0], pixels.shape[1], rng)
     kept = slice(top, top + height), slice(left, left + width)
     pasted = np.zeros_like(pixels)
     pasted[kept] = pixels[kept]
     return pasted
 
 
-def low_resolution(
-    pixels: Pixels, rng: np.random.Generator, *, side: tuple[float, float] = (0.2, 1.0)
-) -> Pixels:
-    """Shrink an image to a square and enlarge it again.
+def low_resolution(pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Shrink an image to a square of 0.2 to 1 of its height, and enlarge it again.
 
     Both interpolations are drawn from INTERPOLATIONS.
 
     Args:
         pixels: (H, W, 3) uint8.
         rng: The generator of the draws.
-        side: The smallest and the largest side of the square, as a share of the height.
 
     Returns:
         (H, W, 3) uint8.
     """
     height, width = pixels.shape[:2]
-    small = max(1, int(rng.uniform(*side) * height))
+    small = max(1, int(rng.uniform(*_SIDE) * height))
     down, up = (INTERPOLATIONS[i] for i in rng.integers(len(INTERPOLATIONS), size=2))
     shrunk = cv2.resize(pixels, (small, small), interpolation=down)
     return _pixels(cv2.resize(shrunk, (width, height), interpolation=up))
 
 
-def photometric(
-    pixels: Pixels,
-    rng: np.random.Generator,
-    *,
-    brightness: float = 0.5,
-    contrast: float = 0.5,
-    saturation: float = 0.5,
-) -> Pixels:
-    """Multiply brightness, contrast and saturation by factors, in random order.
+def photometric(pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Multiply brightness, contrast and saturation by factors of 0.5 to 1.5, in random order.
 
     This is torchvision's ColorJitter without hue.
 
     Args:
         pixels: (H, W, 3) uint8.
         rng: The generator of the factors and the order.
-        brightness: x, where the factor is drawn from 1 - x to 1 + x.
-        contrast: As brightness, for the contrast.
-        saturation: As brightness, for the saturation.
 
     Returns:
         (H, W, 3) uint8.
     """
     functional = _albumentations()
     changes = [
-        (functional.adjust_brightness_torchvision, rng.uniform(1 - brightness, 1 + brightness)),
-        (functional.adjust_contrast_torchvision, rng.uniform(1 - contrast, 1 + contrast)),
-        (functional.adjust_saturation_torchvision, rng.uniform(1 - saturation, 1 + saturation)),
+        (functional.adjust_brightness_torchvision, rng.uniform(*_PHOTO)),
+        (functional.adjust_contrast_torchvision, rng.uniform(*_PHOTO)),
+        (functional.adjust_saturation_torchvision, rng.uniform(*_PHOTO)),
     ]
     for place in rng.permutation(3):
         change, factor = changes[place]
@@ -140,13 +124,8 @@ def train_view(
     *,
     flip_prob: float = 0.5,
     crop_prob: float = 0.0,
-    crop_scale: tuple[float, float] = (0.2, 1.0),
     low_res_prob: float = 0.0,
-    low_res_side: tuple[float, float] = (0.2, 1.0),
     photo_prob: float = 0.0,
-    brightness: float = 0.5,
-    contrast: float = 0.5,
-    saturation: float = 0.5,
 ) -> Array:
     """Make one training view of an image.
 
@@ -159,17 +138,14 @@ def train_view(
         batch_rng: Not used, because every image draws for itself.
         flip_prob: The probability of flip().
         crop_prob: The probability of crop_paste().
-        crop_scale: The scale of crop_paste().
         low_res_prob: The probability of low_resolution().
-        low_res_side: The side of low_resolution().
         photo_prob: The probability of photometric().
-        brightness: The range of photometric(); so are contrast and saturation. Each is from 0 to 1.
 
     Returns:
         (3, H, W) of the same type, 0 to 255.
 
     Raises:
-        LikenessError: A probability lies outside 0 to 1, or a range is out of order.
+        LikenessError: A probability lies outside 0 to 1.
 
     Example:
         >>> image = np.arange(6, dtype=np.float32).reshape(3, 1, 2)
@@ -180,13 +156,6 @@ def train_view(
     _check_probs(
         flip_prob=flip_prob, crop_prob=crop_prob, low_res_prob=low_res_prob, photo_prob=photo_prob
     )
-    _check_range("crop_scale", crop_scale, 0.0, 1.0)
-    _check_range("low_res_side", low_res_side, 0.0, 1.0)
-    if not all(0.0 <= strength <= 1.0 for strength in (brightness, contrast, saturation)):
-        raise LikenessError(
-            f"train_view: brightness is {brightness}, contrast {contrast} and saturation "
-            f"{saturation}; each must be from 0 to 1"
-        )
     crops, shrinks, colours, flips = (
         rng.random(4) < (crop_prob, low_res_prob, photo_prob, flip_prob)
     ).tolist()
@@ -194,13 +163,11 @@ def train_view(
         return (image[..., ::-1] if flips else image).copy()
     pixels = to_pixels(image)
     if crops:
-        pixels = crop_paste(pixels, rng, scale=crop_scale)
+        pixels = crop_paste(pixels, rng)
     if shrinks:
-        pixels = low_resolution(pixels, rng, side=low_res_side)
+        pixels = low_resolution(pixels, rng)
     if colours:
-        pixels = photometric(
-            pixels, rng, brightness=brightness, contrast=contrast, saturation=saturation
-        )
+        pixels = photometric(pixels, rng)
     return _like(image, flip(pixels) if flips else pixels)
 
 
@@ -218,7 +185,6 @@ def geometric_view(
     cutout_prob: float = 0.2,
     blur_prob: float = 0.2,
     num_photo: int = 2,
-    photo_bins: tuple[int, int] = (5, 23),
 ) -> Array:
     """Make one training view as CVLface's GridSampleAugmenter does.
 
@@ -239,21 +205,23 @@ def geometric_view(
         blur_prob: The probability of a blur. That is a mean of 1 to 9 pixels, a Gaussian of a sigma
             up to 4, or (8 of 10) low resolution.
         num_photo: How many photometric operations follow. Each is one of identity, brightness,
-            saturation, contrast, sharpness (with a factor of 1 + or - 0.03 x bin), equalize and
+            saturation, contrast, sharpness (with a factor of 1 + or - 0.03 x 5 to 22), equalize and
             grey.
-        photo_bins: The range that the bin is drawn from, upper end excluded.
 
     Returns:
         (3, H, W) of the same type, 0 to 255.
 
     Raises:
-        LikenessError: A probability lies outside 0 to 1, or a range is out of order.
+        LikenessError: A probability lies outside 0 to 1, or the range of the zoom is out of order.
     """
     _check_probs(
         rotate_prob=rotate_prob, flip_prob=flip_prob, cutout_prob=cutout_prob, blur_prob=blur_prob
     )
-    _check_range("scale", scale, 0.01, 100.0)
-    _check_range("photo_bins", photo_bins, 0, 31)
+    if not 0.01 <= scale[0] <= scale[1] <= 100.0:
+        raise LikenessError(
+            f"face view: scale is {scale}; a range (from, to), in order and within 0.01 to 100, is "
+            "needed"
+        )
     rotates, flips, cuts, blurs = (
         rng.random(4) < (rotate_prob, flip_prob, cutout_prob, blur_prob)
     ).tolist()
@@ -276,7 +244,7 @@ def geometric_view(
     if blurs:
         pixels = _blur(pixels, rng)
     for _ in range(num_photo):
-        pixels = _rand_op(pixels, rng, photo_bins)
+        pixels = _rand_op(pixels, rng)
     return _like(image, pixels)
 
 
@@ -321,7 +289,6 @@ def warp_matrix(
 
 FLIP_VIEW = partial(train_view)
 ADAFACE_VIEW = partial(train_view, crop_prob=0.2, low_res_prob=0.2, photo_prob=0.2)
-CVLFACE_VIEW = partial(geometric_view)
 
 
 def _move(by: ArrayLike) -> Matrix:
@@ -331,21 +298,15 @@ def _move(by: ArrayLike) -> Matrix:
     return matrix
 
 
-def _rectangle(
-    height: int,
-    width: int,
-    rng: np.random.Generator,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-) -> tuple[int, int, int, int]:
+def _rectangle(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
     """Draw a rectangle and return its top, left, height and width."""
     for _ in range(10):
-        area = height * width * rng.uniform(*scale)
-        aspect = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        area = height * width * rng.uniform(*_AREA)
+        aspect = math.exp(rng.uniform(math.log(_RATIO[0]), math.log(_RATIO[1])))
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < w <= width and 0 < h <= height:
             return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
-    aspect = min(max(width / height, ratio[0]), ratio[1])
+    aspect = min(max(width / height, _RATIO[0]), _RATIO[1])
     w, h = min(width, round(height * aspect)), min(height, round(width / aspect))
     return (height - h) // 2, (width - w) // 2, h, w
 
@@ -372,7 +333,7 @@ def _blur(pixels: Pixels, rng: np.random.Generator) -> Pixels:
     return low_resolution(pixels, rng)
 
 
-def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) -> Pixels:
+def _rand_op(pixels: Pixels, rng: np.random.Generator) -> Pixels:
     """Apply one drawn photometric operation."""
     functional = _albumentations()
     name = "equalize"
@@ -380,7 +341,7 @@ def _rand_op(pixels: Pixels, rng: np.random.Generator, bins: tuple[int, int]) ->
         name = _RAND_OPS[int(rng.integers(len(_RAND_OPS)))]
         if name not in _RARER:
             break
-    bin_number = int(rng.integers(bins[0], max(bins[1], bins[0] + 1)))
+    bin_number = int(rng.integers(*_PHOTO_BINS))
     factor = 1.0 + 0.03 * bin_number * (1 if rng.random() < 0.5 else -1)
     match name:
         case "brightness":
@@ -429,12 +390,3 @@ def _check_probs(**probs: float) -> None:
     for name, prob in probs.items():
         if not 0.0 <= prob <= 1.0:
             raise LikenessError(f"face view: {name} is {prob}; a probability from 0 to 1 is needed")
-
-
-def _check_range(name: str, bounds: tuple[float, float], lowest: float, highest: float) -> None:
-    """Refuse a range that is out of order, outside lowest to highest, or (0, 0)."""
-    if not lowest <= bounds[0] <= bounds[1] <= highest or (lowest == 0.0 and bounds[1] == 0.0):
-        raise LikenessError(
-            f"face view: {name} is {bounds}; a range (from, to), in order and within {lowest} to "
-            f"{highest}, is needed"
-        )

@@ -10,46 +10,40 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eval.errors import LikenessError, first_line
-from eval.formats.files import atomic_path, refuse_device
-from eval.types import Trials, name_first, quoted
-from modalities.face.images import encoded
+from eval.formats.files import refuse_device
+from eval.types import Trials, quoted
 from toolkit.data.items import Item
 
 MAX_BIN_BYTES = 2**32
 _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp", b"P5": ".pgm"}
 
 
-def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], Trials]:
+def items(path: str | Path) -> tuple[list[Item], Trials]:
     """List the images and pairs of a .bin; each image is read from its span in the file.
 
     The file may be written by Python 2 or 3, with images as bytes, str or uint8 arrays.
 
     Args:
         path: The file.
-        prefix: What the ids begin with; None means "NAME/" of NAME.bin.
 
     Returns:
-        The items, and the trials in their order (folds: eval.protocols.lfw with folds=10). Ids are
-            the prefix and the number of the image, 0 to 2 P - 1. There are no labels, as the file
-            holds none.
+        The items, and the trials in their order (folds: eval.protocols.lfw with folds=10). The ids
+        in NAME.bin are NAME/0 to NAME/(2 P - 1). There are no labels, as the file holds none.
 
     Raises:
         LikenessError: The file is no such pickle, is truncated or over 4 GiB, or asks for anything
             else, which is named and not executed. Its images and labels do not pair up. Or its
-            images do not lie in it as they are, as in old text pickles; rewrite() makes a new file
-            of such a one.
+            images do not lie in it as they are, as in pickles of other protocols.
     """
     path = Path(path)
     data = _bytes_of(path)
     images, same = _load(data, path)
-    prefix = f"{path.stem}/" if prefix is None else prefix
     items: list[Item] = []
     place = 0
     # An image that the pickle refers to again and again is looked for once.
@@ -63,63 +57,14 @@ def items(path: str | Path, *, prefix: str | None = None) -> tuple[list[Item], T
         if at < 0:
             raise LikenessError(
                 f"{path}: image {number} is held in an old encoding, so that it cannot be read "
-                "from the file; write it anew with modalities.face.bins.rewrite"
+                "from the file; fetch a file as InsightFace publishes it"
             )
         place = at + len(image)
         suffix = _FIRST_BYTES.get(image[:2], ".jpg")
-        items.append(Item(f"{prefix}{number}", path, None, (at, len(image)), suffix))
+        items.append(Item(f"{path.stem}/{number}", path, None, (at, len(image)), suffix))
     ids = tuple(item.id for item in items)
     enrol = np.arange(0, len(images), 2, dtype=np.int32)
     return items, Trials(ids, ids, enrol, enrol + 1, np.array(same, dtype=np.bool_))
-
-
-def write(items: Sequence[Item], trials: Trials, path: str | Path) -> None:
-    """Write a .bin of pairs in their order, with the image files as they are.
-
-    InsightFace decodes JPEG and PNG. For its ten folds the pairs should come in ten blocks of equal
-    size, each with same and different ones.
-
-    Args:
-        items: The images.
-        trials: The labelled pairs.
-        path: The file to write.
-
-    Raises:
-        LikenessError: The trials have no labels, or ids are no items.
-    """
-    if trials.target is None:
-        raise LikenessError(f"{path}: the trials have no labels, which a .bin needs")
-    by_id = {item.id: item for item in items}
-    missing = sorted(({*trials.enrol_ids} | {*trials.probe_ids}) - by_id.keys())
-    if missing:
-        raise LikenessError(
-            f"{path}: ids of the trials are no items ({name_first(missing)}); give all of them"
-        )
-    images = [
-        encoded(by_id[ids[row]])
-        for pair in zip(trials.enrol.tolist(), trials.probe.tolist(), strict=True)
-        for ids, row in zip((trials.enrol_ids, trials.probe_ids), pair, strict=True)
-    ]
-    _dump(images, trials.target.tolist(), Path(path))
-
-
-def rewrite(path: str | Path, out: str | Path) -> None:
-    """Read a .bin of any kind and write the same pairs as one whose images can be read one by one.
-
-    The file is read with the same care as by items().
-
-    Args:
-        path: The file to read.
-        out: The file to write.
-    """
-    images, same = _load(_bytes_of(Path(path)), Path(path))
-    _dump(images, same, Path(out))
-
-
-def _dump(images: list[bytes], same: list[bool], path: Path) -> None:
-    """Write the pickle."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        pickle.dump((images, same), file, protocol=4)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -145,22 +90,21 @@ def _load(data: bytes, path: Path) -> tuple[list[bytes], list[bool]]:
             "it again, and do not load it with anything else"
         ) from None
     parts = content if isinstance(content, tuple | list) and len(content) == 2 else ((), ())
-    images, same = ([*part.raw] if isinstance(part, _Bytes) else part for part in parts)
+    images, same = (
+        [*part.raw] if isinstance(part, _Bytes) else part if isinstance(part, list | tuple) else ()
+        for part in parts
+    )
+    blobs: list[Any] = [image.raw if isinstance(image, _Bytes) else image for image in images]
     if (
-        not isinstance(images, list | tuple)
-        or not isinstance(same, list | tuple)
-        or not same
-        or len(images) != 2 * len(same)
+        not same
+        or len(blobs) != 2 * len(same)
+        or not all(isinstance(blob, bytes) and blob for blob in blobs)
+        or not all(isinstance(label, int) and label in (0, 1) for label in same)
     ):
         raise LikenessError(
-            f"{path}: this is no verification set: two images for each label are needed; fetch it "
-            "again"
+            f"{path}: this is no verification set: two images for each label, true or false, are "
+            "needed; fetch it again"
         )
-    blobs: list[Any] = [image.raw if isinstance(image, _Bytes) else image for image in images]
-    if not all(isinstance(blob, bytes) and blob for blob in blobs):
-        raise LikenessError(f"{path}: images are empty or no bytes; fetch the file again")
-    if not all(isinstance(label, int) and label in (0, 1) for label in same):
-        raise LikenessError(f"{path}: labels are neither true nor false; fetch the file again")
     return blobs, [bool(label) for label in same]
 
 
@@ -196,13 +140,9 @@ class _Unpickler(pickle._Unpickler):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data), encoding="bytes")  # str of Python 2 become bytes
-        self._left = len(data)  # bytes that texts may still become
         self._known: dict[str, Any] = {
             "numpy.ndarray": None,  # an argument of _reconstruct, which needs none
             "numpy.dtype": self._dtype,
-            "_codecs.encode": self._encode,
-            "__builtin__.bytes": self._empty,
-            "builtins.bytes": self._empty,
         }
         for core in ("numpy.core", "numpy._core"):
             self._known |= {
@@ -236,17 +176,3 @@ class _Unpickler(pickle._Unpickler):
         if dtype.code not in ("b1", "u1", "i1", "i4", "i8"):
             raise pickle.UnpicklingError("it holds a number that is no label")
         return int.from_bytes(raw[:8], "little")
-
-    def _encode(self, text: str, encoding: str | bytes = "latin1") -> bytes:
-        """Make bytes as Python 3 pickles them for Python 2.
-
-        Seven bytes of a file can ask for one long text once more, so the sum is bounded.
-        """
-        self._left -= len(text)
-        if self._left < 0 or encoding not in ("latin1", b"latin1"):
-            raise pickle.UnpicklingError("it makes more bytes than it has, or encodes otherwise")
-        return text.encode("latin-1")
-
-    def _empty(self) -> bytes:
-        """Make b"", which Python 3 pickles for Python 2 as bytes()."""
-        return b""

@@ -25,7 +25,7 @@ from toolkit.data.items import Item
 from toolkit.data.reading import Array
 from toolkit.data.reading_forms import DType, check_dtype
 
-Fit = Literal["exact", "resize", "pad"]
+Fit = Literal["exact", "resize"]
 
 
 def read(
@@ -44,8 +44,7 @@ def read(
         size: The height and the width of the result in pixels, each from 1 to 4096.
         fit: What happens to an image of another size. "exact" refuses it: a network for aligned
             crops loses much on other images, so align them first (align.py). "resize" resizes it,
-            whatever that does to the proportions. "pad" resizes it within the size and centres it
-            on black.
+            whatever that does to the proportions.
         dtype: "uint8" gives the same values in a quarter of the memory. A network gets float32 in
             either case: batches are converted on its device.
 
@@ -69,7 +68,7 @@ def read(
                 f"{item.name}: the image has {height} x {width} pixels, but {size[0]} x {size[1]} "
                 "are wanted; align it (modalities.face.align), or choose another fit"
             )
-        pixels = _resize(pixels, size) if fit == "resize" else _pad(pixels, size)
+        pixels = _resize(pixels, size)
     return as_input(pixels, dtype)
 
 
@@ -114,14 +113,3 @@ def _resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
     resized = cv2.resize(pixels, (size[1], size[0]), interpolation=interpolation)
     return np.asarray(resized, dtype=np.uint8)
-
-
-def _pad(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """Resize within (height, width), keep the proportions, and centre on black."""
-    height, width = pixels.shape[:2]
-    scale = min(size[0] / height, size[1] / width)
-    inner = max(1, min(size[0], round(height * scale))), max(1, min(size[1], round(width * scale)))
-    canvas = np.zeros((*size, 3), dtype=np.uint8)
-    top, left = (size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2
-    canvas[top : top + inner[0], left : left + inner[1]] = _resize(pixels, inner)
-    return canvas

@@ -4,8 +4,7 @@ A part of the subjects is enough. The faces are loosely centred, and there are n
 
 The layout is DATA/orl/s1/1.pgm ... Credit: Olivetti Research Laboratory, Cambridge (Samaria and
 Harter 1994). Pixels alone give an EER of about 16 % and nearly every nearest neighbour right, so
-report EER and MAP@R. Read the images with partial(images.read, size=(112, 92)), or with size=(112,
-112), fit="pad" for networks of that size.
+report EER and MAP@R. Read the images with partial(images.read, size=(112, 92)).
 """
 
 from __future__ import annotations

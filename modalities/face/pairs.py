@@ -10,31 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from eval.errors import LikenessError, first_line
-from eval.formats.files import as_stored, at_lines, text_lines
+from eval.formats.files import as_stored, text_lines
 from eval.formats.mat import read_variable
 from eval.protocols import lfw
-from eval.types import Ints, Trials, name_first
+from eval.types import Trials, name_first
 from toolkit.data.images import SUFFIXES
 from toolkit.data.items import Item
 
 _MAX_MAT = 2**24
-
-
-class Pairs(NamedTuple):
-    """Trials between images, with their folds.
-
-    Attributes:
-        trials: The trials; ids are paths below the images' folder.
-        folds: (P,) the fold of each pair, from 0.
-    """
-
-    trials: Trials
-    folds: Ints
+_NUM_FOLDS = 10
 
 
 def find_list(folder: str | Path) -> Path | None:
@@ -68,18 +57,18 @@ def find_list(folder: str | Path) -> Path | None:
     return lists[0] if lists else None
 
 
-def read_folder(folder: str | Path) -> Pairs:
+def read_folder(folder: str | Path) -> Trials:
     """Read the pairs of a folder, by the form of its list.
 
     CFP's folder Protocol is read by read_cfp(), frontal-frontal where the folder's name ends in ff
     and frontal-profile otherwise. A .mat is read by read_agedb(). A text whose first line is
-    numbers alone is read by read_lfw(), any other by read_two_lines().
+    numbers alone is LFW's, whose ids are NAME/NAME_0001.jpg; any other is read by read_two_lines().
 
     Args:
         folder: The folder of a data set.
 
     Returns:
-        The pairs.
+        The trials, fold by fold; ids are paths below the images' folder.
 
     Raises:
         LikenessError: There is no list. What find_list() and the readers refuse.
@@ -98,86 +87,61 @@ def read_folder(folder: str | Path) -> Pairs:
     first = next(text_lines(path), (0, ""))[1].split()
     if first and not all(field.isdecimal() for field in first):
         return read_two_lines(path)
-    return read_lfw(path)
+    return lfw.read_pairs(path, suffix=".jpg")[0]
 
 
-def read_lfw(path: str | Path) -> Pairs:
-    """Read LFW's pairs.txt; ids are NAME/NAME_0001.jpg.
-
-    eval.protocols.lfw.read_pairs reads the file and counts what is wrong with it.
-
-    Args:
-        path: The list.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        LikenessError: What eval.protocols.lfw.read_pairs refuses.
-    """
-    return Pairs(*lfw.read_pairs(path, suffix=".jpg"))
-
-
-def read_two_lines(path: str | Path, *, num_folds: int = 10) -> Pairs:
+def read_two_lines(path: str | Path) -> Trials:
     """Read CALFW's pairs_CALFW.txt or CPLFW's pairs_CPLFW.txt, which have two lines a pair.
 
     Each line is `name.jpg label`, with 0 for different people and anything else for the same (CALFW
-    writes the fold's number). The file lists all same pairs first, then all different ones. Fold f
-    takes the f-th tenth of both. The result is ordered by fold, same before different, as in
+    writes the fold's number). The file lists all same pairs first, then all different ones. Each of
+    the ten folds takes a tenth of both. The result is ordered by fold, same before different, as in
     FaceX-Zoo (test_protocol/lfw/pairs_parser.py) and in InsightFace's .bin files.
 
     Args:
         path: The list.
-        num_folds: How many folds there are.
 
     Returns:
-        The pairs.
+        The trials.
 
     Raises:
-        LikenessError: Lines of another kind, an odd number of lines, pairs with two labels, or
-            numbers of same and different pairs that do not divide into the folds; all are counted.
+        LikenessError: Lines are of another kind, pairs have one line or two labels, or the numbers
+            of same and different pairs do not divide into ten folds.
     """
-    rows, bad = [], []
+    rows = []
     for number, text in text_lines(path):
         fields = text.split()
-        if (
-            len(fields) == 2
-            and fields[1].isascii()
-            and fields[1].isdecimal()
-            and len(fields[1]) < 10
-        ):
-            rows.append((fields[0], int(fields[1]) != 0))
-        else:
-            bad.append(number)
-    if bad or len(rows) % 2 or not rows:
-        problem = f"there are {len(rows)} lines, not two for each pair"
-        if bad:
-            places = at_lines(np.array(bad, dtype=np.int32))
-            problem = f"{len(bad)} lines are not `name.jpg label` ({places})"
-        raise LikenessError(f"{path}: {problem}; fetch the file again")
-    torn = [str(i + 1) for i in range(0, len(rows), 2) if rows[i][1] != rows[i + 1][1]]
-    if torn:
+        if len(fields) != 2 or not fields[1].isdecimal():
+            raise LikenessError(
+                f"{path}: line {number} is not `name.jpg label`; fetch the file again"
+            )
+        rows.append((fields[0], fields[1] != "0"))
+    pairs = list(zip(rows[::2], rows[1::2], strict=False))
+    if len(rows) % 2 or any(first[1] != second[1] for first, second in pairs):
         raise LikenessError(
-            f"{path}: {len(torn)} pairs have two labels (first: data line {torn[0]}); fetch the "
+            f"{path}: its {len(rows)} lines are not two for each pair, with one label; fetch the "
             "file again"
         )
-    pairs = [(rows[i][0], rows[i + 1][0], rows[i][1]) for i in range(0, len(rows), 2)]
-    same = [pair for pair in pairs if pair[2]]
-    different = [pair for pair in pairs if not pair[2]]
-    divides = num_folds > 0 and not len(same) % num_folds and not len(different) % num_folds
-    if not (divides and same and different):
+    same, different = (
+        [(first[0], second[0], label) for first, second in pairs if first[1] == label]
+        for label in (True, False)
+    )
+    if not same or not different or len(same) % _NUM_FOLDS or len(different) % _NUM_FOLDS:
         raise LikenessError(
             f"{path}: {len(same)} same and {len(different)} different pairs do not divide into "
-            f"{num_folds} folds; fetch the file again"
+            f"{_NUM_FOLDS} folds; fetch the file again"
         )
-    s, d = len(same) // num_folds, len(different) // num_folds
-    folds = [
-        [*same[f * s : (f + 1) * s], *different[f * d : (f + 1) * d]] for f in range(num_folds)
-    ]
-    return _pairs(folds)
+    s, d = len(same) // _NUM_FOLDS, len(different) // _NUM_FOLDS
+    return _trials(
+        [
+            pair
+            for f in range(_NUM_FOLDS)
+            for pair in (*same[f * s : (f + 1) * s], *different[f * d : (f + 1) * d])
+        ]
+    )
 
 
-def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
+def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Trials:
     """Read CFP's folder Protocol.
 
     It holds Pair_list_F.txt and Pair_list_P.txt (`number path`), and
@@ -189,16 +153,11 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
         kind: "FP" for frontal-profile, "FF" for frontal-frontal.
 
     Returns:
-        The pairs.
+        The trials.
 
     Raises:
-        LikenessError: There are no folders of folds. Kind is another word, or lines of a list are
-            of another kind; they are counted.
+        LikenessError: There are no folders of folds, or lines of a list are of another kind.
     """
-    if kind not in ("FF", "FP"):
-        raise LikenessError(
-            f"read_cfp: kind is {kind!r}; choose 'FF' (frontal-frontal) or 'FP' (frontal-profile)"
-        )
     protocol = Path(protocol)
     sides = [_numbered_paths(protocol / f"Pair_list_{side}.txt") for side in ("F", kind[1])]
     splits = sorted(path for path in (protocol / "Split" / kind).glob("*") if path.is_dir())
@@ -207,34 +166,32 @@ def read_cfp(protocol: str | Path, kind: Literal["FF", "FP"] = "FP") -> Pairs:
             f"{protocol / 'Split' / kind}: there are {len(splits)} folders of folds; 01 to 10 are "
             "needed, from the data set's archive"
         )
-    folds = []
-    for split in splits:
-        same = _numbered_pairs(split / "same.txt", sides[0], sides[1])
-        different = _numbered_pairs(split / "diff.txt", sides[0], sides[1])
-        folds.append([(*pair, True) for pair in same] + [(*pair, False) for pair in different])
-    return _pairs(folds)
+    return _trials(
+        [
+            (*pair, same)
+            for split in splits
+            for name, same in (("same.txt", True), ("diff.txt", False))
+            for pair in _numbered_pairs(split / name, *sides)
+        ]
+    )
 
 
 def _numbered_pairs(
     path: Path, left: Mapping[str, str], right: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Read the pairs of a list of `number,number`; left and right give the path of each number."""
-    pairs, bad = [], []
+    pairs = []
     for number, text in text_lines(path):
         fields = [field.strip() for field in text.split(",")]
-        if len(fields) == 2 and fields[0] in left and fields[1] in right:
-            pairs.append((left[fields[0]], right[fields[1]]))
-        else:
-            bad.append(number)
-    if bad:
-        raise LikenessError(
-            f"{path}: {len(bad)} lines are not two numbers of the image lists "
-            f"({at_lines(np.array(bad, dtype=np.int32))}); fetch the file again"
-        )
+        if len(fields) != 2 or fields[0] not in left or fields[1] not in right:
+            raise LikenessError(
+                f"{path}: line {number} is not two numbers of the image lists; fetch the file again"
+            )
+        pairs.append((left[fields[0]], right[fields[1]]))
     return pairs
 
 
-def read_agedb(path: str | Path) -> Pairs:
+def read_agedb(path: str | Path) -> Trials:
     """Read AgeDB's new_protocol_30.mat, or that of another year; ids are NAME.jpg.
 
     The file holds a cell `splits` of folds, each with the names of two images and labels 1 and -1.
@@ -244,7 +201,7 @@ def read_agedb(path: str | Path) -> Pairs:
         path: The file.
 
     Returns:
-        The pairs.
+        The trials.
 
     Raises:
         LikenessError: The file is nested otherwise, is too large, or has too few or empty folds.
@@ -262,7 +219,7 @@ def read_agedb(path: str | Path) -> Pairs:
             f"{path}: there are {len(folds)} folds, {sum(not fold for fold in folds)} of them "
             "empty; at least 2 are needed, none empty; fetch the file again"
         )
-    return _pairs(folds)
+    return _trials([pair for fold in folds for pair in fold])
 
 
 def _agedb_fold(record: Any) -> list[tuple[str, str, bool]]:
@@ -320,35 +277,24 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
     return items
 
 
-def _pairs(folds: Sequence[Sequence[tuple[str, str, bool]]]) -> Pairs:
-    """Make trials and folds of (first, second, same) in each fold."""
-    rows = [row for fold in folds for row in fold]
+def _trials(rows: Sequence[tuple[str, str, bool]]) -> Trials:
+    """Make trials of (first, second, same)."""
     ids = tuple(dict.fromkeys(name for first, second, _ in rows for name in (first, second)))
     number = {id: i for i, id in enumerate(ids)}
     sides = np.array([(number[first], number[second]) for first, second, _ in rows], dtype=np.int32)
     target = np.array([same for _, _, same in rows], dtype=np.bool_)
-    fold_of = np.repeat(np.arange(len(folds), dtype=np.int32), [len(fold) for fold in folds])
-    return Pairs(Trials(ids, ids, sides[:, 0], sides[:, 1], target), fold_of)
+    return Trials(ids, ids, sides[:, 0], sides[:, 1], target)
 
 
 def _numbered_paths(path: Path) -> dict[str, str]:
     """Map numbers to paths below the data set's folder, which the list states from its own."""
     paths: dict[str, str] = {}
-    bad = []
     for number, text in text_lines(path):
         fields = text.split(maxsplit=1)
-        if (
-            len(fields) == 2
-            and fields[0].isascii()
-            and fields[0].isdecimal()
-            and fields[0] not in paths
-        ):
-            paths[fields[0]] = fields[1].strip().removeprefix("../")
-        else:
-            bad.append(number)
-    if bad or not paths:
-        raise LikenessError(
-            f"{path}: {len(bad)} lines are not `number path` with a new number "
-            f"({at_lines(np.array(bad, dtype=np.int32))}); fetch the file again"
-        )
+        if len(fields) != 2 or fields[0] in paths:
+            raise LikenessError(
+                f"{path}: line {number} is not `number path` with a new number; fetch the file "
+                "again"
+            )
+        paths[fields[0]] = fields[1].strip().removeprefix("../")
     return paths

@@ -19,14 +19,16 @@ beyond.
 from __future__ import annotations
 
 import os
-import re
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
+from pyarrow import csv
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.types import name_first
 from toolkit.data.items import MAX_SPAN, Items, ItemsBuilder
 
@@ -45,44 +47,38 @@ _BLOCK = 2**18  # how many records' headers are looked at together
 _MAX_INDEX = 2**32
 # The suffix of an image by its first byte, because the record does not state it.
 _ENDINGS = {0xFF: ".jpg", 0x89: ".png", 0x42: ".bmp", 0x52: ".webp", 0x50: ".pgm"}
-_INDEX_LINES = re.compile(rb"(?:[ \t]*[0-9]{1,18}[ \t]+[0-9]{1,18}[ \t]*\r?\n|[ \t]*\r?\n)*+")
 
 
-def items(rec: str | Path, *, idx: str | Path | None = None, prefix: str = "") -> Items:
+def items(rec: str | Path) -> Items:
     """List the images of a .rec file by key; each is read from its span in the file.
+
+    The keys are those of the .idx beside the file. Where there is none, the records are gone
+    through once and numbered in their order.
 
     Args:
         rec: The file.
-        idx: The index; None takes the .idx beside the file. Where there is none, the records are
-            gone through once and numbered in their order.
-        prefix: What the ids begin with.
 
     Returns:
-        Items whose id is the prefix and the key, and whose label is the class number as text.
+        Items whose id is the key, and whose label is the class number as text.
 
     Raises:
-        LikenessError: The file, or an index that was asked for, is missing. The index is damaged.
-            Records begin or end outside the file, or are damaged. Labels are no whole number below
-            2^24, beyond which float32 merges classes. Or there are fewer or more images than key 0
-            announces. All are counted within the first 2^16 records that have any, and the first is
-            named.
+        LikenessError: The file is missing. The index is damaged. Records begin or end outside the
+            file, or are damaged. Labels are no whole number below 2^24, beyond which float32 merges
+            classes. Or there are fewer or more images than key 0 announces. All are counted within
+            the first 2^16 records that have any, and the first is named.
     """
     rec = Path(rec)
-    index = rec.with_suffix(".idx") if idx is None else Path(idx)
-    if not rec.is_file() or (idx is not None and not index.is_file()):
+    if not rec.is_file() or rec.stat().st_size < PART.size:
         raise LikenessError(
-            f"{index if rec.is_file() else rec}: no such file; a .rec file and its .idx are needed"
-        )
-    if rec.stat().st_size < PART.size:
-        raise LikenessError(
-            f"{rec}: its {rec.stat().st_size} bytes are less than one record; fetch the file again"
+            f"{rec}: there is no such file, or it is shorter than one record; fetch it again"
         )
     with _Content(rec) as content:
-        return _items(rec, index, content, prefix)
+        return _items(rec, content)
 
 
-def _items(rec: Path, index: Path, content: _Content, prefix: str) -> Items:
+def _items(rec: Path, content: _Content) -> Items:
     """List the images of an open file."""
+    index = rec.with_suffix(".idx")
     keys, offsets = _read_index(index) if index.is_file() else _scan(rec, content)
     made = ItemsBuilder()
     announced: float | None = None
@@ -93,7 +89,7 @@ def _items(rec: Path, index: Path, content: _Content, prefix: str) -> Items:
         if table.announced is not None:
             announced = table.announced
         num_images += int(np.count_nonzero(table.size))
-        table.add_to(made, prefix)
+        table.add_to(made)
     num_records = len(keys)
     del keys, offsets  # before the columns are finished, which takes memory too
     if announced is not None and np.float32(num_images + 1) != np.float32(announced):
@@ -122,28 +118,36 @@ def join_parts(parts: bytes) -> bytes:
     Raises:
         LikenessError: The parts do not fit together.
     """
-    payload, place, last = bytearray(), 0, False
-    while not last:
-        if place + PART.size > len(parts):
+    found = _parts(lambda place, count: parts[place : place + count], 0, len(parts))
+    payload = MAGIC_BYTES.join([parts[start : start + length] for start, length in found])
+    return payload[_image_start(payload) :]
+
+
+def _parts(at: Callable[[int, int], bytes], place: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield where each part of the record at a place begins, and its length.
+
+    Args:
+        at: Gives so many bytes from a place on.
+        place: The place of the record.
+        end: The end of the bytes.
+
+    Raises:
+        LikenessError: The parts do not fit together.
+    """
+    kind, expected = 1, (0, 1)
+    while kind not in (0, 3):
+        if place + PART.size > end:
             raise LikenessError("a part of its record is missing; fetch the .rec file again")
-        magic, word = PART.unpack_from(parts, place)
+        magic, word = PART.unpack(at(place, PART.size))
         kind, length = word >> 29, word & MAX_PART
         place += PART.size
-        if (
-            magic != MAGIC
-            or kind not in ((0, 1) if not payload and place == PART.size else (2, 3))
-            or place + length > len(parts)
-        ):
+        if magic != MAGIC or kind not in expected or place + length > end:
             raise LikenessError(
                 "the parts of its record do not fit together; fetch the .rec file again"
             )
-        if kind > 1:
-            payload += MAGIC_BYTES
-        payload += parts[place : place + length]
+        yield place, length
         place += length + -length % 4
-        last = kind in (0, 3)
-    start = _image_start(payload)
-    return bytes(payload[start:])
+        expected = (2, 3)
 
 
 class _Content:
@@ -189,21 +193,22 @@ class _Records:
     ) -> None:
         self.rec, self.keys, self.offsets = rec, keys, offsets
         self._content = content
-        self._refuse(offsets > content.size - PART.size, "begin past the end of the file")
+        self._refuse(
+            (offsets < 0) | (offsets > content.size - PART.size), "begin past the end of the file"
+        )
         self._begin = content.rows(offsets, _BEGIN)
         part = self._words(offsets, 2)
         kind, length = part[:, 1] >> 29, (part[:, 1] & MAX_PART).astype(np.int64)
-        self._refuse(
-            (part[:, 0] != MAGIC) | (kind > 1) | (offsets % 4 != 0),
-            "do not begin with the magic number of a record",
-        )
         start = offsets + PART.size
-        self._refuse(start + length > content.size, "reach past the end of the file")
-        self._refuse(length < HEADER.size, "are shorter than their header of 24 bytes")
-        header = self._words(start, 2)
-        flag = header[:, 0].astype(np.int64)
+        flag = self._words(start, 1)[:, 0].astype(np.int64)
         self._refuse(
-            (flag > _MAX_LABELS) | (HEADER.size + 4 * flag > length),
+            (part[:, 0] != MAGIC)
+            | (kind > 1)
+            | (offsets % 4 != 0)
+            | (start + length > content.size)
+            | (flag > _MAX_LABELS)
+            | (HEADER.size + 4 * flag > length),
+            "do not begin with the magic number of a record, reach past the end of the file, or "
             f"state more labels than they hold (at most {_MAX_LABELS})",
         )
         # The first label lies behind the header if there are several, and inside it otherwise.
@@ -225,14 +230,20 @@ class _Records:
         zero = np.flatnonzero((keys == 0) & ~image & (flag == 2))
         self.announced = float(self.label[zero[0]]) if zero.size else None
 
-    def add_to(self, made: ItemsBuilder, prefix: str) -> None:
+    def add_to(self, made: ItemsBuilder) -> None:
         """Add the records with an image to the items."""
         chosen = np.flatnonzero(self.size > 0)
-        ids = [f"{prefix}{key}" for key in self.keys[chosen].tolist()]
+        ids = [f"{key}" for key in self.keys[chosen].tolist()]
         spans = np.stack((self.start[chosen], self.size[chosen]), axis=1)
         endings = [_ENDINGS.get(byte, ".jpg") for byte in self._first_bytes(chosen).tolist()]
         for place in np.flatnonzero(self._parts[chosen]).tolist():
-            spans[place] = self._span(int(self.offsets[chosen[place]]), ids[place])
+            offset = int(self.offsets[chosen[place]])
+            try:
+                *_, (start, length) = _parts(self._content.at, offset, self._content.size)
+            except LikenessError as error:
+                raise LikenessError(f"{self.rec}: record {ids[place]}: {error}") from None
+            end = min(start + length + -length % 4, self._content.size)
+            spans[place] = offset, end - offset
             endings[place] = RECORD_SUFFIX
         large = [ids[place] for place in np.flatnonzero(spans[:, 1] > MAX_SPAN)]
         if large:
@@ -250,28 +261,6 @@ class _Records:
         further = np.flatnonzero(inside >= _BEGIN)
         first[further] = self._content.rows(self.start[chosen[further]], 1)[:, 0]
         return first
-
-    def _span(self, offset: int, id: str) -> tuple[int, int]:
-        """Return the place and size of a record from its first to its last part."""
-        place, kind = offset, 1
-        while kind not in (0, 3):
-            if place + PART.size > self._content.size:
-                raise LikenessError(
-                    f"{self.rec}: record {id} reaches past the end of the file; fetch it again"
-                )
-            magic, word = PART.unpack(self._content.at(place, PART.size))
-            kind, length = word >> 29, word & MAX_PART
-            if (
-                magic != MAGIC
-                or kind not in ((1,) if place == offset else (2, 3))
-                or place + PART.size + length > self._content.size
-            ):
-                raise LikenessError(
-                    f"{self.rec}: the parts of record {id} do not fit together, or reach past the "
-                    "end of the file; fetch it again"
-                )
-            place += PART.size + length + -length % 4
-        return offset, min(place, self._content.size) - offset
 
     def _words(self, at: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """Return (N, count) little-endian words within the beginning of each record.
@@ -296,31 +285,25 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Read the keys and offsets of an index, sorted by key."""
     if path.stat().st_size > _MAX_INDEX:
         raise LikenessError(f"{path}: the file has over {_MAX_INDEX} bytes; this is no index")
-    text = path.read_bytes()
-    if text and not text.endswith(b"\n"):
-        text += b"\n"
-    if not _INDEX_LINES.fullmatch(text):
-        bad = [
-            number
-            for number, line in enumerate(text.splitlines(keepends=True), 1)
-            if not _INDEX_LINES.fullmatch(line if line.endswith(b"\n") else line + b"\n")
-        ]
-        raise LikenessError(
-            f"{path}: {len(bad)} lines are not `key offset`, two whole numbers (first: line "
-            f"{bad[0] if bad else 1}); fetch the index again"
+    try:
+        table = csv.read_csv(
+            path,
+            csv.ReadOptions(column_names=["key", "offset"]),
+            csv.ParseOptions(delimiter="\t"),
+            csv.ConvertOptions(
+                column_types={"key": pyarrow.int64(), "offset": pyarrow.int64()}, null_values=[]
+            ),
         )
-    if not text or text.isspace():
-        raise LikenessError(f"{path}: the index is empty; fetch it again")
-    table = np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)
-    del text  # it may have a gigabyte
-    if not (table[1:, 0] > table[:-1, 0]).all():
-        table = table[np.argsort(table[:, 0], kind="stable")]
-    keys, offsets = table.T
-    if twice := np.count_nonzero(keys[1:] == keys[:-1]):
-        raise LikenessError(f"{path}: {twice} keys are listed twice; fetch the index again")
-    ascending = np.sort(offsets)
-    if twice := np.count_nonzero(ascending[1:] == ascending[:-1]):
-        raise LikenessError(f"{path}: {twice} offsets are listed twice; fetch the index again")
+    except pyarrow.ArrowInvalid as error:
+        raise LikenessError(
+            f"{path}: its lines are not `key offset`, two whole numbers "
+            f"({first_line(error)}); fetch the index again"
+        ) from None
+    table = table.sort_by("key")
+    keys, offsets = table["key"].to_numpy(), table["offset"].to_numpy()
+    for values in (keys, np.sort(offsets)):
+        if (values[1:] == values[:-1]).any():
+            raise LikenessError(f"{path}: keys or offsets are listed twice; fetch the index again")
     return keys, offsets
 
 
@@ -358,7 +341,7 @@ def _scan(rec: Path, content: _Content) -> tuple[NDArray[np.int64], NDArray[np.i
     return keys, np.roll(np.array(offsets, dtype=np.int64), int(zero_is_last))
 
 
-def _image_start(payload: bytes | bytearray) -> int:
+def _image_start(payload: bytes) -> int:
     """Return where the image begins in a payload, behind its header and labels."""
     if len(payload) < HEADER.size:
         raise LikenessError(

@@ -91,7 +91,7 @@ def _read(data: Path, name: str) -> Set:
     """List the images and trials of one set."""
     if (data / f"{name}.bin").is_file():
         return bins.items(data / f"{name}.bin")
-    listed = pairs.read_folder(data / name).trials
+    listed = pairs.read_folder(data / name)
     items = [
         item._replace(id=f"{name}/{item.id}", label=None)
         for item in pairs.find_images(listed, data / name)

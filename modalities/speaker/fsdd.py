@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
@@ -36,7 +35,6 @@ def items(
     *,
     split: Split = "train",
     fold: int = 0,
-    label: Literal["speaker", "digit"] = "speaker",
     speeds: tuple[float, ...] = (),
 ) -> Items:
     """List the recordings of a split, sorted by id.
@@ -46,9 +44,7 @@ def items(
         split: "test" are the two speakers of pair number `fold`, "train" the others, "all"
             everyone.
         fold: The number of the pair of speakers, from 0.
-        label: "speaker" labels by who speaks, "digit" by what is spoken.
-        speeds: The speeds of copies, which are new classes (speed_copies). With label="digit" they
-            would be wrong classes and are refused.
+        speeds: The speeds of copies, which are new classes (speed_copies).
 
     Returns:
         Items with id SPEAKER/digit_index.wav.
@@ -58,11 +54,6 @@ def items(
             the first is named), the fold is out of range, or there are fewer than 4 speakers.
     """
     check_split(split)
-    if label not in ("speaker", "digit") or (label == "digit" and speeds):
-        raise LikenessError(
-            f"fsdd: label is {label!r} and speeds is {speeds}; the label 'speaker' and, without "
-            "speeds, 'digit' are allowed"
-        )
     every = _scan(Path(data))
     speakers = sorted({speaker for speaker, _, _ in every})
     if len(speakers) < 4:
@@ -78,53 +69,27 @@ def items(
         )
     held_out = pairs[fold]
     chosen = [
-        Item(
-            f"{speaker}/{digit}_{path.stem.rpartition('_')[2]}.wav",
-            path,
-            speaker if label == "speaker" else digit,
-        )
+        Item(f"{speaker}/{digit}_{path.stem.rpartition('_')[2]}.wav", path, speaker)
         for speaker, digit, path in every
         if split == "all" or (speaker in held_out) == (split == "test")
     ]
     return speed_copies(sorted(chosen), speeds)
 
 
-def trials(
-    data: str | Path,
-    *,
-    split: Split = "test",
-    fold: int = 0,
-    digits: Literal["any", "same", "different"] = "any",
-) -> tuple[Items, Trials]:
+def trials(data: str | Path, *, split: Split = "test", fold: int = 0) -> tuple[Items, Trials]:
     """List the recordings of a split and all their pairs i < j, labelled by speaker.
 
     Args:
         data: As in items(). So are split and fold.
-        digits: "same" keeps the pairs with the same digit, "different" the others, "any" all.
 
     Returns:
         The items, and the trials.
 
     Raises:
-        LikenessError: The folder is missing. Digits is another word, or items() refuses the data.
+        LikenessError: The folder is missing, or items() refuses the data.
     """
-    if digits not in ("any", "same", "different"):
-        raise LikenessError(
-            f"fsdd: digits is {digits!r}; allowed are 'any', 'same' and 'different'"
-        )
     chosen = items(data, split=split, fold=fold)
-    digit = [item.id.rpartition("/")[2].split("_")[0] for item in chosen]
-    if digits != "different":
-        return chosen, all_pairs(chosen, within=digit if digits == "same" else None)
-    pairs = all_pairs(chosen)
-    assert pairs.target is not None
-    kept = [
-        digit[i] != digit[j]
-        for i, j in zip(pairs.enrol.tolist(), pairs.probe.tolist(), strict=True)
-    ]
-    return chosen, Trials(
-        pairs.enrol_ids, pairs.probe_ids, pairs.enrol[kept], pairs.probe[kept], pairs.target[kept]
-    )
+    return chosen, all_pairs(chosen)
 
 
 def num_folds(data: str | Path) -> int:

@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,24 +112,6 @@ _AUDIO = (
 _VOX1_TEST = range(10_270, 10_310)
 
 
-class Speaker(NamedTuple):
-    """One line of vox1_meta.csv or vox2_meta.csv.
-
-    Attributes:
-        id: The speaker's id, such as id10001.
-        name: The speaker's name in VGGFace.
-        gender: "m" or "f".
-        nationality: The nationality, or "" for VoxCeleb2, whose file has none.
-        split: "dev" or "test".
-    """
-
-    id: str
-    name: str
-    gender: str
-    nationality: str
-    split: str
-
-
 def items(
     data: str | Path,
     *,
@@ -174,9 +156,7 @@ def items(
     return Items.of(chain(chosen, speed_copies(firsts, speeds)[len(firsts) :]))
 
 
-def trials(
-    data: str | Path, *, protocol: Protocol = "O_cleaned", file: str = ""
-) -> tuple[Items, Trials]:
+def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items, Trials]:
     """List the utterances that a VoxCeleb1 trial list names, and its trials.
 
     The list is looked for in DATA, DATA/vox1, DATA/voxceleb1, ... and in the folders meta, trials
@@ -187,8 +167,6 @@ def trials(
     Args:
         data: A folder above the audio and the list.
         protocol: "O", "E" or "H", or with "_cleaned" the list that was cleaned of errors.
-        file: The path of another list to take instead, from DATA unless it is absolute. It may have
-            any format of eval.formats.trials and any length.
 
     Returns:
         The items, and the trials.
@@ -203,22 +181,20 @@ def trials(
             f"voxceleb: protocol is {protocol!r}; {', '.join(PROTOCOLS)} are allowed"
         )
     names, num_trials, num_target = PROTOCOLS[protocol]
-    path = data / file if file else find(data, names, _PLACES)
+    path = find(data, names, _PLACES)
     if path is None:
         raise LikenessError(
             f"{data}: no trial list of VoxCeleb1-{protocol} ({' or '.join(names)}) in it or in "
             f"vox1/, meta/, ...; {FETCH}"
         )
     listed = read_trials(path)
-    if not file:
-        target = -1 if listed.target is None else int(listed.target.sum())
-        if (len(listed), target) != (num_trials, num_target):
-            raise LikenessError(
-                f"{path}: the list has {len(listed)} trials, {target if target >= 0 else 'none'} "
-                f"labelled target, but VoxCeleb1-{protocol} has {num_trials} with {num_target}; "
-                "fetch the list again"
-            )
-    only_test = not file and protocol.startswith("O")
+    target = 0 if listed.target is None else int(listed.target.sum())
+    if (len(listed), target) != (num_trials, num_target):
+        raise LikenessError(
+            f"{path}: the list has {len(listed)} trials, {target} labelled target, but "
+            f"VoxCeleb1-{protocol} has {num_trials} with {num_target}; fetch the list again"
+        )
+    only_test = protocol.startswith("O")
     need = (
         "VoxCeleb1-O needs the audio of the test split"
         if only_test
@@ -232,33 +208,6 @@ def trials(
     )
 
 
-def metadata(data: str | Path) -> dict[str, Speaker]:
-    """Read what vox1_meta.csv and vox2_meta.csv state of each speaker.
-
-    The files have tabs or commas, and are looked for where trial lists are. Either may be absent.
-
-    Args:
-        data: The folder above the files.
-
-    Returns:
-        The speakers by their id.
-
-    Raises:
-        LikenessError: Both files are absent. A file is laid out otherwise; its malformed lines are
-            counted.
-    """
-    data = Path(data)
-    places = (*_PLACES, "voxceleb1_meta")
-    candidates = [find(data, [name], places) for name in ("vox1_meta.csv", "vox2_meta.csv")]
-    paths = [path for path in candidates if path is not None]
-    if not paths:
-        raise LikenessError(
-            f"{data}: neither vox1_meta.csv nor vox2_meta.csv is in it or in vox1/, meta/, ...; "
-            f"{FETCH}"
-        )
-    return {speaker.id: speaker for path in paths for speaker in _read_meta(path)}
-
-
 def _corpus(speaker: str) -> str:
     """Return the corpus that a speaker's id, such as id10001, belongs to."""
     return "voxceleb1" if int(speaker[2:]) > 10_000 else "voxceleb2"
@@ -269,10 +218,10 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
     if not data.is_dir():
         raise LikenessError(f"{data}: no such folder; {FETCH}")
     made, ranks = ItemsBuilder(), list[int]()
-    people = None if split == "all" else _vox2_people(data)
+    splits = None if split == "all" else _vox2_splits(data)
     unknown: dict[str, None] = {}
     for folder in _speaker_folders(data, _DEPTH):
-        own_split = "all" if people is None else _split_of(folder.relative_to(data), people)
+        own_split = "all" if splits is None else _split_of(folder.relative_to(data), splits)
         if corpus not in ("both", _corpus(folder.name)) or own_split not in ("", split):
             continue
         utterances = list(_utterances(folder))
@@ -292,13 +241,8 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
         )
     every = made.build()
     if not every:
-        titles = {
-            "voxceleb1": "VoxCeleb1",
-            "voxceleb2": "VoxCeleb2",
-            "both": "VoxCeleb1 or VoxCeleb2",
-        }
         raise LikenessError(
-            f"{data}: no audio of {titles[corpus]}, split {split!r}, in folders such as "
+            f"{data}: no audio of corpus {corpus!r}, split {split!r}, in folders such as "
             f".../id10001/VIDEO/00001.wav; {FETCH}"
         )
     return _best(every, np.array(ranks, dtype=np.int64))
@@ -317,12 +261,12 @@ def _best(every: Items, ranks: NDArray[np.int64]) -> Items:
     return every.take(order[~np.isin(order, left_out)])
 
 
-def _split_of(folder: Path, people: Mapping[str, Speaker]) -> str:
+def _split_of(folder: Path, splits: Mapping[str, str]) -> str:
     """Return dev, test, or "" if nothing states the split of a speaker's folder below DATA."""
     if _corpus(folder.name) == "voxceleb1":
         return "test" if int(folder.name[2:]) in _VOX1_TEST else "dev"
     above = next((part for part in reversed(folder.parts[:-1]) if part in ("dev", "test")), "")
-    return above or (people[folder.name].split if folder.name in people else "")
+    return above or splits.get(folder.name, "")
 
 
 def _utterances(folder: Path) -> Iterator[tuple[str, int, str]]:
@@ -356,56 +300,18 @@ def _folders(folder: Path) -> list[Path]:
     )
 
 
-def _vox2_people(data: Path) -> dict[str, Speaker]:
-    """Read vox2_meta.csv, or nothing if it is not there."""
+def _vox2_splits(data: Path) -> dict[str, str]:
+    """Read the split of each speaker from vox2_meta.csv; nothing if it is not there."""
     path = find(data, ["vox2_meta.csv"], _PLACES)
-    return {speaker.id: speaker for speaker in _read_meta(path)} if path else {}
-
-
-def _read_meta(path: Path) -> list[Speaker]:
-    """Read the lines of vox1_meta.csv or vox2_meta.csv, with at most 4 MiB."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        lines = file.read(1 << 22).splitlines()  # the published files have 60 and 180 KB
-    delimiter = "\t" if lines and "\t" in lines[0] else ","
+    if path is None:
+        return {}
     try:
-        table = list(csv.reader(lines, delimiter=delimiter))
-    except csv.Error as error:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        delimiter = "\t" if "\t" in lines[0] else ","
+        rows = [[field.strip() for field in row] for row in csv.reader(lines, delimiter=delimiter)]
+        speaker, split = rows[0].index("VoxCeleb2 ID"), rows[0].index("Set")
+        return {row[speaker]: row[split] for row in rows[1:] if any(row)}
+    except (ValueError, IndexError, csv.Error):
         raise LikenessError(
-            f"{path}: no table of speakers ({error}); fetch the file again"
+            f"{path}: this is no table with the columns VoxCeleb2 ID and Set; fetch the file again"
         ) from None
-    rows = [[field.strip() for field in row] for row in table if any(row)]
-    header = [re.sub(r"[^a-z0-9]", "", title.lower()) for title in rows[0]] if rows else []
-    place = {
-        role: next((i for i, title in enumerate(header) if re.fullmatch(pattern, title)), -1)
-        for role, pattern in _META.items()
-    }
-    if min(place[role] for role in ("id", "gender", "split")) < 0:
-        actual = ", ".join(rows[0])[:100] if rows else "missing"
-        raise LikenessError(
-            f"{path}: the header is {actual!r}; expected VoxCeleb1 ID, VGGFace1 ID, Gender, "
-            "Nationality, Set; fetch the file again"
-        )
-    bad = [
-        number
-        for number, row in enumerate(rows[1:], 2)
-        if len(row) != len(header) or not re.fullmatch(r"id\d{5}", row[place["id"]])
-    ]
-    if bad:
-        raise LikenessError(
-            f"{path}: {len(bad)} lines are malformed "
-            f"({name_first(f'line {number}' for number in bad)}); fetch the file again"
-        )
-    return [
-        Speaker(*(row[place[role]] if place[role] >= 0 else "" for role in _META))
-        for row in rows[1:]
-    ]
-
-
-# The pattern of the title of each column, in small letters and digits.
-_META = {
-    "id": r"voxceleb[12]id",
-    "name": r"vggface[12]id",
-    "gender": "gender",
-    "nationality": "nationality",
-    "split": "set",
-}

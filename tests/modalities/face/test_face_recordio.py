@@ -127,10 +127,10 @@ def test_order_of_the_index_and_several_labels(tmp_path: Path) -> None:
     (tmp_path / "x.rec").write_bytes(first + second)
     # out of order, no newline at the end
     (tmp_path / "x.idx").write_text(f"12\t{len(first)}\n3\t0")
-    items = recordio.items(tmp_path / "x.rec", prefix="x/")
+    items = recordio.items(tmp_path / "x.rec")
     assert [(item.id, item.label, images.encoded(item)) for item in items] == [
-        ("x/3", "7", b"\xff\xd8image"),
-        ("x/12", "9", b"\xff\xd8second"),
+        ("3", "7", b"\xff\xd8image"),
+        ("12", "9", b"\xff\xd8second"),
     ]
 
 
@@ -171,10 +171,10 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
         recordio.items(rec)
     rec.write_bytes(whole)
     for text, reason in [
-        ("1\tx\n2 3\n", "1 lines are not"),
-        ("", "empty"),
-        ("\n \n", "train.idx: the index is empty"),
-        ("1\t0\n1\t4\n", "1 keys are listed twice"),
+        ("1\tx\n2 3\n", "its lines are not"),
+        ("", "Empty"),
+        ("\n \n", r"train\.idx: its lines"),
+        ("1\t0\n1\t4\n", "listed twice"),
         ("1\t4\n", "magic number"),
         ("1\t2\n", "magic"),
     ]:

@@ -11,7 +11,8 @@ import pytest
 
 from eval.types import Trials
 from modalities import synthetic_faces
-from modalities.face import bins, images, validation
+from modalities.face import images, validation
+from tests.modalities.face import bin_file
 from toolkit.data.images import encode
 from toolkit.data.items import Item
 
@@ -41,7 +42,7 @@ def data(tmp_path: Path) -> Path:
         np.array([2, 3], dtype=np.int32),
         np.array([True, False]),
     )
-    bins.write(items, listed, tmp_path / "agedb_30.bin")
+    bin_file.write(items, listed, tmp_path / "agedb_30.bin")
     return tmp_path
 
 

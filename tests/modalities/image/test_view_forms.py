@@ -38,7 +38,7 @@ VIEWS = {
     "warp": partial(transforms.warp_view),
     "adaface": faces.ADAFACE_VIEW,
     "flip": faces.FLIP_VIEW,
-    "cvlface": faces.CVLFACE_VIEW,
+    "cvlface": faces.geometric_view,
 }
 
 

@@ -1,4 +1,4 @@
-"""The spoken digits of FSDD: splits by speaker, two kinds of labels, and trials by digit."""
+"""The spoken digits of FSDD: splits by speaker, and trials."""
 
 from __future__ import annotations
 
@@ -32,33 +32,23 @@ def test_every_two_speakers_meet_once_and_were_never_trained_on(data: Path) -> N
     assert Counter(pairs) == Counter(combinations(sorted(map(str, speakers)), 2))
 
 
-def test_labels_are_speakers_or_digits(data: Path) -> None:
-    who, what = fsdd.items(data, split="all"), fsdd.items(data, split="all", label="digit")
-    assert [item.id for item in who] == [item.id for item in what]
-    assert {item.label for item in what} == set("0123456789")
+def test_ids_name_speaker_digit_and_number(data: Path) -> None:
+    who = fsdd.items(data, split="all")
     assert all(
         item.id == f"{item.label}/{item.path.stem.split('_')[0]}_{item.path.stem.split('_')[2]}.wav"
         for item in who
     )
     assert len(fsdd.items(data, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(data))
-    with pytest.raises(ValueError, match="without speeds"):
-        fsdd.items(data, label="digit", speeds=(0.9,))
     assert read(who[0], rate_hz=fsdd.RATE_HZ).ndim == 1
 
 
-def test_trials_by_digit_divide_all_trials(data: Path) -> None:
-    sizes = {}
-    for digits in ("any", "same", "different"):
-        chosen, made = fsdd.trials(data, fold=7, digits=digits)  # type: ignore[arg-type]
-        sizes[digits] = len(made)
-        label = {item.id: item.label for item in chosen}
-        message = {item.id: item.id.split("/")[1][0] for item in chosen}
-        assert made.target is not None
-        for i, j, target in list(zip(made.enrol, made.probe, made.target, strict=True))[:500]:
-            a, b = made.enrol_ids[i], made.probe_ids[j]
-            assert (label[a] == label[b]) == target
-            assert digits == "any" or (message[a] == message[b]) == (digits == "same")
-    assert sizes["any"] == sizes["same"] + sizes["different"] == 200 * 199 // 2
+def test_trials_are_all_pairs(data: Path) -> None:
+    chosen, made = fsdd.trials(data, fold=7)
+    assert len(made) == 200 * 199 // 2
+    label = {item.id: item.label for item in chosen}
+    assert made.target is not None
+    for i, j, target in list(zip(made.enrol, made.probe, made.target, strict=True))[:500]:
+        assert (label[made.enrol_ids[i]] == label[made.probe_ids[j]]) == target
 
 
 def test_refusals(tmp_path: Path) -> None:

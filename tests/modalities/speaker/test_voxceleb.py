@@ -1,5 +1,5 @@
-"""VoxCeleb's trees, lists and metadata, on made-up trees and on the real lists where they lie
-beside the checkout.
+"""VoxCeleb's trees and lists, on made-up trees and on the real list where it lies beside the
+checkout.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from eval.formats.subjects import subjects_of
 from modalities.speaker import voxceleb
-from modalities.speaker.voxceleb import Speaker, items, metadata, trials
+from modalities.speaker.voxceleb import items, trials
 from toolkit.training import recipe as recipes
 
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
@@ -101,7 +100,6 @@ def test_merged_voxceleb2_is_split_by_its_metadata(tmp_path: Path) -> None:
         items(data, split="dev")
     shutil.rmtree(data / "vox2" / "id00019")
     assert [item.label for item in items(data, split="test")] == [VOX2_TEST]
-    assert metadata(data)["id00017"] == Speaker("id00017", "n000017", "f", "", "test")
 
 
 def test_an_utterance_found_twice_is_taken_once_wav_first(tmp_path: Path) -> None:
@@ -130,7 +128,7 @@ def test_one_copy_a_speed_keeps_the_classes(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="prepare voxceleb1"):
         items(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"no audio of VoxCeleb2, split 'dev'"):
+    with pytest.raises(ValueError, match=r"no audio of corpus 'voxceleb2', split 'dev'"):
         items(tmp_path)
     with pytest.raises(ValueError, match=r"corpus='vox2'"):
         items(tmp_path, corpus="vox2")  # type: ignore[arg-type]
@@ -138,18 +136,15 @@ def test_refusals(tmp_path: Path) -> None:
         trials(tmp_path, protocol="X")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"H_cleaned .*list_test_hard2.txt or"):
         trials(tmp_path, protocol="H_cleaned")
-    (tmp_path / "vox1_meta.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="expected VoxCeleb1 ID"):
-        metadata(tmp_path)
-    (tmp_path / "vox1_meta.csv").write_text(
-        "VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet\nid10001\tA\tm\tIreland\tdev\nx\n",
-        encoding="utf-8",
-    )
-    with pytest.raises(ValueError, match=r"1 lines are malformed \('line 3'\)"):
-        metadata(tmp_path)
+    touch(tmp_path, "id00012/v/1.wav")
+    (tmp_path / "vox2_meta.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="columns VoxCeleb2 ID and Set"):
+        items(tmp_path)
 
 
-def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path: Path) -> None:
+def test_the_number_of_trials_is_checked_and_suffixes_may_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = touch(
         tmp_path,
         "vox1/test/wav/id10270/v/1.flac",
@@ -165,7 +160,8 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
     ):
         trials(data)
     # suffixes differ from the files' and from each other
-    chosen, made = trials(data, file="vox1/veri_test2.txt")
+    monkeypatch.setitem(voxceleb.PROTOCOLS, "E", (("veri_test2.txt",), 2, 1))
+    chosen, made = trials(data, protocol="E")
     assert [item.id for item in chosen] == ["id10001/v/1.wav", "id10270/v/1.wav"]
     assert [
         (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
@@ -178,15 +174,14 @@ def test_the_number_of_trials_is_checked_and_a_list_of_ones_own_is_not(tmp_path:
         ValueError,
         match=r"1 of .*'id10001/v/1'.*dev and test",
     ):
-        trials(data, file="vox1/veri_test2.txt")
+        trials(data, protocol="E")
 
 
 @pytest.fixture
 def real(shared: Path, tmp_path: Path) -> Path:
-    """The real list and metadata, with empty files for the audio that the list names."""
+    """The real list, with empty files for the audio that the list names."""
     protocols = shared / "data" / "protocols"
     (tmp_path / "vox1" / "meta").mkdir(parents=True)
-    shutil.copy(protocols / "voxceleb1_meta" / "vox1_meta.csv", tmp_path / "vox1" / "meta")
     shutil.copy(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", tmp_path / "vox1" / "meta")
     with gzip.open(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", "rt") as file:
         return touch(
@@ -194,7 +189,7 @@ def real(shared: Path, tmp_path: Path) -> Path:
         )
 
 
-def test_the_real_list_and_metadata(real: Path) -> None:
+def test_the_real_list_(real: Path) -> None:
     chosen, made = trials(real)
     assert (len(chosen), len(made)) == (4_708, 37_611)
     assert made.target is not None
@@ -202,21 +197,7 @@ def test_the_real_list_and_metadata(real: Path) -> None:
     subjects, how = subjects_of(made)
     assert how == "first path component of the ids"
     assert subjects is not None
-    people = metadata(real)
-    assert len(people) == 1_251
-    test = {name for name, speaker in people.items() if speaker.split == "test"}
-    # the rule by number is the metadata's
-    assert (
-        test == {item.label for item in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}
-    )
-    sexes = np.array([people[enrol_id.split("/", 1)[0]].gender for enrol_id in made.enrol_ids])[
-        made.enrol
-    ]
-    others = np.array([people[probe_id.split("/", 1)[0]].gender for probe_id in made.probe_ids])[
-        made.probe
-    ]
-    assert {*sexes, *others} == {"f", "m"}
-    assert not made.target[sexes != others].any()
+    assert {item.label for item in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}
     next(real.rglob("id10309/*/*.wav")).unlink()
     with pytest.raises(
         ValueError,

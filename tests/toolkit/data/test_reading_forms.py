@@ -42,7 +42,7 @@ def settings_of(read: Callable[..., Any]) -> dict[str, Any]:
         (images.read, transforms.VMF_CIFAR10, {"dtype": "uint8"}),
         (images.read, transforms.warp_view, {"dtype": "uint8"}),
         (face_images.read, face_augment.ADAFACE_VIEW, {"dtype": "uint8"}),
-        (face_images.read, face_augment.CVLFACE_VIEW, {"dtype": "uint8"}),
+        (face_images.read, face_augment.geometric_view, {"dtype": "uint8"}),
         (audio.read, None, {}),
         (audio.read, speaker_augment.WESPEAKER_VIEW, {"decoded": False}),
         (images.read, lambda image, rng, batch_rng: image, {}),  # a recipe's own

@@ -1,0 +1,23 @@
+"""Writes verification sets as InsightFace's .bin files."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.types import Trials
+from modalities.face.images import encoded
+from toolkit.data.items import Item
+
+
+def write(items: Sequence[Item], trials: Trials, path: Path) -> None:
+    """Write the pairs in their order, with the image files as they are."""
+    assert trials.target is not None
+    by_id = {item.id: item for item in items}
+    images = [
+        encoded(by_id[id])
+        for i, j in zip(trials.enrol.tolist(), trials.probe.tolist(), strict=True)
+        for id in (trials.enrol_ids[i], trials.probe_ids[j])
+    ]
+    path.write_bytes(pickle.dumps((images, trials.target.tolist()), protocol=4))
