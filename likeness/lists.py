@@ -50,7 +50,7 @@ def items(
 
     Returns:
         A sequence of `likeness.Item`, which may be stretches of recordings. `items.column("sex")`
-        gives the columns start, end, sex, age, session and group, where they are.
+        gives the columns start, end, sex, age, session, group and those of your own.
 
     Raises:
         LikenessError: the data, or files that they name, do not exist; all are counted. Columns or
@@ -209,7 +209,7 @@ def draw_lists(every: Items, draw: Draw, *, where: str) -> tuple[Items, Trials]:
 def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     """The values of a column that every item needs."""
     if name not in chosen.further:
-        columns = ", ".join(chosen.further) or "none of sex, age, session and group"
+        columns = ", ".join(chosen.further) or "none but paths and labels"
         raise LikenessError(
             f"{where}: {option} needs a column {name}, and the items have {columns}; give a table "
             f"that has it, or name it: --columns {name}=COLUMN"

@@ -51,8 +51,9 @@ ITEMS: Words = {
     "session": ("session", "sessionid"),
     "group": ("group", "groupid"),
 }
-FURTHER = ("start", "end", "sex", "age", "session", "group")  # what Items carry beside the label
+FURTHER = ("start", "end", "sex", "age", "session", "group")  # what a pattern of labels may name
 _MAX_NAMED = 40  # columns that an error names
+_MAX_FURTHER = 40  # columns of the user's own that are carried along
 
 
 def role_of(name: str, words: Words = ITEMS) -> str | None:
@@ -177,6 +178,31 @@ def choose(
             f"which is with --columns {missing[0]}={names[0] if names else 'NAME'}"
         )
     return places
+
+
+def with_further(
+    names: Sequence[str], places: Mapping[str, int], stated: Mapping[str, str]
+) -> dict[str, int]:
+    """Returns the places of all columns of a list of files: the known ones, and the user's own.
+
+    Args:
+        names: The names of all columns, in their order.
+        places: Role -> place, from `choose`.
+        stated: As for `choose`. Where columns are stated by number there are no names.
+
+    Returns:
+        The places, and of the first 40 further columns that have a name of their own its place.
+
+    Example:
+        >>> with_further(["wav", "spk", "device"], {"path": 0, "label": 1}, {})
+        {'path': 0, 'label': 1, 'device': 2}
+    """
+    own = {
+        name: place
+        for place, name in enumerate(names if not by_number(stated) else ())
+        if place not in places.values() and name not in ITEMS and name and names.count(name) == 1
+    }
+    return {**places, **dict(list(own.items())[:_MAX_FURTHER])}
 
 
 def by_number(stated: Mapping[str, str]) -> bool:

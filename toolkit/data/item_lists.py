@@ -12,7 +12,7 @@ import numpy as np
 
 from eval.errors import LikenessError
 from eval.formats import lists
-from eval.formats.column_names import FURTHER, by_number, choose, is_header
+from eval.formats.column_names import by_number, choose, is_header, with_further
 from eval.formats.files import atomic_path
 from eval.types import name_first
 from toolkit.data.item_checks import check_unique
@@ -21,6 +21,7 @@ from toolkit.data.remote import is_url, place_below, url_of
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
+_OWN = ("id", "path", "label", "duration")  # columns that an Item has itself, or that give its end
 _UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
@@ -33,8 +34,8 @@ def read_items(
     """Reads a list or a table of files.
 
     A list has lines `path` or `id path [label]`. A table has a header, or is a .parquet file; its
-    columns are known by their names (`eval.formats.column_names`). The columns start, end, sex,
-    age, session and group are carried along (Items.column), others are passed over.
+    columns are known by their names (`eval.formats.column_names`). All other columns are carried
+    along under their own names (Items.column).
 
     Args:
         path: The file (see `eval.formats.lists`).
@@ -51,7 +52,7 @@ def read_items(
     stated = columns or {}
 
     def chosen(names: list[str]) -> dict[str, int]:
-        return choose(names, stated, str(path))
+        return with_further(names, choose(names, stated, str(path)), stated)
 
     def shape(sample: list[str]) -> lists.Shape:
         separator = lists.separator_of(sample[0])
@@ -106,7 +107,11 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
         >>> items_of_frame(table, root=Path("voices"), columns={})[0].label
         'ann'
     """
-    read = lists.read_frame(table, lambda names: choose(names, columns, "the table"))
+
+    def chosen(names: list[str]) -> dict[str, int]:
+        return with_further(names, choose(names, columns, "the table"), columns)
+
+    read = lists.read_frame(table, chosen)
     cells = {
         role: column.texts()
         for role, column in zip(read.roles or (), read.columns, strict=True)
@@ -217,7 +222,7 @@ def _add(
 ) -> None:
     """Adds rows to the items."""
     names = list(map(written_path, cells["path"], [root] * len(cells["path"])))
-    further = {role: cells[role] for role in FURTHER if role in cells}
+    further = {role: cells[role] for role in cells if role not in _OWN}
     if "start" in further and "," in "".join(further["start"] + further.get("end", [])):
         # The comma of many languages, beside semicolons.
         for role in further.keys() & {"start", "end"}:

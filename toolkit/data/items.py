@@ -245,7 +245,8 @@ class Items(Sequence[Item]):
         """Returns a further column of the list that the items were read from.
 
         Args:
-            name: "start" and "end" (seconds), "sex", "age", "session" or "group".
+            name: "start" and "end" (seconds), "sex", "age", "session", "group", or the name of any
+                further column.
 
         Returns:
             (N,) numbers of seconds, which are NaN where there is none; or N texts, None where there
@@ -260,8 +261,7 @@ class Items(Sequence[Item]):
         if name not in self.further:
             known = ", ".join([*_SECONDS[: 2 * (self.stretches is not None)], *self.further])
             raise LikenessError(
-                f"the items have no column {name!r}, but {known or 'none'}; lists carry the "
-                "columns start, end, sex, age, session and group"
+                f"the items have no column {name!r}, but {known or 'none'}; add it to their table"
             )
         return self.further[name]
 

@@ -80,8 +80,9 @@ def test_further_columns_are_carried(tmp_path: Path) -> None:
     assert items[::-1].column("age")[499] == "a b"
     assert items[2].stretch == (0.25, np.inf)
     assert items[1500].stretch is None
-    with pytest.raises(ValueError, match="codec"):
-        items.column("codec")
+    assert items.column("codec")[1999] == "x"  # the user's own, under its own name
+    with pytest.raises(ValueError, match="device"):
+        items.column("device")
 
 
 @pytest.mark.parametrize("times", ["late,9", "-1,9", "3,3", "3,2", "nan,4", "inf,inf", ",0"])
