@@ -19,7 +19,6 @@ from typing import Annotated, Any, cast
 import typer
 
 from eval.errors import LikenessError
-from eval.temporary import remove_abandoned_folders
 from likeness.commands import (
     align,
     check,
@@ -148,7 +147,6 @@ def main(arguments: list[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = _whole_command(), shlex.join(["likeness", *arguments])
-    remove_abandoned_folders()
     with one_sentence("likeness"), shown():
         try:
             with command.make_context(

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from eval.errors import LikenessError
 from eval.formats.column_names import parse_columns
-from eval.temporary import temporary_folder
 from likeness.presence import refuse_missing_files
 from likeness.signatures import suffix_of
 from modalities.folders import suffixes_of
@@ -77,7 +77,7 @@ def items_of(
     if modality == "embedding":
         yield _rows_of(inputs)
         return
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as folder:
         maker = _Maker(modality, Path(folder), rate_hz, root, columns, label)
         items = Items.of(maker.several(inputs))
         if not items:

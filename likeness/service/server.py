@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from eval.cores import num_cores
 from eval.errors import LikenessError
-from eval.temporary import temporary_folder
 from likeness.defaults import METRICS_FOLDER
 from likeness.included import about, introduction
 from likeness.models.filterbanks import Frontend
@@ -331,9 +331,9 @@ def _free_address(host: str, port: int) -> tuple[str, int]:
 def _metrics_folder(workers: int) -> Iterator[None]:
     """Where several processes count together; a folder of another program's counts is left out."""
     before = os.environ.pop(METRICS_FOLDER, None)
-    with temporary_folder() as folder:
+    with TemporaryDirectory() as folder:
         if workers > 1:
-            os.environ[METRICS_FOLDER] = str(folder)
+            os.environ[METRICS_FOLDER] = folder
         yield
     os.environ.pop(METRICS_FOLDER, None)
     if before is not None:

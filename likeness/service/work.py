@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ import soundfile
 from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.similarity import pairs
-from eval.temporary import temporary_folder
 from eval.thresholds import Thresholds
 from eval.types import Embeddings
 from likeness.service.faces import choosing, crop_of, find_faces
@@ -435,7 +435,7 @@ def private_items(files: Sequence[bytes]) -> Iterator[list[Item]]:
     if len(files) != 2:
         names = [f"file {i + 1}" for i in range(len(files))] if len(files) > 1 else ["the file"]
     handles: list[int] = []
-    with nullcontext() if _HAS_MEMORY else temporary_folder() as folder:
+    with nullcontext() if _HAS_MEMORY else TemporaryDirectory() as folder:
         try:
             items: list[Item] = []
             for name, content in zip(names, files, strict=True):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing.process
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.temporary import folder_of_process
 from toolkit.backbones.part_outputs import is_tensor
 from toolkit.data.columns import Shared
 from toolkit.data.items import Item
@@ -25,6 +28,9 @@ from toolkit.data.reading import (
     is_finite,
     padded,
 )
+
+# Bytes of the longest temporary folder in which the path of a socket (at most 103) still fits.
+_MOST_FOR_SOCKETS = 45
 
 
 class Batch(NamedTuple):
@@ -171,6 +177,9 @@ def make_room_for_sockets() -> None:
     Call it before these processes start. They use sockets in a folder of multiprocessing, and where
     the path of a socket is longer than the system allows, both sides would wait for ever.
     """
-    # What multiprocessing.util.get_temp_dir looks for, and would fill with a folder of its own.
+    # What multiprocessing.util.get_temp_dir looks for, and fills with a folder of its own.
     settings = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    settings.setdefault("tempdir", str(folder_of_process("sockets")))
+    is_long = os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) > _MOST_FOR_SOCKETS
+    if is_long and "tempdir" not in settings:
+        settings["tempdir"] = tempfile.mkdtemp(prefix="likeness-", dir="/tmp")
+        atexit.register(shutil.rmtree, settings["tempdir"], ignore_errors=True)

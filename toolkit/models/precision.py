@@ -23,13 +23,13 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.temporary import temporary_folder
 
 Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.
@@ -177,7 +177,7 @@ def _quantised(
     smaller = _with_byte_convolutions(proto) if calibration is None else None
     if left_out == products.keys():
         return smaller or _refuse("int8")
-    with temporary_folder() as folder, _quiet():
+    with TemporaryDirectory() as folder, _quiet():
         before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
         inferred = onnx.shape_inference.infer_shapes(smaller or proto)
         before.write_bytes(inferred.SerializeToString())
