@@ -1,20 +1,19 @@
 """Temporary folders, which end with the process that made them, however it ends.
 
-Each is a hidden folder with the operating system's lock on it (eval/formats/writing.py). So the
-next process of the same user knows which ones a killed process left, and removes them.
+Each has the operating system's lock on it, which goes with its process. So the next process of the
+same user knows which ones a killed process left, and removes them.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-
-from eval.formats.writing import hidden_folder, remove_abandoned
 
 # Bytes of the longest temporary folder in which the path of a socket still fits.
 _MOST_FOR_SOCKETS = 45
@@ -30,8 +29,11 @@ def temporary_folder() -> Iterator[Path]:
         >>> folder.exists()
         False
     """
-    with hidden_folder(_beside(tempfile.gettempdir())) as folder:
+    folder, lock = _make(tempfile.gettempdir())
+    try:
         yield folder
+    finally:
+        _remove(folder, lock)
 
 
 @cache
@@ -43,18 +45,55 @@ def folder_of_process(use: str) -> Path:
     """
     parent = tempfile.gettempdir()
     is_long = os.name == "posix" and len(os.fsencode(parent)) > _MOST_FOR_SOCKETS
-    until_end = ExitStack()
-    atexit.register(until_end.close)
-    return until_end.enter_context(hidden_folder(_beside("/tmp" if is_long else parent)))
+    folder, lock = _make("/tmp" if is_long else parent)
+    atexit.register(_remove, folder, lock)
+    return folder
 
 
 def remove_abandoned_folders() -> None:
     """Remove the temporary folders of processes that were killed."""
     for parent in {tempfile.gettempdir(), "/tmp"}:
-        remove_abandoned(_beside(parent))
+        for folder in Path(parent).glob(f"{_prefix()}*"):
+            lock = _locked(folder)
+            if lock is not None:
+                _remove(folder, lock)
 
 
-def _beside(parent: str) -> Path:
-    """The path that the names of the hidden folders of this user begin with."""
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return Path(parent) / f"likeness-{user}"
+def _prefix() -> str:
+    """What the names of the folders of this user begin with."""
+    return f"likeness-{os.getuid() if hasattr(os, 'getuid') else 0}-"
+
+
+def _make(parent: str) -> tuple[Path, int | None]:
+    """A new folder, and the lock on it."""
+    for _ in range(8):
+        folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=parent))
+        lock = _locked(folder)
+        if lock is not None and folder.is_dir():
+            break  # nobody took it for abandoned before it was locked
+    return folder, lock  # without a lock where the disk has none
+
+
+def _locked(folder: Path) -> int | None:
+    """A handle with the lock on a folder; None where another process has it, or without locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # it is gone, or another user's
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove(folder: Path, lock: int | None) -> None:
+    """Remove a folder, and give its lock back."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None:
+        os.close(lock)

@@ -31,12 +31,11 @@ class Embeddings(types.Embeddings):
         """Write the embeddings to a file, whole or not at all.
 
         Args:
-            path: where to write. The ending chooses the format: .npz, .ark (with .scp), .parquet
-                or .h5.
+            path: where to write. The ending chooses the format: .npz, .ark (with .scp) or
+                .parquet.
 
         Raises:
-            LikenessError: another ending, or ids that the format cannot hold. Names the extra to
-                install.
+            LikenessError: another ending, or ids that the format cannot hold.
 
         Example:
             >>> Embeddings(("ann",), [[3, 4]]).save("ann.npz")
@@ -59,14 +58,14 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     """Read embeddings from a file.
 
     Args:
-        path: an .npz, .ark, .scp, .parquet or .h5 file.
+        path: an .npz, .ark, .scp or .parquet file.
 
     Returns:
         The embeddings. The float32 numbers of a file come back bit for bit.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        LikenessError: the file is of another kind, or damaged. Names the extra to install.
+        LikenessError: the file is of another kind, or damaged.
     """
     stored = read(Path(path))
     return Embeddings(stored.ids, stored.matrix, stored.meta)

@@ -21,7 +21,6 @@ _EXTRAS = {  # packages that no plain installation has, and the extra that bring
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
     **dict.fromkeys(("fastapi", "starlette", "granian", "prometheus_client"), "serve"),
     **dict.fromkeys(("transformers", "peft"), "hub"),
-    "h5py": "formats",
     "faiss": "search",
     "psycopg": "postgres",
     "optuna": "tune",

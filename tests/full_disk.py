@@ -153,7 +153,7 @@ def read_shards(folder: Path) -> object:
 def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:
     packed = items(folder, 1)
     return {
-        **{suffix: table(f"e{suffix}") for suffix in (".npz", ".ark", ".parquet", ".h5")},
+        **{suffix: table(f"e{suffix}") for suffix in (".npz", ".ark", ".parquet")},
         "scores": text("s.txt", write_scores),
         "model": text("m.safetensors", write_model),
         "resume": (write_resume, read_resume),

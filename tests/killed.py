@@ -29,7 +29,6 @@ CALLS = (
     "replace",
     "rename",
     "fsync",
-    "flock",
     "mkdir",
     "rmdir",
     "unlink",
@@ -160,6 +159,8 @@ def main(root: Path, kinds: list[str]) -> None:
                     f"kill at call {point} of {first.count}: {type(error).__name__}: {error}"
                 )
                 continue
+            for part in folder.rglob("*.part"):
+                os.utime(part, (0, 0))  # a day later
             write(folder, number)  # goes on or begins anew, whatever was left
             if left := [path.name for path in folder.rglob(".*")]:
                 other.append(f"kill at call {point} of {first.count}: the next write leaves {left}")

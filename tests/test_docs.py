@@ -144,7 +144,7 @@ def ran(
     """Everything runnable as far as the last block that is asked for, once, in order: (page, line
     of the block) -> "" or what went wrong.
     """
-    for package in ("onnxruntime", "onnxscript", "pyarrow", "h5py", "kaldiio"):
+    for package in ("onnxruntime", "onnxscript", "pyarrow", "kaldiio"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("docs")
     practice = loaded(ROOT / "examples" / "practice_data.py")

@@ -207,7 +207,6 @@ CASES = {
     "ark text": Case("e.ark", content(b"a [ 1 2 ]\nb [ 3 4 ]\n"), embeddings.read),
     "npz": Case("e.npz", write_embeddings, embeddings.read),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read, native=True),
-    "h5": Case("e.h5", write_embeddings, embeddings.read, native=True),
     "per item": Case("p.npz", write_results, per_item.read),
     "calibration": Case("c.json", Calibration(2.0, -1.0, (0.5,), ("snr",)).save, load_calibration),
     "plda": Case("p.json", PLDA.save, plda.load_plda),

@@ -16,7 +16,7 @@ EXTERNAL = {
     # pandas is imported by Embeddings.to_frame where it is asked for.
     "eval": METRICS | {"pyarrow", "pandas"},
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
-    "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py"},
+    "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow"},
     "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "umap", "PIL", "soundfile"},
     "toolkit.losses": {"torch"},
     "toolkit.vmf": {"torch", "numpy"},

@@ -11,11 +11,7 @@ formats:
     for which Kaldi has no place (kaldi.py)
 .parquet
     columns id, vector (lists of D float32) and norm; the meta is JSON under the key "likeness" of
-    the schema's metadata (tables.py)
-.h5
-    data sets ids, matrix, norms and meta, as in .npz (tables.py)
-
-HDF5 needs h5py: pip install 'likeness[formats]'.
+    the schema's metadata
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats import kaldi, npz, tables
+from eval.formats import kaldi, npz, parquet
 from eval.formats.files import atomic_path, refuse_device
 from eval.progress import step
 from eval.types import Embeddings, name_first, nfc, quoted
@@ -39,14 +35,25 @@ from eval.types import Embeddings, name_first, nfc, quoted
 EXPANSION = 100
 FREE_EXPANSION = 1 << 30
 
-_WRITTEN = (".npz", ".ark", ".parquet", ".h5")
-_READ = (*_WRITTEN[:2], ".scp", *_WRITTEN[2:])
+# The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
+Read = tuple[tuple[str, ...], NDArray[Any], str]
+
+_WRITTEN = (".npz", ".ark", ".parquet")
+_READ = (*_WRITTEN, ".scp")
+_KEY = b"likeness"  # the key of the meta in the schema's metadata of a .parquet
+_ROWS = 1 << 14  # of a .parquet, read at a time
+_FLOATS = r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
+# Names in small letters, without blanks, _, - and dots.
+_ID_NAMES = {
+    *("id", "itemid", "utt", "uttid", "utterance", "utteranceid", "name", "key", "path", "file"),
+    *("filename", "indexlevel0"),  # the last is how pandas writes its index
+}
+_VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature", "features"}
 # For each format a pattern of the ids that it cannot give back, and what is wrong with them.
 _REFUSED_IDS = {
     ".npz": (r"\0\Z", "end in a NUL character, which numpy strips"),
     ".ark": (r"^$|[\s\ud800-\udfff]", "are empty or hold blanks, which Kaldi files cannot hold"),
     ".parquet": (r"[\ud800-\udfff]", "are no Unicode text, which Parquet needs"),
-    ".h5": (r"[\0\ud800-\udfff]", "hold NUL characters or are no Unicode text, which HDF5 needs"),
 }
 
 
@@ -64,10 +71,9 @@ def read(path: str | Path) -> Embeddings:
 
     Raises:
         LikenessError: The suffix is another one. The file is damaged, truncated or foreign, or it
-            is a pipe or a device. It contains pickled objects, a .scp contains commands, or a .h5
-            contains links to other files. Ids are repeated, or numbers are NaN. The embeddings take
-            more than 1 GiB that is also over 100 times the size of the file. A package is missing;
-            the message names the extra to install.
+            is a pipe or a device. It contains pickled objects, or a .scp contains commands. Ids
+            are repeated, or numbers are NaN. The embeddings take more than 1 GiB that is also over
+            100 times the size of the file.
         FileNotFoundError: There is no such file.
     """
     path = Path(path)
@@ -79,7 +85,7 @@ def read(path: str | Path) -> Embeddings:
         ids, matrix, meta = kaldi.read(path, _limit)
         stated = kaldi.meta_path(path)
     else:
-        ids, matrix, meta = tables.READERS[suffix](path, _limit(path.stat().st_size))
+        ids, matrix, meta = _read_parquet(path, _limit(path.stat().st_size))
     try:
         return Embeddings(tuple(map(nfc, ids)), matrix, _meta(stated, meta))
     except ValueError as error:
@@ -99,8 +105,7 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
         embeddings: N ids, the matrix (N, D) and the meta.
 
     Raises:
-        LikenessError: The suffix is another one, or the format cannot hold some of the ids. A
-            package is missing; the message names the extra to install.
+        LikenessError: The suffix is another one, or the format cannot hold some of the ids.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -128,7 +133,7 @@ def write(path: str | Path, embeddings: Embeddings) -> None:
     elif suffix == ".ark":
         kaldi.write(path, embeddings, meta)
     else:
-        tables.WRITERS[suffix](path, embeddings, meta)
+        _write_parquet(path, embeddings, meta)
 
 
 def check_suffix(path: str | Path) -> None:
@@ -140,11 +145,9 @@ def check_suffix(path: str | Path) -> None:
         path: The file that is to be written.
 
     Raises:
-        LikenessError: There is no format with this suffix. A package for the format is missing.
+        LikenessError: There is no format with this suffix.
     """
-    path = Path(path)
-    _suffix(path, _WRITTEN)
-    tables.check_installed(path)
+    _suffix(Path(path), _WRITTEN)
 
 
 def check_ids(path: str | Path, ids: Iterable[str]) -> None:
@@ -185,29 +188,24 @@ def _limit(size: int) -> int:
     return max(FREE_EXPANSION, EXPANSION * size)
 
 
-def _read_npz(path: Path, limit: int) -> tuple[tuple[str, ...], NDArray[Any], str]:
+def _read_npz(path: Path, limit: int) -> Read:
     """The ids, the matrix and the JSON text of the meta of an .npz file."""
+    kinds = {"ids": ("U", 1), "matrix": ("f", 2), "meta": ("U", 0)}
     with npz.opened(path, limit) as archive:
         headers = archive.headers
-        _check_headers(path, headers)
-        matrix = archive.read("matrix")
-        meta = str(archive.read("meta")[()]) if "meta" in headers else "{}"
-        return tuple(archive.read("ids").tolist()), matrix, meta
-
-
-def _check_headers(path: Path, headers: Mapping[str, npz.Header]) -> None:
-    """Raises ValueError unless the arrays are those of embeddings."""
-    present = ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items())
-    required = {"ids": ("U", 1), "matrix": ("f", 2)}
-    if "meta" in headers:
-        required["meta"] = ("U", 0)
-    for name, (kind, ndim) in required.items():
-        header = headers.get(name)
-        if header is None or header.dtype.kind != kind or len(header.shape) != ndim:
+        found = {
+            name: (headers[name].dtype.kind, len(headers[name].shape))
+            for name in kinds
+            if name in headers
+        }
+        if {"meta": kinds["meta"]} | found != kinds:
+            present = ", ".join(f"{name} {kind} {shape}" for name, (kind, shape) in headers.items())
             raise LikenessError(
                 f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats "
                 f"and meta, a JSON text; arrays found: {present or 'none'}"
             )
+        meta = str(archive.read("meta")[()]) if "meta" in headers else "{}"
+        return tuple(archive.read("ids").tolist()), archive.read("matrix"), meta
 
 
 def _meta(path: Path, text: str) -> dict[str, str]:
@@ -222,3 +220,112 @@ def _meta(path: Path, text: str) -> dict[str, str]:
             f"is {quoted(text)}"
         )
     return dict(meta)
+
+
+def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
+    """Writes a .parquet file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {
+        "id": pyarrow.array(embeddings.ids, pyarrow.string()),
+        "vector": pyarrow.FixedSizeListArray.from_arrays(
+            pyarrow.array(embeddings.matrix.ravel(), pyarrow.float32()), embeddings.matrix.shape[1]
+        ),
+        "norm": pyarrow.array(embeddings.norms, pyarrow.float32()),
+    }
+    # Compression and dictionaries would gain next to nothing for float32 vectors.
+    with atomic_path(path) as temporary:
+        pyarrow.parquet.write_table(
+            pyarrow.table(columns).replace_schema_metadata({_KEY: meta.encode()}),
+            temporary,
+            row_group_size=1 << 16,
+            compression="none",
+            use_dictionary=False,
+            write_page_checksum=True,
+        )
+
+
+def _read_parquet(path: Path, limit: int) -> Read:
+    """Reads a .parquet file."""
+    with parquet.opened(path) as file:
+        id_column, vector_column = _columns_of(path, parquet.column_types(file))
+        schema = file.schema_arrow
+        lists = schema.field(vector_column).type
+        meta = (schema.metadata or {}).get(_KEY, b"{}")
+        # The bytes that the file states are those of encoded values, and encoded equal values take
+        # no bytes. So the values are counted.
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+        num_values = sum(
+            column.num_values
+            for column in columns
+            if column.path_in_schema.startswith(f"{vector_column}.")
+        )
+        size = num_values * lists.value_type.bit_width // 8
+        if size > limit:
+            raise LikenessError(
+                f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
+                "a file of its size; it is damaged or hostile"
+            )
+        names = parquet.read_columns(path, file, [id_column], 1 << 16)[id_column]
+        if names.missing.any():
+            raise LikenessError(f"{path}: ids are missing; each vector needs one")
+        texts = names.texts or []
+        batches = file.iter_batches(_ROWS, columns=[vector_column], use_threads=False)
+        matrix = _matrix(path, (batch.column(0) for batch in batches))
+        if matrix is None:
+            matrix = np.zeros((0, max(1, getattr(lists, "list_size", 1))), np.float32)
+        return tuple(map(texts.__getitem__, names.values.tolist())), matrix, meta.decode()
+
+
+def _columns_of(path: Path, types: dict[str, str]) -> tuple[str, str]:
+    """The columns of the ids and of the vectors, in tables that others wrote too.
+
+    Where no column is called `vector`, it is the only one that holds lists of floats, or the only
+    one of these that is called after embeddings. Where none is called `id`, it is the only one of
+    text, or the only one of these that is called after ids or files.
+    """
+    chosen: list[str] = []
+    for name, pattern, usual in (
+        ("id", "(large_)?string", _ID_NAMES),
+        ("vector", _FLOATS, _VECTOR_NAMES),
+    ):
+        columns = [column for column, kind in types.items() if re.fullmatch(pattern, kind)]
+        likely = [column for column in columns if re.sub(r"[\s_.-]", "", column).lower() in usual]
+        named = [name] if name in columns else []
+        fitting = next((some for some in (named, likely, columns) if len(some) == 1), None)
+        if fitting is None or (name in types and not named):
+            listed = quoted(", ".join(f"{column} {kind}" for column, kind in types.items()))
+            raise LikenessError(
+                f"{path}: not an embeddings file, or not one whose columns are clear: expected id, "
+                f"text, and vector, lists of floats; columns found: {listed}"
+            )
+        chosen += fitting
+    return chosen[0], chosen[1]
+
+
+def _matrix(path: Path, columns: Iterable[Any]) -> NDArray[Any] | None:
+    """The vectors (N, D) in arrays of lists; None where there are none."""
+    parts: list[NDArray[Any]] = []
+    for vectors in columns:
+        # flatten() and value_lengths() would import pandas, which takes longer than reading.
+        if hasattr(vectors, "offsets"):
+            offsets = parquet.numbers(vectors.offsets)
+            start, stop, sizes = int(offsets[0]), int(offsets[-1]), np.diff(offsets)
+        else:
+            size = vectors.type.list_size
+            start, stop = vectors.offset * size, (vectors.offset + len(vectors)) * size
+            sizes = np.array([size])
+        values = vectors.values[start:stop]
+        if vectors.null_count or values.null_count:
+            raise LikenessError(f"{path}: vectors or their values are null; all must be there")
+        sizes = np.concatenate([sizes, [part.shape[1] for part in parts[:1]]])
+        low, high = int(sizes.min(initial=kaldi.MAX_DIM)), int(sizes.max(initial=0))
+        if low != high or not 0 < low <= kaldi.MAX_DIM:
+            raise LikenessError(
+                f"{path}: its vectors have {low} to {high} dims; all must have one number of them, "
+                f"1 to {kaldi.MAX_DIM}"
+            )
+        parts.append(parquet.numbers(values).reshape(len(vectors), -1))
+    return np.concatenate(parts) if parts else None

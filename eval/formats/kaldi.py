@@ -12,8 +12,9 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
@@ -27,14 +28,9 @@ MAX_ID = 4_096  # bytes
 MAX_META = 1 << 24  # bytes
 
 _ARCHIVE = "archive_sha256"  # a key of the meta's JSON
-# The digits of an offset in a .scp that is written here. The zeros in front, which every reader
-# skips, say that there is a meta.
-_DIGITS = 12
-_OURS = re.compile(rf":0\d{{{_DIGITS - 1}}}$")
 _MAX_TEXT = 1 << 17  # bytes of a vector as text
 
-# id, vector, archive, and whether a .scp that was written here leads to it
-_Entry = tuple[str, Floats32, Path, bool]
+_Entry = tuple[str, Floats32, Path]  # id, vector, archive
 
 
 def write(path: Path, embeddings: Embeddings, meta: str) -> None:
@@ -84,7 +80,7 @@ def _write_vectors(
     place = 0
     with ark_path.open("wb") as ark, scp_path.open("w", encoding="utf-8", newline="\n") as scp:
         for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
-            scp.write(f"{name} {name_in_scp}:{place + len(name.encode()) + 1:0{_DIGITS}}\n")
+            scp.write(f"{name} {name_in_scp}:{place + len(name.encode()) + 1}\n")
             place += ark.write(name.encode() + b" " + head + row.astype("<f4").tobytes())
 
 
@@ -101,20 +97,19 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
 
     Raises:
         LikenessError: The files are damaged, foreign or empty, a .scp contains commands, sizes
-            differ, or there is more than the limit. Or the meta is missing or belongs to another
-            archive.
+            differ, or there is more than the limit. Or the meta belongs to another archive.
         FileNotFoundError: There is no such file.
     """
     ids: list[str] = []
     rows: list[Floats32] = []
-    archives: dict[Path, bool] = {}
+    archives: set[Path] = set()
     size = size_in_memory = 0
-    for name, row, ark, needs_meta in (
+    for name, row, ark in (
         _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
     ):
         if ark not in archives:
+            archives.add(ark)
             size += ark.stat().st_size
-        archives[ark] = needs_meta
         size_in_memory += row.nbytes
         if size_in_memory > limit(size):  # a .scp may name one vector any number of times
             raise LikenessError(
@@ -133,10 +128,7 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
             f"{path}: the file is empty; expected an archive or an index with at least one vector"
         )
     side = meta_path(path)
-    metas = {
-        _meta_of(ark, side if side.exists() else meta_path(ark), needs_meta)
-        for ark, needs_meta in archives.items()
-    }
+    metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in archives}
     if len(metas) > 1:
         raise LikenessError(
             f"{path}: its {len(archives)} archives have {len(metas)} different metas; embeddings "
@@ -155,18 +147,12 @@ def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def _meta_of(ark: Path, side: Path, needs_meta: bool) -> str:
+def _meta_of(ark: Path, side: Path) -> str:
     """What `side` says of an archive, as JSON text in one order.
 
     A text that is not an object is passed on; the caller refuses it.
     """
     if not side.exists():
-        if needs_meta:
-            raise LikenessError(
-                f"{ark}: {side} is missing, which says of what model these vectors are and how "
-                "they are compared; bring it back or write the embeddings again (if the vectors "
-                "are of another tool, remove the .scp beside them, which is not theirs)"
-            )
         return "{}"
     text = bounded(side, MAX_META).decode(errors="replace")
     try:
@@ -183,11 +169,6 @@ def _meta_of(ark: Path, side: Path, needs_meta: bool) -> str:
 
 def _ark_entries(path: Path) -> Iterator[_Entry]:
     """The entries of an archive."""
-    needs_meta = False
-    if path.with_suffix(".scp").is_file():
-        with path.with_suffix(".scp").open("rb") as scp:
-            line = scp.readline(4 * MAX_ID).decode(errors="replace")
-        needs_meta = _OURS.search(line.strip()) is not None
     with path.open("rb", buffering=1 << 20) as ark:
         while True:
             begin = ark.tell()
@@ -201,7 +182,7 @@ def _ark_entries(path: Path) -> Iterator[_Entry]:
                     "of Kaldi"
                 )
             ark.seek(begin + len(key) + 1)
-            yield name, _vector(ark, path, name), path, needs_meta
+            yield name, _vector(ark, path, name), path
 
 
 def _scp_entries(path: Path) -> Iterator[_Entry]:
@@ -209,57 +190,50 @@ def _scp_entries(path: Path) -> Iterator[_Entry]:
 
     Paths count from the working folder, as in Kaldi, else from the folder of the .scp.
     """
-    ark: IO[bytes] | None = None
-    open_path: Path | None = None
-    try:
-        with path.open("rb") as scp:
-            for number, line in enumerate(iter(lambda: scp.readline(4 * MAX_ID), b""), 1):
-                if not line.strip():
-                    continue
-                where = f"{path}: line {number}"
-                name, target, ark_path, offset = _scp_fields(path, line, where)
-                if ark is None or ark_path != open_path:
-                    if not os.path.isfile(ark_path):  # Path.is_file raises where a name is too long
-                        raise LikenessError(
-                            f"{where}: there is no file {quoted(str(ark_path))}; run from the "
-                            "folder in which it was written, or write it again"
-                        )
-                    if ark is not None:
-                        ark.close()
-                    ark, open_path = ark_path.open("rb", buffering=1 << 20), ark_path
-                    size = ark_path.stat().st_size
-                if offset >= size:  # some file systems cannot even go there
+    with ExitStack() as opened, path.open("rb") as scp:
+        ark_path, ark, size = Path(), cast(IO[bytes], scp), 0
+        for number, line in enumerate(iter(lambda: scp.readline(4 * MAX_ID), b""), 1):
+            if not line.strip():
+                continue
+            where = f"{path}: line {number}"
+            name, named, offset = _scp_fields(path, line, where)
+            if named != ark_path:
+                if not os.path.isfile(named):  # Path.is_file raises where a name is too long
                     raise LikenessError(
-                        f"{where}: {ark_path} has {size} bytes, and its entry would begin at "
-                        f"{offset}; copy both files again"
+                        f"{where}: there is no file {quoted(str(named))}; run from the folder in "
+                        "which it was written, or write it again"
                     )
-                ark.seek(offset)
-                real = Path(os.path.realpath(ark_path))
-                yield name, _vector(ark, ark_path, name), real, _OURS.search(target) is not None
-    finally:
-        if ark is not None:
-            ark.close()
+                opened.close()
+                ark_path, ark = named, opened.enter_context(named.open("rb", buffering=1 << 20))
+                size = named.stat().st_size
+            if offset >= size:  # some file systems cannot even go there
+                raise LikenessError(
+                    f"{where}: {ark_path} has {size} bytes, and its entry would begin at {offset}; "
+                    "copy both files again"
+                )
+            ark.seek(offset)
+            yield name, _vector(ark, ark_path, name), Path(os.path.realpath(ark_path))
 
 
-def _scp_fields(path: Path, line: bytes, where: str) -> tuple[str, str, Path, int]:
-    """The id of a .scp line, what it names, and the archive and the offset in this.
+def _scp_fields(path: Path, line: bytes, where: str) -> tuple[str, Path, int]:
+    """The id of a .scp line, and the archive and the offset that it names.
 
     where: the file and the line, for messages.
     """
     name, *rest = re.split(r"[ \t]+", _text(path, line).strip(), maxsplit=1)
     target = "".join(rest)
+    match = re.fullmatch(r"(.+?)(?::(\d{1,18}))?", target)
+    if match is None:
+        raise LikenessError(f"{where} is not `id FILE.ark:OFFSET`, but {line[:80]!r}")
     if target.startswith("|") or target.endswith(("|", "]")) or target == "-":
         raise LikenessError(
             f"{where}: {quoted(target)} is a command, standard input or a "
             "range, which are refused; list FILE.ark:OFFSET"
         )
-    match = re.fullmatch(r"(.+?)(?::(\d{1,18}))?", target)
-    if match is None:
-        raise LikenessError(f"{where} is not `id FILE.ark:OFFSET`, but {line[:80]!r}")
     ark = Path(match[1])
     if not os.path.exists(ark) and not ark.is_absolute():
         ark = path.parent / ark
-    return name, target, ark, int(match[2] or 0)
+    return name, ark, int(match[2] or 0)
 
 
 def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:

@@ -1,9 +1,8 @@
 """Files and folders that are written whole or not at all.
 
 A kill, a power cut or a full disk leaves the old or the new. What is written lies in a hidden
-folder beside its place, `.NAME.HEX.part`, until it is whole. The writer has the operating system's
-lock on that folder, which goes with the process however it ends. So the next writer of the same
-file knows which of these folders a killed writer left behind, and removes only those.
+folder beside its place, `.NAME.HEX.part`, until it is whole. The next writer of the same file
+removes those of these folders that are older than a day: killed writers left them behind.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +23,7 @@ from eval.errors import LikenessError
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # The most bytes of a file's name that the name of the folder beside it repeats. It may have 255.
 _LONGEST = 200
+_DAY = 86_400  # seconds
 
 
 @contextmanager
@@ -40,8 +41,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         The path to write to.
 
     Raises:
-        LikenessError: `path` is a folder. Its folder does not exist. It is /dev/stdout sent to a
-            file, which cannot be replaced.
+        LikenessError: `path` is a folder. Its folder does not exist.
         OSError: The disk is full; `path` is then as it was.
 
     Example:
@@ -57,12 +57,6 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         yield target
         return
     path = Path(os.path.realpath(target))
-    if _is_descriptor(target):
-        # Whoever has it open would go on writing to the file that was replaced.
-        raise LikenessError(
-            f"{target} leads to {path}, which is already open and cannot be replaced; name the "
-            "file itself"
-        )
     with staged(path) as temporary:
         yield temporary
         move(temporary, path)
@@ -72,7 +66,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 def staged(path: Path) -> Iterator[Path]:
     """Yields a path of the same name on the same disk, from which the block moves a whole file.
 
-    What the block leaves there is removed, and so is what killed writers of `path` left.
+    What the block leaves there is removed, and so is what writers of `path` left that were killed
+    over a day ago.
 
     Args:
         path: The file or folder to write.
@@ -86,24 +81,19 @@ def staged(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise LikenessError(f"{path}: there is no folder {path.parent}; make it first")
-    with hidden_folder(path) as folder, full_disk(path):
-        yield folder / path.name
-
-
-@contextmanager
-def hidden_folder(path: Path) -> Iterator[Path]:
-    """Yields a new hidden folder beside `path`, which is removed when the block ends.
-
-    What killed processes left of such folders of `path` is removed before.
-    """
-    remove_abandoned(path)
-    folder, lock = _reserve(path)
+    remove_abandoned(path, seconds=_DAY)
+    folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
     try:
-        yield folder
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
+        ) from None
+    try:
+        with full_disk(path):
+            yield folder / path.name
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
 @contextmanager
@@ -180,110 +170,23 @@ def sync_names(folder: Path) -> None:
         os.close(handle)
 
 
-def remove_abandoned(path: Path) -> None:
+def remove_abandoned(path: Path, *, seconds: float = 0) -> None:
     """Removes what killed writers of `path` left beside it.
 
-    What a process that is alive writes now stays.
+    Args:
+        path: The file or folder.
+        seconds: What was begun since then stays, because another process may still write it. The
+            default is for the one writer that a run or a gallery has.
     """
     pattern = re.compile(rf"\.{re.escape(_label(path))}\.[0-9a-f]{{12}}\.part")
-    try:
-        names = [name for name in os.listdir(path.parent) if pattern.fullmatch(name)]
-    except OSError:
-        return
-    for name in names:
-        folder = path.parent / name
-        lock = _locked(folder)
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+    with suppress(OSError):
+        for entry in list(os.scandir(path.parent)):
+            is_young = seconds > 0 and time.time() - entry.stat().st_mtime < seconds
+            if pattern.fullmatch(entry.name) and not is_young:
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 def _label(path: Path) -> str:
     """The name that the hidden folder has in common with the file: a digest if the name is long."""
     name = os.fsencode(path.name)
     return path.name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
-
-
-def _reserve(path: Path) -> tuple[Path, int | None]:
-    """A new hidden folder beside `path`, and the lock on it.
-
-    The lock is None where the disk has no locks.
-    """
-    while True:
-        folder = path.parent / f".{_label(path)}.{uuid4().hex[:12]}.part"
-        try:
-            folder.mkdir(mode=0o700)
-        except OSError as error:
-            raise OSError(
-                error.errno, f"{os.strerror(error.errno or 0)}; it cannot be written", str(path)
-            ) from None
-        lock = _locked(folder)
-        if lock is not None:
-            return folder, lock
-        if not _has_locks(folder):
-            return folder, None
-        # Another writer of the same file took it for abandoned before it was locked.
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _locked(folder: Path) -> int | None:
-    """A handle with the lock on a folder.
-
-    It is None if another process has the lock, the folder is gone, or there are no locks.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The folder may have been removed between the two calls.
-        if os.path.samestat(os.fstat(handle), os.stat(folder)):
-            return handle
-    except OSError:
-        pass
-    os.close(handle)
-    return None
-
-
-def _has_locks(folder: Path) -> bool:
-    """Whether the disk of a folder that this process made supports locks.
-
-    The folder need not be there any more.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return False
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return True  # gone: whoever removed it had locked it
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
-def _is_descriptor(path: Path) -> bool:
-    """Whether the way to a file leads through one that a process has open.
-
-    The ways of /dev/stdout and /dev/fd/3 do.
-    """
-    for _ in range(40):  # links, at most as many as the kernel follows
-        folder = os.path.realpath(path.parent)
-        if re.fullmatch(r"/dev/fd|/proc/\d+(/task/\d+)?/fd", folder):
-            return True
-        if not path.is_symlink():
-            break
-        path = Path(folder) / os.readlink(path)
-    return False

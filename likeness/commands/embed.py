@@ -34,7 +34,7 @@ def embed(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write: .npz, .ark (with .scp), .parquet or .h5.",
+            help="The file to write: .npz, .ark (with .scp) or .parquet.",
             metavar="FILE",
             callback=writes(),
         ),

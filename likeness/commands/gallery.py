@@ -44,7 +44,7 @@ app = typer.Typer(
     "a folder or a database, and belongs to one model.",
     no_args_is_help=True,
 )
-_EMBEDDINGS = (".npz", ".ark", ".scp", ".h5")
+_EMBEDDINGS = (".npz", ".ark", ".scp")
 
 Data = Annotated[
     Path,
@@ -297,7 +297,7 @@ def cluster(
     elif model is None:
         raise LikenessError(
             "--model is needed to embed the files; without one DATA has to be a file of "
-            "embeddings (.npz, .ark, .scp, .parquet or .h5)"
+            "embeddings (.npz, .ark, .scp or .parquet)"
         )
     else:
         loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns)

@@ -29,7 +29,7 @@ from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken
-_SUFFIXES = (".npz", ".ark", ".parquet", ".h5")
+_SUFFIXES = (".npz", ".ark", ".parquet")
 # Embeddings that were joined or averaged are not what the network gives for one input, so that a
 # head of theirs does not fit behind the network.
 _JOINED = ("flip", "crops", "chunks")

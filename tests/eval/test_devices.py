@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.ark", "a.scp", "a.parquet", "a.h5"])
+@pytest.mark.parametrize("name", ["a.npz", "a.ark", "a.scp", "a.parquet"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_embeddings_are_read_of_files_only(name: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / name

@@ -129,7 +129,6 @@ def test_usage_errors_end_with_2(arguments: list[str], capsys: pytest.CaptureFix
 DAMAGED = {
     "e.npz": (b"PK\x03\x04", b"\x93NUMPY\x01\x00\xff\xff{", b"", b"\x00" * 100),
     "e.ark": (b"a \x00BFM \x04\xff\xff\xff\x7f\x04\xff\xff\xff\x7f", b"a \x00B", b"\xff" * 50),
-    "e.h5": (b"\x89HDF\r\n\x1a\n" + b"\xff" * 90, b""),
     "e.parquet": (b"PAR1" + b"\xff" * 60 + b"\x10\x00\x00\x00PAR1", b"PAR1"),
 }
 

@@ -179,7 +179,7 @@ def test_an_old_meta_file_is_replaced(tmp_path):
 
 @pytest.mark.parametrize("name", ["e.hdf5", "e.pkl", "e", "e.npy"])
 def test_other_suffixes(tmp_path, name):
-    with pytest.raises(ValueError, match=r"\.npz.*\.h5"):
+    with pytest.raises(ValueError, match=r"\.npz.*\.parquet"):
         write(tmp_path / name, SMALL)
     with pytest.raises(ValueError, match=r"\.npz.*\.scp"):
         read(tmp_path / name)

@@ -1,11 +1,10 @@
-"""An .ark and its meta are of one version: a meta that is missing or another's is an error, and
-archives of other tools need none.
+"""An .ark and its meta are of one version: the meta of another archive is an error, and archives of
+other tools need none.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from eval.formats import kaldi, writing
 from eval.formats.embeddings import read, write
 from eval.types import Embeddings
 from tests.disk_calls import come_in_order, recorded
-from tests.likeness.files_scored import score_files
 
 OLD = Embeddings(
     ("a", "b"),
@@ -107,18 +105,6 @@ def test_what_a_full_disk_refuses_is_refused_before_any_name_changes(
     assert come_in_order(names, calls)
 
 
-@pytest.mark.parametrize("name", ["e.ark", "e.scp"])
-def test_a_missing_meta_is_no_other_similarity(tmp_path: Path, name: str) -> None:
-    write(tmp_path / "e.ark", OLD)
-    (tmp_path / "e.meta.json").unlink()
-    with pytest.raises(ValueError, match=r"e\.meta\.json is missing"):
-        read(tmp_path / name)
-    (tmp_path / "list").write_text("a b\n")
-    with pytest.raises(ValueError, match=r"e\.meta\.json is missing"):
-        score_files(tmp_path / "list", tmp_path / name, tmp_path / "scores")
-    assert not (tmp_path / "scores").exists()
-
-
 def test_the_meta_of_another_archive_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "e.ark", OLD)
     write(tmp_path / "f.ark", NEW)
@@ -151,9 +137,6 @@ def test_an_index_elsewhere_takes_the_meta_of_its_archives(tmp_path: Path) -> No
     (tmp_path / "both.scp").write_text(lines[0] + (tmp_path / "f.scp").read_text().splitlines()[0])
     with pytest.raises(ValueError, match="2 different metas"):
         read(tmp_path / "both.scp")
-    os.remove(tmp_path / "e.meta.json")
-    with pytest.raises(ValueError, match=r"e\.meta\.json is missing"):
-        read(tmp_path / "sub" / "some.scp")
 
 
 def test_archives_are_joined_as_kaldi_joins_them(tmp_path: Path) -> None:

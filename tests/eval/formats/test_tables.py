@@ -1,4 +1,4 @@
-"""Parquet and HDF5: bit-exact round trips, read by their own libraries, written whole or
+"""Embeddings in Parquet: bit-exact round trips, read by pyarrow alone, written whole or
 not at all, hostile files.
 """
 
@@ -19,14 +19,13 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from eval.errors import LikenessError
 from eval.formats import embeddings as module
-from eval.formats.embeddings import check_suffix, read, write
+from eval.formats.embeddings import read, write
 from eval.types import Embeddings
 from tests.likeness.files_scored import score_files
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
-h5py = pytest.importorskip("h5py")
 
 ROOT = Path(__file__).parents[3]
 SMALL = Embeddings(
@@ -34,7 +33,7 @@ SMALL = Embeddings(
     np.array([[1.5, -0.0], [5e-45, 3e38], [0, 0]], dtype=np.float32),
     {"similarity": "cosine", "model": "abc"},
 )
-FILES = ("e.parquet", "e.h5")
+FILES = ("e.parquet",)
 
 
 def equal(a: Embeddings, b: Embeddings) -> bool:
@@ -75,9 +74,7 @@ def test_round_trip_and_replacement(tmp_path, name):
     st.sampled_from(FILES),
 )
 def test_any_values_and_ids(tmp_path, data, matrix, meta, name):
-    letters = st.characters(
-        exclude_categories=["Cs"], exclude_characters="\0" if name == "e.h5" else ""
-    )
+    letters = st.characters(exclude_categories=["Cs"])
     ids = data.draw(
         st.lists(
             st.text(letters, max_size=8), min_size=len(matrix), max_size=len(matrix), unique=True
@@ -89,7 +86,7 @@ def test_any_values_and_ids(tmp_path, data, matrix, meta, name):
 
 
 def test_consumers_find_ids_vectors_norms_and_meta(tmp_path):
-    """By pyarrow, h5py and numpy alone, as someone else's program would."""
+    """By pyarrow and numpy alone, as someone else's program would."""
     for name in ("e.npz", *FILES):
         write(tmp_path / name, SMALL)
     table = parquet.read_table(tmp_path / "e.parquet")
@@ -97,11 +94,6 @@ def test_consumers_find_ids_vectors_norms_and_meta(tmp_path):
     assert table.column("norm").to_numpy().tobytes() == SMALL.norms.tobytes()
     assert np.stack(table.column("vector").to_numpy()).tobytes() == SMALL.matrix.tobytes()
     assert json.loads(table.schema.metadata[b"likeness"]) == dict(SMALL.meta)
-    with h5py.File(tmp_path / "e.h5") as file:
-        assert file["ids"].asstr()[...].tolist() == list(SMALL.ids)
-        assert file["matrix"][...].tobytes() == SMALL.matrix.tobytes()
-        assert file["norms"][...].tobytes() == SMALL.norms.tobytes()
-        assert json.loads(file["meta"].asstr()[()]) == dict(SMALL.meta)
     with np.load(tmp_path / "e.npz") as contents:
         assert contents["norms"].tobytes() == SMALL.norms.tobytes()
 
@@ -147,13 +139,8 @@ def test_wespeakers_and_speechbrains_scoring_read_ours(tmp_path):
 
 
 def test_ids_that_a_format_cannot_give_back(tmp_path):
-    for name, bad, keyword in (
-        ("e.parquet", "a\ud800", "1 ids"),
-        ("e.h5", "a\0", "1 ids"),
-        ("e.h5", "\udfff", "1 ids"),
-    ):
-        with pytest.raises(ValueError, match=keyword):
-            write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
+    with pytest.raises(ValueError, match="1 ids"):
+        write(tmp_path / "e.parquet", Embeddings(("a\ud800", "fine"), np.ones((2, 2))))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -241,79 +228,6 @@ def test_a_small_parquet_file_does_not_become_a_large_matrix(tmp_path, monkeypat
         read(path)
 
 
-def hdf5(path: Path, change: Any) -> Path:
-    write(path, SMALL)
-    with h5py.File(path, "r+") as file:
-        change(file)
-    return path
-
-
-def replaced(name: str, **arguments: Any) -> Any:
-    def change(file: Any) -> None:
-        del file[name]
-        file.create_dataset(name, **arguments)
-
-    return change
-
-
-def hostile_hdf5(tmp_path: Path) -> list[Any]:
-    """Changes to a file that make it one to refuse."""
-    (tmp_path / "secret").write_bytes(b"\0" * 24)
-    write(tmp_path / "other.h5", SMALL)
-
-    def links(kind: Any) -> Any:
-        def change(file: Any) -> None:
-            del file["matrix"]
-            file["matrix"] = kind
-
-        return change
-
-    layout = h5py.VirtualLayout((3, 2), "f4")
-    layout[...] = h5py.VirtualSource(str(tmp_path / "other.h5"), "matrix", (3, 2))
-
-    def virtual(file: Any) -> None:
-        del file["matrix"]
-        file.create_virtual_dataset("matrix", layout)
-
-    def no_matrix(file: Any) -> None:
-        del file["matrix"]
-
-    return [
-        links(h5py.ExternalLink(str(tmp_path / "other.h5"), "matrix")),
-        links(h5py.SoftLink("/norms")),
-        virtual,
-        replaced("matrix", shape=(3, 2), dtype="f4", external=[(str(tmp_path / "secret"), 0, 24)]),
-        replaced("matrix", shape=(3, 1 << 40), dtype="f4", chunks=(3, 1024)),
-        replaced("matrix", data=np.ones((3, 2), np.float32), compression="lzf"),
-        replaced("matrix", data=np.ones((3, 2), int)),
-        replaced("ids", data=["a", "b", "c"]),
-        replaced("ids", data=np.array([b"a", b"\xff", b"c"])),
-        replaced("meta", data=np.array(b"[1]")),
-        no_matrix,
-        lambda file: (no_matrix(file), file.create_group("matrix")),
-    ]
-
-
-def test_hdf5_that_points_elsewhere_or_asks_for_too_much(tmp_path):
-    """What HDF5 can do besides holding arrays: open other files, allocate what is not there, run
-    plug-ins, loop in its heap of texts.
-    """
-    for change in hostile_hdf5(tmp_path):
-        with pytest.raises(LikenessError, match=r"e\.h5"):
-            read(hdf5(tmp_path / "e.h5", change))
-    plain = hdf5(
-        tmp_path / "e.h5",
-        replaced(
-            "matrix",
-            data=SMALL.matrix.astype(np.float64),
-            compression="gzip",
-            shuffle=True,
-            fletcher32=True,
-        ),
-    )
-    assert equal(read(plain), SMALL)
-
-
 def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):
     for name in FILES:
         write(tmp_path / name, SMALL)
@@ -327,10 +241,3 @@ def test_a_failed_write_leaves_the_old_files(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space"):
             write(tmp_path / name, Embeddings(("z",), np.ones((1, 2))))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_missing_package_is_named_before_long_work(monkeypatch):
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    check_suffix("e.npz")
-    with pytest.raises(ValueError, match=r"likeness\[formats\]"):
-        check_suffix("e.h5")
