@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.calibration import Fusion, fit_fusion
 from eval.errors import LikenessError
 from eval.formats.trials import read_scores, write_scores
-from eval.fusion import Fusion, fit_fusion
 from eval.paired import match_trials
 from eval.scoring.origin import read_origin
 from eval.scoring.sides import column_names, measures_of_names, quality_of, sides_of
