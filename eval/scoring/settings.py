@@ -128,8 +128,8 @@ class Scoring:
         if no_plda or (self.cohort is None and self.cohort_subjects is not None):
             raise LikenessError(
                 f"{'scoring_length' if no_plda else 'cohort_subjects'} without "
-                f"{'a PLDA' if no_plda else 'a cohort'} would change nothing; give both, or leave it "
-                "out"
+                f"{'a PLDA' if no_plda else 'a cohort'} would change nothing; give both, or leave "
+                "it out"
             )
         if self.plda is not None and (self.similarity or self.cohort is not None):
             raise LikenessError(
