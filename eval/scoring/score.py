@@ -11,7 +11,7 @@ QMF.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from eval.calibration import Calibration, by_side, fit_calibration, log_measure
 from eval.errors import LikenessError
+from eval.extensions import without_extension
 from eval.formats.trials import write_scores
 from eval.scoring import normalization, templates
 from eval.scoring.origin import Origin, digest_of, write_origin
 from eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
-from eval.similarity import pairs, refuse_missing, warn_of_zeros
+from eval.similarity import pairs, warn_of_zeros
 from eval.types import Embeddings, Floats, Floats32, Scores, Trials, name_first
 
 Models = Mapping[str, Sequence[str]]
@@ -259,9 +260,8 @@ def sides_of(
     models = None if models is None else _models_of(trials, models)
     items = trials.enrol_ids if models is None else _items(models)
     kind = "enrolment" if models is None else "enrolment item"
-    refuse_missing(
-        [(kind, items, embeddings), ("probe", trials.probe_ids, apart)], offers_to_strip=True
-    )
+    _refuse_missing(kind, items, embeddings)
+    _refuse_missing("probe", trials.probe_ids, apart)
     others = _cohort(scoring, {*items, *trials.probe_ids})
 
     def pooled(rows: Embeddings) -> Embeddings:
@@ -359,6 +359,31 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
     return log_measure("the durations", enrol), log_measure("the durations", probe)
+
+
+def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
+    """The ids that have no embedding, in their order."""
+    known = set(embeddings.ids)
+    return [name for name in ids if name not in known]
+
+
+def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> None:
+    """Refuses ids of a side without an embedding, and says how they can be found or left out."""
+    if missing := lacking(ids, embeddings):
+        bare = set(map(without_extension, embeddings.ids))
+        remedy = (
+            "embed these items too, leave their trials out by --missing skip, or check that the "
+            f"ids are written as in the embeddings ({name_first(embeddings.ids[:2])})"
+        )
+        if all(without_extension(name) in bare for name in missing):
+            remedy = (
+                "without the extensions of files all are there: add --strip-extension (in Python "
+                "strip_extension=True)"
+            )
+        raise LikenessError(
+            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}); "
+            f"{remedy}"
+        )
 
 
 def _centred(rows: Embeddings, mean_of: Embeddings | None) -> Embeddings:

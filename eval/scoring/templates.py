@@ -36,7 +36,6 @@ from numpy.typing import ArrayLike, NDArray
 from eval.errors import LikenessError
 from eval.formats.files import text_lines
 from eval.memory import keep_freed_memory
-from eval.similarity import refuse_missing
 from eval.types import Embeddings, Floats, Floats32, check_choice, nfc
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
@@ -218,13 +217,12 @@ def enrol(embeddings: Embeddings, models: Mapping[str, Sequence[str]], **how: An
 
     Their ids are the models.
 
-    KeyError if items have no embedding: all counted, the first named.
+    LikenessError: An item has no embedding.
 
     >>> utterances = Embeddings(("u1", "u2", "u3"), np.array([[2.0], [4.0], [9.0]]))
     >>> enrol(utterances, {"ann": ["u1", "u2"], "bob": ["u3", "u1"]}).matrix.ravel().tolist()
     [3.0, 5.5]
     """
     items = [item for listed in models.values() for item in listed]
-    refuse_missing([("enrolment item", list(dict.fromkeys(items)), embeddings)])
     template_of = [model for model, listed in models.items() for _ in listed]
     return pool(embeddings, template_of, items=items, **how)
