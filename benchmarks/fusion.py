@@ -37,9 +37,8 @@ from folds import (
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
-from eval.calibration import fit_calibration
+from eval.calibration import fit_calibration, fit_fusion
 from eval.formats.trials import read_scores
-from eval.fusion import fit_fusion
 from eval.types import Trials
 from eval.verification import cllr
 from modalities.speaker import speechocean

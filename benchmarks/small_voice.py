@@ -48,7 +48,7 @@ from eval.calibration import Calibration, fit_calibration
 from eval.formats import embeddings
 from eval.formats.trials import read_scores, write_scores
 from eval.scoring.origin import Origin
-from eval.scoring.score import Scoring
+from eval.scoring.settings import Scoring
 from eval.similarity import pairs, score_trials
 from eval.types import Scores, Trials
 from eval.verification import cllr, eer, min_cllr, tar_threshold

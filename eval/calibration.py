@@ -1,8 +1,9 @@
-"""Calibration: scores to log-likelihood ratios by logistic regression, with quality measures; and
-what rejecting poor inputs would gain.
+"""Calibration and fusion: scores of one or several systems to log-likelihood ratios by logistic
+regression, with quality measures; and what rejecting poor inputs would gain.
 
     llr = slope * score + sum_k weight_k * quality_k + offset
-        natural logarithm; fitted on one list, applied to others of the same system
+    llr = sum_k weight_k * score_k + sum_m quality_weight_m * quality_m + offset
+        natural logarithm; fitted on one list, applied to others of the same systems
 
 The fit minimises the prior-weighted cross-entropy (Bruemmer & du Preez 2006; at p_target = .5 it is
 Cllr times log 2)
@@ -13,6 +14,9 @@ Cllr times log 2)
 so the share of targets in the list does not matter. The problem is convex; columns are standardised
 inside, which makes the result equivariant: a shift or a scale of the scores changes slope and
 offset and no LLR. Decide by llr >= log(c_fa (1-p) / (c_miss p)), see verification.actual_dcf.
+
+In a fusion (Bruemmer et al. 2007, "Fusion of heterogeneous speaker recognition systems") a weight
+may be negative: a system can correct the error of another one.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,7 +39,9 @@ from eval.types import Bools, Floats
 from eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
+FUSION_FORMAT = "likeness fusion 1"
 _MAX_BYTES = 1 << 20
+T = TypeVar("T")
 FRACTIONS = tuple(k / 20 for k in range(10))
 
 
@@ -81,38 +87,105 @@ class Calibration:
                 f"but {measures.shape[1]} are given"
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            llrs: Floats = (
+            llrs = (
                 self.slope * values
                 + measures @ np.array(self.weights, dtype=np.float64)
                 + self.offset
             )
-        if bad := np.count_nonzero(~np.isfinite(llrs)):
-            raise LikenessError(
-                f"calibration: {bad} of {llrs.size} log-likelihood ratios overflow with slope "
-                f"{self.slope:g} and offset {self.offset:g}; fit a calibration on such scores"
-            )
-        return llrs
+        return _finite_llrs("calibration", llrs)
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
-        with atomic_path(path) as temporary:
-            temporary.write_text(
-                json.dumps({"format": FORMAT, **asdict(self)}, indent=1), encoding="utf-8"
+        _save(path, FORMAT, self)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A fitted sum of the scores of several systems.
+
+    Attributes:
+        weights: (K,) of the systems.
+        offset: What is added.
+        systems: (K,) what gave the scores, in words; "" where nobody knows. Scores of other systems
+            need another fusion.
+        quality_weights: (M,) of the quality measures.
+        names: (M,) of the quality measures.
+        p_target: The prior of the fit.
+
+    Example:
+        >>> Fusion((1.0, 2.0), -1.0, ("a", "b")).apply([[0.5, 0.25], [1.0, 1.0]]).tolist()
+        [0.0, 2.0]
+    """
+
+    weights: tuple[float, ...]
+    offset: float
+    systems: tuple[str, ...]
+    quality_weights: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    p_target: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_costs(self.p_target, 1, 1)
+        numbers = (*self.weights, *self.quality_weights, self.offset)
+        pairs = (self.weights, self.systems), (self.quality_weights, self.names)
+        named = all(len(weights) == len(names) for weights, names in pairs)
+        if len(self.weights) < 2 or not named or not all(map(math.isfinite, numbers)):
+            raise LikenessError(
+                f"fusion: {len(self.weights)} finite weights of {len(self.systems)} systems, and "
+                f"{len(self.quality_weights)} of {len(self.names)} quality measures, cannot be; "
+                "fuse at least 2 systems, with a weight for each"
             )
+
+    def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
+        """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M).
+
+        Raises:
+            LikenessError: Another number of systems or measures, or NaN.
+        """
+        values = finite_columns("scores", scores, len(np.asarray(scores)))
+        measures = finite_columns("quality", quality, len(values))
+        with np.errstate(over="ignore", invalid="ignore"):
+            llrs = values @ np.array(self.weights) + self.offset
+            llrs = llrs + measures @ np.array(self.quality_weights, dtype=np.float64)
+        return _finite_llrs("fusion", llrs)
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON, whole or not at all."""
+        _save(path, FUSION_FORMAT, self)
 
 
 def load_calibration(path: str | Path) -> Calibration:
     """Read what `Calibration.save` wrote. ValueError for anything else."""
-    return read_json(
-        Path(path),
-        FORMAT,
-        lambda fields: Calibration(
-            **fields | {"weights": tuple(fields["weights"]), "names": tuple(fields["names"])}
-        ),
-        most=_MAX_BYTES,
-        otherwise="not a calibration file ({error}); fit one with fit_calibration and "
-        "Calibration.save",
-    )
+    remedy = "fit one with fit_calibration and Calibration.save"
+    return _load(path, FORMAT, Calibration, f"not a calibration file ({{error}}); {remedy}")
+
+
+def load_fusion(path: str | Path) -> Fusion:
+    """Read what `Fusion.save` wrote. ValueError for anything else."""
+    remedy = "fit one with `likeness score --fuse ... --calibrate`"
+    return _load(path, FUSION_FORMAT, Fusion, f"not a fusion ({{error}}); {remedy}")
+
+
+def _save(path: str | Path, form: str, fitted: Calibration | Fusion) -> None:
+    with atomic_path(path) as temporary:
+        document = {"format": form, **asdict(fitted)}
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _load(path: str | Path, form: str, make: Callable[..., T], otherwise: str) -> T:
+    def fitted(fields: dict[str, Any]) -> T:
+        return make(**{name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()})
+
+    return read_json(Path(path), form, fitted, most=_MAX_BYTES, otherwise=otherwise)
+
+
+def _finite_llrs(what: str, llrs: Floats) -> Floats:
+    if bad := np.count_nonzero(~np.isfinite(llrs)):
+        raise LikenessError(
+            f"{what}: {bad} of {llrs.size} log-likelihood ratios overflow; fit a {what} on such "
+            "scores"
+        )
+    return llrs
 
 
 @step("fitting the calibration")
@@ -139,7 +212,7 @@ def fit_calibration(
     names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
     check_costs(p_target, 1, 1)
     columns = np.column_stack([values, measures])
-    weights, offset = logistic(columns, labels, ("scores", *names), p_target=p_target)
+    weights, offset = _logistic(columns, labels, ("scores", *names), p_target=p_target)
     if not weights[0] > 0:
         raise LikenessError(
             f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
@@ -155,7 +228,57 @@ def fit_calibration(
     )
 
 
-def logistic(
+@step("fitting the fusion")
+def fit_fusion(
+    scores: ArrayLike,
+    target: ArrayLike,
+    *,
+    systems: Sequence[str],
+    quality: ArrayLike | None = None,
+    names: Sequence[str] = (),
+    p_target: float = 0.5,
+) -> Fusion:
+    """Fits a fusion on labelled trials.
+
+    Args:
+        scores: (P, K), a column for each system.
+        target: (P,) which trials are target trials.
+        systems: (K,) what gave the scores, in words; "" where nobody knows.
+        quality: (P, M) measures of the trials.
+        names: (M,) of the measures.
+        p_target: The prior of a target trial at which the result is to be good.
+
+    Raises:
+        LikenessError: Shapes, NaN, a class without trials, fewer than two systems, columns that are
+            constant, or scores that separate the classes.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> target = np.arange(200) % 2 == 0
+        >>> scores = target[:, None] + rng.standard_normal((200, 2))
+        >>> fitted = fit_fusion(scores, target, systems=("a", "b"))
+        >>> [round(weight, 1) for weight in fitted.weights]
+        [1.1, 0.8]
+    """
+    values = finite_columns("scores", scores, len(np.asarray(scores)))
+    labels = as_labels("fusion: target", target, len(values))
+    check_costs(p_target, 1, 1)
+    measures = finite_columns("quality", quality, len(values))
+    columns = np.column_stack([values, measures])
+    called = [f"the scores of system {number + 1}" for number in range(values.shape[1])]
+    weights, offset = _logistic(columns, labels, (*called, *names), p_target=p_target)
+    fitted = tuple(weights.tolist())
+    return Fusion(
+        fitted[: len(systems)],
+        offset,
+        tuple(systems),
+        fitted[len(systems) :],
+        tuple(names),
+        float(p_target),
+    )
+
+
+def _logistic(
     columns: Floats, labels: Bools, names: Sequence[str], *, p_target: float
 ) -> tuple[Floats, float]:
     """Fits the prior-weighted logistic regression of this module to columns.

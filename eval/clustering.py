@@ -70,7 +70,7 @@ def cluster(
                 "hdbscan takes neither a threshold nor a number of clusters, but finds both; leave "
                 "them out"
             )
-        return _by_size(_hdbscan(_distances(values, similarity), min_size))
+        return _by_size(_hdbscan(_distances(values, similarity)[0], min_size))
     if (threshold is None) == (num_clusters is None):
         raise LikenessError(
             "agglomerative clustering needs a threshold or num_clusters, one of them"
@@ -79,64 +79,14 @@ def cluster(
         check_counts("num_clusters", [num_clusters])
         if num_clusters > len(values):
             raise LikenessError(f"num_clusters {num_clusters}: there are {len(values)} items only")
-    tree = tree_of(values, similarity)
-    return tree.at(threshold) if threshold is not None else tree.into(int(num_clusters or 1))
+    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, needed here only
 
-
-class Tree(NamedTuple):
-    """Average linkage of N items, from each alone to all together.
-
-    Attributes:
-        links: (N - 1, 4), as scipy.cluster.hierarchy.linkage gives them.
-        nearest: The score of distance 0: a distance is this minus a score.
-    """
-
-    links: NDArray[np.float64]
-    nearest: float
-
-    def at(self, threshold: float) -> Counts:
-        """Return the cluster of each item (N,), numbered by size, where no mean score of two
-        clusters reaches the threshold.
-        """
-        from scipy.cluster.hierarchy import fcluster  # slow to import, needed here only
-
-        cut = fcluster(self.links, self.nearest - threshold, criterion="distance")
+    distances, nearest = _distances(values, similarity)
+    tree = linkage(distances, method="average")
+    if threshold is not None:
+        cut = fcluster(tree, nearest - threshold, criterion="distance")
         return _by_size(np.asarray(cut, dtype=np.int64))
-
-    def into(self, num_clusters: int) -> Counts:
-        """Return the cluster of each item (N,), numbered by size, of so many clusters."""
-        return _by_size(_cut_into(self.links, num_clusters))
-
-
-def tree_of(rows: ArrayLike, similarity: str = "cosine") -> Tree:
-    """Join items by average linkage, from which clusters may be cut again and again.
-
-    The memory is 16 bytes for each pair of two items beside the rows.
-
-    Args:
-        rows: Raw embeddings (N, D), of at least 2 and at most 10,000 items.
-        similarity: A name of `eval.similarity` that is symmetric.
-
-    Example:
-        >>> tree = tree_of([[1, 0], [0, 1], [2, 0.1]])
-        >>> tree.into(2).tolist(), tree.at(0.9).tolist()
-        ([1, 2, 1], [1, 2, 1])
-    """
-    from scipy.cluster.hierarchy import linkage  # slow to import, needed here only
-
-    values = np.asarray(rows, dtype=np.float32)
-    scores = matrix(values, values, similarity)
-    num = len(scores)
-    distances = np.empty(num * (num - 1) // 2)
-    place = 0
-    for i in range(num - 1):  # the pairs of one item at a time, so that the scores are there once
-        one_way = scores[i, i + 1 :].astype(np.float64)
-        distances[place : place + num - 1 - i] = (one_way + scores[i + 1 :, i]) / 2
-        place += num - 1 - i
-    nearest = max(1.0 if similarity == "cosine" else -np.inf, float(distances.max()))
-    np.maximum(np.subtract(nearest, distances, out=distances), 0.0, out=distances)
-    del scores
-    return Tree(np.asarray(linkage(distances, method="average"), dtype=np.float64), nearest)
+    return _by_size(_cut_into(tree, num_clusters or 1))
 
 
 class Fit(NamedTuple):
@@ -192,15 +142,20 @@ def fit_of(rows: ArrayLike, clusters: Counts, *, similarity: str = "cosine") -> 
     )
 
 
-def _distances(values: NDArray[np.float32], similarity: str) -> NDArray[np.float64]:
-    """Distances (N, N), 0 on the diagonal and symmetric."""
-    scores = matrix(values, values, similarity).astype(np.float64)
-    scores = (scores + scores.T) / 2
-    apart = ~np.eye(len(scores), dtype=np.bool_)
-    nearest = max(1.0 if similarity == "cosine" else -np.inf, float(scores[apart].max()))
-    distances = np.maximum(nearest - scores, 0.0)
-    np.fill_diagonal(distances, 0.0)
-    return distances
+def _distances(values: NDArray[np.float32], similarity: str) -> tuple[NDArray[np.float64], float]:
+    """The distances of all pairs, as scipy.cluster.hierarchy takes them, and the score of
+    distance 0: a distance is this minus the mean score of both directions.
+    """
+    scores = matrix(values, values, similarity)
+    num = len(scores)
+    distances = np.empty(num * (num - 1) // 2)
+    place = 0
+    for i in range(num - 1):  # the pairs of one item at a time, so that the scores are there once
+        one_way = scores[i, i + 1 :].astype(np.float64)
+        distances[place : place + num - 1 - i] = (one_way + scores[i + 1 :, i]) / 2
+        place += num - 1 - i
+    nearest = max(1.0 if similarity == "cosine" else -np.inf, float(distances.max()))
+    return np.maximum(np.subtract(nearest, distances, out=distances), 0.0, out=distances), nearest
 
 
 def _cut_into(tree: NDArray[np.float64], num_clusters: int) -> Counts:
@@ -215,10 +170,11 @@ def _cut_into(tree: NDArray[np.float64], num_clusters: int) -> Counts:
 
 
 def _hdbscan(distances: NDArray[np.float64], min_size: int) -> Counts:
-    from sklearn.cluster import HDBSCAN  # slow to import, needed here only
+    from scipy.spatial.distance import squareform  # slow to import, needed here only
+    from sklearn.cluster import HDBSCAN
 
-    clusterer = HDBSCAN(min_cluster_size=min_size, metric="precomputed", copy=False).fit(distances)
-    return np.asarray(clusterer.labels_, dtype=np.int64)
+    clusterer = HDBSCAN(min_cluster_size=min_size, metric="precomputed", copy=False)
+    return np.asarray(clusterer.fit(squareform(distances)).labels_, dtype=np.int64)
 
 
 def _by_size(labels: Counts) -> Counts:

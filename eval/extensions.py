@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,12 +22,6 @@ def without_extension(id: str) -> str:
         ('ann/1', 'v1.0/2', 'a')
     """
     return _EXTENSION.sub("", id)
-
-
-def found_without(ids: Iterable[str], known: Iterable[str]) -> bool:
-    """Returns whether all ids are known once extensions are left out of both."""
-    bare = set(map(without_extension, known))
-    return all(without_extension(id) in bare for id in ids)
 
 
 def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:

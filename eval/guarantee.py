@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.types import Floats, Scores, check_counts
+from eval.types import Floats, Scores
 
 SEED = 0  # of all stored thresholds
 
@@ -58,21 +58,6 @@ class Guarantee:
     allowed: int
     seed: int
     measured_far: float
-
-    def __post_init__(self) -> None:
-        check_confidence(self.confidence)
-        check_counts("guarantee", (self.pairs, self.allowed + 1, self.seed + 1))
-        if self.allowed >= self.pairs or not 0 <= self.measured_far <= 1:
-            raise LikenessError(
-                f"guarantee: {self.allowed} allowed in {self.pairs} pairs with a measured FAR of "
-                f"{self.measured_far} cannot be; measure it anew"
-            )
-
-    def holds_for(self, far: float) -> bool:
-        """Whether a false-accept rate follows from these numbers."""
-        from scipy.special import bdtr  # slow to import, needed here only
-
-        return bool(bdtr(float(self.allowed), self.pairs, far) <= _tail(self.confidence))
 
 
 def check_confidence(confidence: float) -> None:
@@ -107,12 +92,8 @@ def num_allowed(far: float, confidence: float, num_pairs: int) -> int:
     if num_pairs < 1:
         return -1
     tails = bdtr(np.arange(num_pairs, dtype=np.float64), num_pairs, far)
-    return int(np.count_nonzero(tails <= _tail(confidence))) - 1
-
-
-def _tail(confidence: float) -> float:
-    """1 - confidence, with room for rounding."""
-    return (1 - confidence) * (1 + 1e-12)
+    tail = (1 - confidence) * (1 + 1e-12)  # with room for rounding
+    return int(np.count_nonzero(tails <= tail)) - 1
 
 
 def pairs_needed(far: float, confidence: float) -> int:
@@ -123,15 +104,6 @@ def pairs_needed(far: float, confidence: float) -> int:
         (299, 2995, 459)
     """
     return math.ceil(math.log1p(-confidence) / math.log1p(-far))
-
-
-def least_far(num_pairs: int, confidence: float) -> float:
-    """The lowest false-accept rate that n independent nontarget trials support.
-
-    >>> round(least_far(299, 0.95), 5)
-    0.00997
-    """
-    return -math.expm1(math.log1p(-confidence) / num_pairs)
 
 
 def independent_scores(nontarget: ArrayLike, subjects: ArrayLike, *, seed: int = SEED) -> Floats:
@@ -203,7 +175,6 @@ def guaranteed_threshold(
     far: float,
     *,
     confidence: float = 0.95,
-    seed: int = SEED,
 ) -> tuple[float, Guarantee]:
     """The lowest threshold whose false-accept rate is at most `far`, with confidence over subjects.
 
@@ -216,7 +187,6 @@ def guaranteed_threshold(
         subjects: (P, 2) integers, the subjects of both sides of each trial.
         far: The false-accept rate, between 0 and 1.
         confidence: Between 0 and 1.
-        seed: Of the draw of pairs. Thresholds that are stored have the default.
 
     Returns:
         The threshold, and what stands behind it. A trial is accepted if its score is at least this.
@@ -237,10 +207,16 @@ def guaranteed_threshold(
         raise LikenessError(f"far {far}: a guaranteed false-accept rate lies between 0 and 1")
     check_confidence(confidence)
     pairs = np.asarray(subjects)[~scores.target]
-    drawn = np.sort(independent_scores(scores.nontargets, pairs, seed=seed))
+    drawn = np.sort(independent_scores(scores.nontargets, pairs))
     allowed = num_allowed(far, confidence, drawn.size)
     if allowed < 0:
-        raise LikenessError(_too_few(far, confidence, drawn.size, int(np.unique(pairs).size)))
+        needed = pairs_needed(far, confidence)
+        raise LikenessError(
+            f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence over subjects needs "
+            f"{needed:,} nontarget trials of which no two share a subject, so at least "
+            f"{2 * needed:,} subjects, but there are {drawn.size:,} such trials of "
+            f"{np.unique(pairs).size:,} subjects; measure on more subjects, or ask for a higher FAR"
+        )
     limit = drawn[drawn.size - allowed - 1]
     above = scores.values[scores.values > limit]
     if not above.size:
@@ -251,19 +227,4 @@ def guaranteed_threshold(
         )
     threshold = float(above.min())
     measured = float(np.mean(scores.nontargets >= threshold))
-    return threshold, Guarantee(confidence, int(drawn.size), allowed, seed, measured)
-
-
-def _too_few(far: float, confidence: float, num_pairs: int, num_subjects: int) -> str:
-    needed = pairs_needed(far, confidence)
-    text = (
-        f"FAR {100 * far:.3g} % with {100 * confidence:g} % confidence over subjects needs "
-        f"{needed:,} nontarget trials of which no two share a subject, so at least {2 * needed:,} "
-        f"subjects, but there are {num_pairs:,} such trials of {num_subjects:,} subjects"
-    )
-    least = 100 * least_far(num_pairs, confidence) if num_pairs else 100.0
-    digits = 1 - math.floor(math.log10(least))  # two digits, rounded up
-    least = math.ceil(least * 10**digits) / 10**digits
-    if least >= 100:
-        return f"{text}; measure on more subjects"
-    return f"{text}; measure on more subjects, or ask for a FAR of {least:.3g} % or more"
+    return threshold, Guarantee(confidence, int(drawn.size), allowed, SEED, measured)

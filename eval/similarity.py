@@ -43,7 +43,7 @@ nor is its KL, which has the wrong sign and lacks A.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -53,9 +53,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
 from eval.errors import LikenessError
-from eval.extensions import found_without
 from eval.progress import report
-from eval.types import Embeddings, Floats, Floats32, Trials, name_first
+from eval.types import Embeddings, Floats, Floats32, Trials
 
 _KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
 ALLOWED = (
@@ -323,11 +322,10 @@ def score_trials(
     """Scores (P,) of the trials, from the embeddings of the enrolment ids and of the probe ids (the
     same ones if `probe` is None).
 
-    KeyError if ids of either side have no embedding: all counted, the first named. ValueError as
-    for `pairs`. Warns of embeddings that are zero vectors.
+    LikenessError: An id has no embedding; and as for `pairs`. Warns of embeddings that are zero
+    vectors.
     """
     probe = enrol if probe is None else probe
-    refuse_missing([("enrolment", trials.enrol_ids, enrol), ("probe", trials.probe_ids, probe)])
     rows, columns = enrol.rows(trials.enrol_ids), probe.rows(trials.probe_ids)
     warn_of_zeros((enrol, rows), (probe, columns))
     return pairs(enrol.matrix, probe.matrix, rows[trials.enrol], columns[trials.probe], similarity)
@@ -350,40 +348,6 @@ def warn_of_zeros(*sides: tuple[Embeddings, NDArray[Any]]) -> None:
             f"{next(iter(zeros))!r}; they have no direction, so that their scores mean nothing: "
             "embed these items again, or leave their trials out",
             stacklevel=3,
-        )
-
-
-def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
-    """The ids that have no embedding, in their order."""
-    known = set(embeddings.ids)
-    return [name for name in ids if name not in known]
-
-
-def refuse_missing(
-    sides: Sequence[tuple[str, Sequence[str], Embeddings]], *, offers_to_strip: bool = False
-) -> None:
-    """KeyError if wanted ids have no embedding: (what they are, the ids, the embeddings); all
-    counted, the first of each named. offers_to_strip: whether the caller can leave the extensions
-    of ids out, and trials without an embedding, which the message then says.
-    """
-    texts, strips = [], offers_to_strip
-    for side, ids, embeddings in sides:
-        if missing := lacking(ids, embeddings):
-            texts.append(f"{len(missing)} of {len(ids)} {side} ids ({name_first(missing)})")
-            strips = strips and found_without(missing, set(embeddings.ids))
-    if texts and strips:
-        raise LikenessError(
-            f"no embedding for {' and '.join(texts)}; without the extensions of files all are "
-            "there: add --strip-extension (in Python strip_extension=True)"
-        )
-    if texts:
-        example = name_first(sides[0][2].ids[:2])
-        skips = "leave their lines out of the list"
-        if offers_to_strip:
-            skips = "leave their trials out by --missing skip"
-        raise LikenessError(
-            f"no embedding for {' and '.join(texts)}; embed these items too, {skips}, or check "
-            f"that the ids are written as in the embeddings ({example})"
         )
 
 

@@ -18,7 +18,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date as Date
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -69,11 +68,6 @@ class Threshold:
             raise LikenessError(
                 f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
                 "cannot be; measure it anew"
-            )
-        if self.guarantee is not None and not self.guarantee.holds_for(self.far):
-            raise LikenessError(
-                f"{self.guarantee.allowed} false accepts allowed in {self.guarantee.pairs} pairs "
-                f"guarantee no FAR of {self.far:g}; measure it anew"
             )
 
     @property
@@ -162,15 +156,6 @@ class Thresholds:
         check_counts("trials and subjects", (self.targets, self.nontargets, *subjects))
         if not self.data or not self.data.isprintable():
             raise LikenessError(f"{self.data!r} is no name of data; give a printable one")
-        # A guarantee is by pairs of subjects, of which each is in one pair.
-        most_pairs = min([self.nontargets, *(number // 2 for number in subjects)])
-        if any(p.guarantee is not None and p.guarantee.pairs > most_pairs for p in self.points):
-            raise LikenessError(f"a guarantee is of more than {most_pairs} pairs of subjects")
-        rates = [rate for place in self.curve for rate in (place.far, place.frr)]
-        steps = pairwise(self.curve)
-        falls = all(a.value < b.value and a.far >= b.far and a.frr <= b.frr for a, b in steps)
-        if not falls or not all(0 <= rate <= 1 for rate in rates):
-            raise LikenessError("a curve does not go from a high to a low FAR by rising thresholds")
 
     def at(self, far: Far) -> Threshold:
         """The threshold of an operating point.
@@ -362,8 +347,7 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
         What the file now has of this scoring.
 
     Raises:
-        LikenessError: The file holds something else, or would be too large to be read again. It
-            stays as it was.
+        LikenessError: The file holds something else. It stays as it was.
     """
     path = Path(path)
     others = []
@@ -385,11 +369,6 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
             thresholds = replace(thresholds, points=(*new, *earlier))
     document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if len(text.encode()) > _MAX_BYTES:
-        raise LikenessError(
-            f"{path}: with these thresholds the file would have over {_MAX_BYTES} bytes; it stays "
-            "unchanged; give a shorter name or fewer rates, or name another file"
-        )
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return thresholds
@@ -425,7 +404,7 @@ def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
             | {
                 "origin": Origin(**entry["origin"]),
                 "points": tuple(map(_point_from, entry["points"])),
-                "curve": tuple(Place(*map(float, row)) for row in entry.get("curve", ())),
+                "curve": tuple(Place(*map(float, row)) for row in entry["curve"]),
             }
         )
         for entry in document["measured"]

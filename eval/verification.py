@@ -20,7 +20,7 @@ integers until the last division.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -165,16 +165,6 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
     return flags
 
 
-def _is_labels(values: AnyFloats) -> bool:
-    """Whether values are 0 and 1 and nothing else."""
-    return _all(values, lambda block: (block == 0) | (block == 1)) and values.min() < values.max()
-
-
-def _all(values: AnyFloats, holds: Callable[[AnyFloats], Bools]) -> bool:
-    """Whether every value has the property; the first block that lacks it ends the search."""
-    return all(bool(holds(values[i : i + 4096]).all()) for i in range(0, values.size, 4096))
-
-
 def split_classes(
     target: ArrayLike, nontarget: ArrayLike | None, labels: ArrayLike | None
 ) -> tuple[AnyFloats, AnyFloats]:
@@ -204,14 +194,13 @@ def split_classes(
         flags = as_labels("labels", labels, scores.size)
         return scores[flags], scores[~flags]
     sides = {"target": np.asarray(target), "nontarget": np.asarray(nontarget)}
-    # integers alone: the scores of our own files are never of that type
     wrong = [name for name, values in sides.items() if values.dtype == np.bool_]
-    arrays = {name: _as_floats(name, values) for name, values in sides.items()}
-    if arrays["target"].size == arrays["nontarget"].size >= _MIN_LABELS:
+    if sides["target"].size == sides["nontarget"].size >= _MIN_LABELS:
+        # integers alone: the scores of our own files are never of that type
         binary = [
             name
-            for name, values in arrays.items()
-            if np.issubdtype(sides[name].dtype, np.integer) and _is_labels(values)
+            for name, values in sides.items()
+            if values.dtype.kind in "iu" and np.isin(values, (0, 1)).all()
         ]
         wrong += binary if len(binary) == 1 else []
     if wrong:
@@ -219,7 +208,7 @@ def split_classes(
             f"{wrong[0]}: these are labels and not scores; call metric(scores, labels=labels), "
             "with all scores in one array, also where these 0 and 1 are scores"
         )
-    return arrays["target"], arrays["nontarget"]
+    return _as_floats("target", sides["target"]), _as_floats("nontarget", sides["nontarget"])
 
 
 def sort_scores(

@@ -29,7 +29,8 @@ _NAMES = {
     "eval.protocols.retrieval": ("RetrievalSettings",),
     "eval.protocols.verification": ("VerificationSettings",),
     "eval.scoring.plda": ("load_plda",),
-    "eval.scoring.score": ("Scored", "Scoring"),
+    "eval.scoring.score": ("Scored",),
+    "eval.scoring.settings": ("Scoring",),
     "eval.types": ("Scores", "Trials"),
     "likeness.embeddings": ("Embeddings", "read_embeddings"),
     "likeness.evaluation": ("Evaluation", "evaluate"),
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from eval.protocols.verification import VerificationSettings as VerificationSettings
     from eval.scoring.plda import load_plda as load_plda
     from eval.scoring.score import Scored as Scored
-    from eval.scoring.score import Scoring as Scoring
+    from eval.scoring.settings import Scoring as Scoring
     from eval.types import Scores as Scores
     from eval.types import Trials as Trials
     from likeness import backbones as backbones

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.calibration import Fusion, fit_fusion
 from eval.errors import LikenessError
 from eval.formats.trials import read_scores, write_scores
-from eval.fusion import Fusion, fit_fusion
 from eval.paired import match_trials
 from eval.scoring.origin import read_origin
-from eval.scoring.sides import column_names, measures_of_names, quality_of, sides_of
+from eval.scoring.score import quality_of, sides_of
+from eval.scoring.settings import Scoring, column_names, measures_of
 from eval.types import Embeddings, Floats, Trials
 
 
@@ -70,8 +71,8 @@ class ScoreFiles:
                 f"the quality measures {', '.join(measures)} need the embeddings of the items; "
                 "give --embeddings"
             )
-        sides = sides_of(self.trials, embeddings)
-        return quality_of(sides, measures, similarity="cosine", top_n=None, durations=durations)
+        scoring = Scoring(durations=durations)
+        return quality_of(sides_of(self.trials, embeddings, scoring), measures, scoring)
 
 
 def _system(path: Path) -> str:
@@ -144,5 +145,5 @@ def apply(
                 f"the fusion was fitted for scores of [{expected}], but these are of [{system}]; "
                 "give the score files of its systems, in its order"
             )
-    quality = files.quality(measures_of_names(fusion.names), embeddings, durations)
+    quality = files.quality(measures_of(fusion.names), embeddings, durations)
     write_scores(out, files.trials, fusion.apply(files.values, quality))

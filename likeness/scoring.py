@@ -12,10 +12,10 @@ import numpy as np
 
 from eval.calibration import Calibration
 from eval.extensions import with_spellings
-from eval.scoring.score import Scored, Scoring
+from eval.scoring.score import Scored, lacking
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
-from eval.similarity import lacking
+from eval.scoring.settings import Scoring
 from eval.types import Embeddings, Ints, Trials, name_first
 from likeness.files import ColumnNames, File, Models, embeddings_of, models_of, trials_of
 

@@ -17,7 +17,7 @@ from eval.formats.provenance import digest, sha256
 from eval.formats.subjects import CONNECTED
 from eval.guarantee import check_confidence
 from eval.scoring.origin import Origin
-from eval.scoring.score import Scoring
+from eval.scoring.settings import Scoring
 from eval.thresholds import (
     LEAST_ERRORS,
     Far,

@@ -18,7 +18,7 @@ from eval.calibration import Calibration, by_side, load_calibration, log_measure
 from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
 from eval.results import as_html
-from eval.scoring.score import Scoring
+from eval.scoring.settings import Scoring
 from eval.similarity import pairs
 from likeness.included import resolved
 from toolkit.data.items import Item

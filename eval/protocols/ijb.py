@@ -33,7 +33,7 @@ from eval.protocols.identification import (
 from eval.protocols.ijb_files import Faces, Side
 from eval.results import Result, with_bounds
 from eval.scoring.templates import Method, pool
-from eval.similarity import check_similarity, refuse_missing
+from eval.similarity import check_similarity
 from eval.similarity import pairs as score_pairs
 from eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials, check_choice
 from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
@@ -297,7 +297,6 @@ def verification_1_1(
 
 def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
     assert pairs.target is not None
-    refuse_missing([("enrolment", pairs.enrol_ids, pooled), ("probe", pairs.probe_ids, pooled)])
     x, rows = _those_of(pooled, pairs.enrol_ids)
     y, columns = _those_of(pooled, pairs.probe_ids)
     values = score_pairs(x, y, rows[pairs.enrol], columns[pairs.probe], similarity)

@@ -23,10 +23,10 @@ one partial selection, no sort.
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from eval.errors import LikenessError
 from eval.progress import report
@@ -114,13 +114,8 @@ def z_norm(
 
     Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
     """
-    scores = np.asarray(scores, dtype=np.float64)
-    return _half(
-        scores,
-        "enrolment",
-        cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity, as_probe=False),
-        _index(scores, "i", i, len(np.asarray(enrol)), 0),
-    )
+    of_enrol = cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity)
+    return _half(scores, "enrolment", of_enrol, i)
 
 
 def t_norm(
@@ -136,13 +131,8 @@ def t_norm(
 
     Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
     """
-    scores = np.asarray(scores, dtype=np.float64)
-    return _half(
-        scores,
-        "probe",
-        cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True),
-        _index(scores, "j", j, len(np.asarray(probe)), 1),
-    )
+    of_probe = cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True)
+    return _half(scores, "probe", of_probe, j)
 
 
 def s_norm(
@@ -160,20 +150,13 @@ def s_norm(
 
     Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
     """
-    scores = np.asarray(scores, dtype=np.float64)
-    at_i, at_j = (
-        _index(scores, "i", i, len(np.asarray(enrol)), 0),
-        _index(scores, "j", j, len(np.asarray(probe)), 1),
-    )
-    of_enrol = cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity, as_probe=False)
-    shared = probe is enrol and not similarity.startswith("vmf_kl")
-    of_probe = (
-        of_enrol
-        if shared
-        else cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True)
-    )
-    normed = _half(scores, "enrolment", of_enrol, at_i)
-    normed += _half(scores, "probe", of_probe, at_j)
+    of_enrol = of_probe = cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity)
+    if probe is not enrol or similarity.startswith("vmf_kl"):
+        of_probe = cohort_statistics(
+            probe, cohort, top_n=top_n, similarity=similarity, as_probe=True
+        )
+    normed = _half(scores, "enrolment", of_enrol, i)
+    normed += _half(scores, "probe", of_probe, j)
     normed /= 2
     return normed
 
@@ -249,11 +232,27 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
 
 
 def _half(
-    scores: Floats,
-    side: str,
+    scores: ArrayLike,
+    side: Literal["enrolment", "probe"],
     statistics: CohortStatistics,
-    at: NDArray[Any] | tuple[slice | None, ...],
+    index: ArrayLike | None,
 ) -> Floats:
+    """The scores normalised on one side. index: the row of each score on that side, or None where
+    scores and rows pair up.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    axis = 1 if side == "probe" and values.ndim == 2 else 0
+    at: Any = slice(None)
+    if index is not None:
+        at = np.asarray(index)
+        at = at if at.size else at.astype(np.intp)
+    elif values.shape[axis] != statistics.std.size:
+        raise LikenessError(
+            f"score normalisation: scores of shape {values.shape} do not fit {statistics.std.size} "
+            f"{side} embeddings; with fewer embeddings than trials give their rows"
+        )
+    elif values.ndim == 2 and side == "enrolment":
+        at = slice(None), None
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
         raise LikenessError(
@@ -269,24 +268,9 @@ def _half(
     inverse = np.divide(
         1.0, statistics.std, out=np.zeros_like(statistics.std), where=statistics.std > 0
     )
-    normed: Floats = scores - statistics.mean[at]
+    normed: Floats = values - statistics.mean[at]
     normed *= inverse[at]
     return normed
-
-
-def _index(
-    scores: Floats, name: str, index: ArrayLike | None, count: int, axis: int
-) -> NDArray[Any] | tuple[slice | None, ...]:
-    """Where each score's statistics are."""
-    if index is not None:
-        at = np.asarray(index)
-        return at if at.size else at.astype(np.intp)
-    if scores.shape[axis if scores.ndim == 2 else 0] != count:
-        raise LikenessError(
-            f"score normalisation: scores of shape {scores.shape} do not fit {count} "
-            f"embeddings; with fewer embeddings than trials give {name}"
-        )
-    return (slice(None), None) if scores.ndim == 2 and axis == 0 else (slice(None),)
 
 
 def cohort_mean(

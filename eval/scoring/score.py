@@ -1,216 +1,35 @@
-"""How a list of trials is scored: one value that says it, and the functions that do it.
+"""Scores of a list of trials.
 
-`Scoring` holds everything that a score depends on beside the two embeddings: the similarity, how
-the items of a model are pooled, the mean that is subtracted, the cohort that normalises the scores,
-a PLDA, a calibration. `score` applies it and `calibrate` fits the calibration for it. All of them
-take and give values; `likeness score` reads and writes the files.
+`score` applies a `Scoring`, and `calibrate` fits the calibration for it. Both take and give values;
+`likeness score` reads and writes the files.
+
+Each measure of quality enters a calibration as the lower and the higher of the two sides of a
+trial. Differences, and ratios of what stands under the logarithm, are linear in these: WeSpeaker's
+QMF.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from os import PathLike
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, get_args
 
-from eval.calibration import Calibration, fit_calibration, load_calibration
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.calibration import Calibration, by_side, fit_calibration, log_measure
 from eval.errors import LikenessError
-from eval.formats.embeddings import read as read_embeddings
-from eval.formats.subjects import read_durations, read_mapping
+from eval.extensions import without_extension
 from eval.formats.trials import write_scores
-from eval.scoring import normalization
+from eval.scoring import normalization, templates
 from eval.scoring.origin import Origin, digest_of, write_origin
-from eval.scoring.plda import Plda, ScoringLength, load_plda
-from eval.scoring.sides import (
-    QUALITY,
-    Models,
-    Sides,
-    column_names,
-    measures_of,
-    quality_of,
-    sides_of,
-)
-from eval.similarity import check_similarity, pairs
-from eval.types import (
-    Embeddings,
-    Floats,
-    Scores,
-    Trials,
-    check_choice,
-    check_counts,
-    name_first,
-)
+from eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
+from eval.similarity import pairs, warn_of_zeros
+from eval.types import Embeddings, Floats, Floats32, Scores, Trials, name_first
 
-Norm = Literal["as", "s", "z", "t"]
-Pooling = Literal["mean", "norm_weighted"]
-
-
-_READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that may be files
-    "subtract_mean": read_embeddings,
-    "plda": load_plda,
-    "cohort": read_embeddings,
-    "cohort_subjects": read_mapping,
-    "calibration": load_calibration,
-    "durations": read_durations,
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Scoring:
-    """How trials are scored. It is checked on construction, then frozen.
-
-    Every field is an option of `likeness score` of the same name. A file, as a path, stands for the
-    embeddings, PLDA, mapping or calibration that is read from it.
-
-    Attributes:
-        similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
-            embeddings names, or for cosine where it names none.
-        pooling: How the items of a model become one embedding, see `eval.scoring.templates`.
-        subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.
-        plda: Scores are its log-likelihood ratios, of the mean of a model as of one item. A PLDA is
-            a similarity of its own, and its scores are not normalised.
-        scoring_length: Another length at scoring than `plda` has, a name of
-            `eval.scoring.plda.SCORING_LENGTHS`.
-        cohort: Embeddings of subjects that are not in the trials. The scores are then normalised.
-        cohort_subjects: The subject of each id of the cohort. The mean embeddings of the subjects
-            are then the cohort.
-        norm: `as` normalises by the top_n highest scores of each side with the cohort; `s`, `z` and
-            `t` by the scores with the whole cohort. See `eval.scoring.normalization`.
-        top_n: How many scores `as` takes; those of the whole cohort, with a warning, where it is
-            smaller.
-        calibration: Turns the scores into log-likelihood ratios. Its quality measures are computed
-            from the embeddings, the cohort and the durations.
-        durations: The seconds of each item, for the quality measure `log_duration`.
-
-    Raises:
-        LikenessError: A name is unknown, or two fields contradict each other, or a field would
-            change nothing. Ids of the cohort have no subject. All are counted, the first are named.
-
-    >>> Scoring(similarity="cosine", norm="q")
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: unknown norm 'q'; choose one of as, s, z, t
-    """
-
-    similarity: str | None = None
-    pooling: Pooling = "mean"
-    subtract_mean: Embeddings | None = None
-    plda: Plda | None = None
-    scoring_length: ScoringLength | None = None
-    cohort: Embeddings | None = None
-    cohort_subjects: Mapping[str, str] | None = None
-    norm: Norm = "as"
-    top_n: int = 300
-    calibration: Calibration | None = None
-    durations: Mapping[str, float] | None = None
-
-    def __post_init__(self) -> None:
-        for name, read in _READERS.items():
-            value = getattr(self, name)
-            if isinstance(value, str | PathLike):
-                object.__setattr__(self, name, read(Path(value)))
-        check_choice("norm", self.norm, get_args(Norm))
-        check_choice("pooling", self.pooling, get_args(Pooling))
-        check_counts("top_n", [self.top_n], least=2)
-        if self.similarity is not None:
-            check_similarity(self.similarity)
-        self._check_plda()
-        self._check_cohort()
-        if self.durations is not None:
-            seconds = {name: float(value) for name, value in self.durations.items()}
-            object.__setattr__(self, "durations", MappingProxyType(seconds))
-        if self.calibration is not None:
-            measures_of(self.calibration)  # refuses measures that are unknown
-
-    def _check_plda(self) -> None:
-        if self.plda is None and self.scoring_length:
-            raise LikenessError(
-                f"scoring_length {self.scoring_length!r} without a PLDA would change nothing; give "
-                "plda too, or leave it out"
-            )
-        if self.plda is not None and (self.similarity or self.cohort is not None):
-            raise LikenessError(
-                "plda is a similarity of its own, which is not normalised: leave out "
-                f"{'similarity' if self.similarity else 'cohort'}"
-            )
-        if self.plda is not None and self.scoring_length:
-            replace(self.plda, scoring_length=self.scoring_length)  # refuses an unknown name
-
-    def _check_cohort(self) -> None:
-        if self.cohort is None:
-            if self.cohort_subjects is not None:
-                raise LikenessError(
-                    "cohort_subjects without a cohort would change nothing; give cohort too, or "
-                    "leave it out"
-                )
-            return
-        rows = set(self.cohort.ids)
-        if self.cohort_subjects is not None:
-            subject_of = MappingProxyType(dict(self.cohort_subjects))
-            missing = [name for name in self.cohort.ids if name not in subject_of]
-            if missing:
-                raise LikenessError(
-                    f"cohort_subjects: {len(missing)} of {len(self.cohort.ids)} cohort ids have no "
-                    f"subject ({name_first(missing)}); add them"
-                )
-            object.__setattr__(self, "cohort_subjects", subject_of)
-            rows = {subject_of[name] for name in self.cohort.ids}
-        if self.norm == "as" and 2 <= len(rows) < self.top_n:
-            warnings.warn(
-                f"the cohort has {len(rows)} members, and all of them are taken in place of the "
-                f"top {self.top_n}",
-                stacklevel=4,
-            )
-            object.__setattr__(self, "top_n", len(rows))
-        normalization.check_cohort(len(rows), self._num_cohort_scores)
-
-    def similarity_of(self, meta: Mapping[str, str]) -> str:
-        """The name of the similarity for embeddings with this meta; "plda" where a PLDA scores."""
-        if self.plda is not None:
-            return "plda"
-        return self.similarity or meta.get("similarity") or "cosine"
-
-    def system(self, meta: Mapping[str, str], *, of_models: bool = False) -> str:
-        """What gives the scores, in words: two lists of scores with the same words compare.
-
-        A calibration stores them, and serves scores of its own system only.
-
-        Args:
-            meta: Of the embeddings of the enrolment side.
-            of_models: The enrolment ids are models that are pooled from several items.
-
-        >>> Scoring(cohort=Embeddings(("c", "d"), [[1], [2]]), top_n=2).system({"model": "ab12"})
-        'cosine, as_norm over the top 2 of the cohort, model ab12'
-        """
-        parts = [self.similarity_of(meta)]
-        if of_models:
-            parts.append(f"{self.pooling} of the enrolment items")
-        if self.subtract_mean is not None:
-            parts.append("mean subtracted")
-        if self.cohort is not None:
-            over = f" over the top {self.top_n} of the cohort" if self.norm == "as" else ""
-            parts.append(f"{self.norm}_norm{over}")
-        if meta.get("model"):
-            parts.append(f"model {meta['model'][:16]}")
-        plda = self._plda_at_scoring
-        if plda is not None and plda.scoring_length != "none":
-            parts.append(f"scoring length {plda.scoring_length}")
-        return ", ".join(parts)
-
-    @property
-    def _num_cohort_scores(self) -> int | None:
-        """How many scores with the cohort are used of each side; None stands for all."""
-        return self.top_n if self.norm == "as" else None
-
-    @cached_property
-    def _plda_at_scoring(self) -> Plda | None:
-        if self.plda is None or not self.scoring_length:
-            return self.plda
-        return replace(self.plda, scoring_length=self.scoring_length)
+Models = Mapping[str, Sequence[str]]
+PLAIN = Scoring()
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,10 +98,39 @@ class Scored:
         return Scores(self.values, self.trials.target)
 
 
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Both sides of P trials.
+
+    Attributes:
+        enrol: Raw embeddings of the enrolment ids, in the order of the trials. Quality measures and
+            warnings are of these.
+        probe: Raw embeddings of the probe ids; the same object where one matrix serves both sides.
+        left: (N, D) rows of the enrolment side after the mean was subtracted.
+        right: (M, D) rows of the probe side; the same object where one matrix serves both sides, so
+            that the cohort is scored once.
+        i: (P,) the row of `left` of each trial.
+        j: (P,) the row of `right` of each trial.
+        cohort: (C, D) after the mean was subtracted, or None.
+        models: The items of each enrolment id, or None where the ids are items.
+        similarity: The name of the similarity; "plda" where a PLDA scores.
+    """
+
+    enrol: Embeddings
+    probe: Embeddings
+    left: Floats32
+    right: Floats32
+    i: NDArray[np.int64]
+    j: NDArray[np.int64]
+    cohort: Floats32 | None
+    models: Models | None
+    similarity: str
+
+
 def score(
     trials: Trials,
     embeddings: Embeddings,
-    scoring: Scoring = Scoring(),
+    scoring: Scoring = PLAIN,
     *,
     probe: Embeddings | None = None,
     models: Models | None = None,
@@ -321,13 +169,12 @@ def score(
             f"the calibration was fitted for [{calibration.system}], but these scores are "
             f"[{system}]; fit one for this system"
         )
-    sides = _sides(trials, embeddings, scoring, probe, models)
-    name = scoring.similarity_of(embeddings.meta)
-    values = _values(sides, scoring, name)
-    if calibration is not None and calibration.names:
-        values = calibration.apply(values, _quality(sides, measures_of(calibration), scoring, name))
-    elif calibration is not None:
-        values = calibration.apply(values)
+    sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
+    values = _values(sides, scoring)
+    if calibration is not None:
+        values = calibration.apply(
+            values, quality_of(sides, measures_of(calibration.names), scoring)
+        )
     origin = None
     if probe is None or dict(probe.meta) == dict(embeddings.meta):
         origin = Origin(system, embeddings.meta, digest_of(calibration))
@@ -337,7 +184,7 @@ def score(
 def calibrate(
     trials: Trials,
     embeddings: Embeddings,
-    scoring: Scoring = Scoring(),
+    scoring: Scoring = PLAIN,
     *,
     quality: Sequence[str] = (),
     p_target: float = 0.5,
@@ -351,7 +198,7 @@ def calibrate(
     Args:
         trials: P trials with labels, of other subjects than those to be scored.
         embeddings: As in `score`; so are `scoring`, `probe` and `models`.
-        quality: Measures of `eval.scoring.sides.QUALITY` that help the score.
+        quality: Measures of `eval.scoring.settings.QUALITY` that help the score.
         p_target: The prior of a target trial at which the calibration is to be good.
 
     Raises:
@@ -384,43 +231,72 @@ def calibrate(
             f"the list of {len(trials)} trials has no labels; a calibration is fitted on a "
             "labelled list"
         )
-    sides = _sides(trials, embeddings, scoring, probe, models)
-    name = scoring.similarity_of(embeddings.meta)
+    sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
     return fit_calibration(
-        _values(sides, scoring, name),
+        _values(sides, scoring),
         trials.target,
-        quality=_quality(sides, quality, scoring, name) if quality else None,
+        quality=quality_of(sides, quality, scoring),
         names=column_names(quality),
         p_target=p_target,
         system=scoring.system(embeddings.meta, of_models=models is not None),
     )
 
 
-def _sides(
+def sides_of(
     trials: Trials,
     embeddings: Embeddings,
     scoring: Scoring,
-    probe: Embeddings | None,
-    models: Models | None,
+    *,
+    probe: Embeddings | None = None,
+    models: Models | None = None,
 ) -> Sides:
+    """Both sides of the trials as they are compared: pooled, and with the mean subtracted.
+
+    The arguments, errors and warnings are those of `score`.
+    """
     _warn_of_other_models(embeddings, probe, scoring)
-    return sides_of(
-        trials,
-        embeddings,
-        probe=probe,
-        models=models,
-        pooling=scoring.pooling,
-        subtract_mean=scoring.subtract_mean,
-        cohort=scoring.cohort,
-        cohort_subjects=scoring.cohort_subjects,
+    subtract_mean = scoring.subtract_mean
+    apart = embeddings if probe is None else probe
+    models = None if models is None else _models_of(trials, models)
+    items = trials.enrol_ids if models is None else _items(models)
+    kind = "enrolment" if models is None else "enrolment item"
+    _refuse_missing(kind, items, embeddings)
+    _refuse_missing("probe", trials.probe_ids, apart)
+    others = _cohort(scoring, {*items, *trials.probe_ids})
+
+    def pooled(rows: Embeddings) -> Embeddings:
+        return rows if models is None else templates.enrol(rows, models, method=scoring.pooling)
+
+    if models is None and apart is embeddings:  # then one matrix serves both sides
+        enrol = probe = _only(embeddings, tuple(dict.fromkeys(trials.enrol_ids + trials.probe_ids)))
+        warn_of_zeros((enrol, np.arange(len(enrol.ids))))
+        left = right = _centred(enrol, subtract_mean)
+    else:
+        enrol = _only(pooled(embeddings), trials.enrol_ids)
+        probe = _only(apart, trials.probe_ids)
+        warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
+        right = _centred(probe, subtract_mean)
+        left = _centred(enrol, subtract_mean)
+        if models is not None:  # the mean is subtracted from the items, before they are pooled
+            left = _only(pooled(_centred(embeddings, subtract_mean)), trials.enrol_ids)
+    return Sides(
+        enrol,
+        probe,
+        left.matrix,
+        right.matrix,
+        enrol.rows(trials.enrol_ids)[trials.enrol],
+        probe.rows(trials.probe_ids)[trials.probe],
+        None if others is None else _centred(others, subtract_mean).matrix,
+        models,
+        scoring.similarity_of(embeddings.meta),
     )
 
 
-def _values(sides: Sides, scoring: Scoring, similarity: str) -> Floats:
+def _values(sides: Sides, scoring: Scoring) -> Floats:
     """(P,) scores, normalised where there is a cohort, before any calibration."""
-    left, right, i, j = sides.left, sides.right, sides.i, sides.j
-    if scoring._plda_at_scoring is not None:
-        return scoring._plda_at_scoring.score(left, right, i, j)
+    left, right, i, j, similarity = sides.left, sides.right, sides.i, sides.j, sides.similarity
+    if scoring.plda_at_scoring is not None:
+        return scoring.plda_at_scoring.score(left, right, i, j)
     values = pairs(left, right, i, j, similarity)
     if sides.cohort is None:
         return values
@@ -428,20 +304,134 @@ def _values(sides: Sides, scoring: Scoring, similarity: str) -> Floats:
         return normalization.z_norm(values, left, sides.cohort, i=i, similarity=similarity)
     if scoring.norm == "t":
         return normalization.t_norm(values, right, sides.cohort, j=j, similarity=similarity)
-    top_n = scoring._num_cohort_scores
+    top_n = scoring.num_cohort_scores
     return normalization.s_norm(
         values, left, right, sides.cohort, top_n=top_n, i=i, j=j, similarity=similarity
     )
 
 
-def _quality(sides: Sides, measures: Sequence[str], scoring: Scoring, similarity: str) -> Floats:
-    return quality_of(
-        sides,
-        measures,
-        similarity=similarity,
-        top_n=scoring._num_cohort_scores,
-        durations=scoring.durations,
-    )
+def quality_of(sides: Sides, measures: Sequence[str], scoring: Scoring) -> Floats | None:
+    """The quality measures of the trials.
+
+    Args:
+        sides: Both sides of P trials.
+        measures: K names of `QUALITY`.
+        scoring: Has the cohort, the similarity and the durations.
+
+    Returns:
+        (P, 2 K): the lower and the higher value of each measure; None without measures.
+
+    Raises:
+        LikenessError: The cohort or the durations that a measure needs are missing. An item has no
+            duration.
+    """
+    columns = []
+    for measure in measures:
+        if measure == "log_norm":
+            enrol = log_measure("the norm", sides.enrol.norms)
+            probe = log_measure("the norm", sides.probe.norms)
+        elif measure == "log_duration":
+            enrol, probe = _log_durations(sides, scoring.durations)
+        elif sides.cohort is None:
+            raise LikenessError("the quality measure cohort_mean needs a cohort; give one")
+        else:
+            enrol, probe = (
+                normalization.cohort_mean(
+                    rows, sides.cohort, top_n=scoring.num_cohort_scores, similarity=sides.similarity
+                )
+                for rows in (sides.left, sides.right)
+            )
+        columns.append(by_side(enrol, probe, sides.i, sides.j))
+    return np.concatenate(columns, axis=1) if columns else None
+
+
+def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple[Floats, Floats]:
+    """(N,) and (M,) logarithms of the seconds of each side."""
+    if durations is None:
+        raise LikenessError(
+            "the quality measure log_duration needs durations, the seconds of each item; give them"
+        )
+    items = [(name,) if sides.models is None else sides.models[name] for name in sides.enrol.ids]
+    used = dict.fromkeys(name for group in items for name in group)
+    missing = [name for name in {**used, **dict.fromkeys(sides.probe.ids)} if name not in durations]
+    if missing:
+        raise LikenessError(f"durations: {missing[0]!r} of the trials has no duration; add it")
+    enrol = [sum(durations[name] for name in group) for group in items]
+    probe = [durations[name] for name in sides.probe.ids]
+    return log_measure("the durations", enrol), log_measure("the durations", probe)
+
+
+def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
+    """The ids that have no embedding, in their order."""
+    known = set(embeddings.ids)
+    return [name for name in ids if name not in known]
+
+
+def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> None:
+    """Refuses ids of a side without an embedding, and says how they can be found or left out."""
+    if missing := lacking(ids, embeddings):
+        bare = set(map(without_extension, embeddings.ids))
+        remedy = (
+            "embed these items too, leave their trials out by --missing skip, or check that the "
+            f"ids are written as in the embeddings ({name_first(embeddings.ids[:2])})"
+        )
+        if all(without_extension(name) in bare for name in missing):
+            remedy = (
+                "without the extensions of files all are there: add --strip-extension (in Python "
+                "strip_extension=True)"
+            )
+        raise LikenessError(
+            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}); "
+            f"{remedy}"
+        )
+
+
+def _centred(rows: Embeddings, mean_of: Embeddings | None) -> Embeddings:
+    if mean_of is None:
+        return rows
+    return Embeddings(rows.ids, normalization.subtract_mean(rows.matrix, mean_of.matrix), rows.meta)
+
+
+def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
+    """The cohort, of one row per subject where the subjects are known. ids: of the trials."""
+    cohort, subject_of = scoring.cohort, scoring.cohort_subjects
+    if cohort is None:
+        return None
+    shared = [name for name in cohort.ids if name in ids]
+    if shared:
+        warnings.warn(
+            f"{len(shared)} of {len(cohort.ids)} cohort ids are also in the trials "
+            f"({name_first(shared)}); a cohort holds other subjects",
+            stacklevel=4,
+        )
+    if subject_of is None:
+        return cohort
+    return templates.pool(cohort, [subject_of[name] for name in cohort.ids])
+
+
+def _models_of(trials: Trials, models: Models) -> dict[str, tuple[str, ...]]:
+    """The models of the trials, in their order, with their items."""
+    known = {model: tuple(items) for model, items in models.items()}
+    absent = [model for model in trials.enrol_ids if not known.get(model)]
+    if absent:
+        raise LikenessError(
+            f"{len(absent)} of {len(trials.enrol_ids)} enrolment ids of the trials are no models "
+            f"of the enrolment list, or models without items ({name_first(absent)}); add their "
+            "items to it"
+        )
+    return {model: known[model] for model in trials.enrol_ids}
+
+
+def _items(models: Models) -> tuple[str, ...]:
+    """The distinct items of the models, in order."""
+    return tuple(dict.fromkeys(item for items in models.values() for item in items))
+
+
+def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:
+    """The embeddings of these ids in this order: rows then go by the numbers of the trials."""
+    if ids == embeddings.ids:
+        return embeddings
+    return Embeddings(ids, embeddings.matrix[embeddings.rows(ids)], embeddings.meta)
 
 
 def _warn_of_other_models(

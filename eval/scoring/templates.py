@@ -24,6 +24,7 @@ similarities do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,13 +34,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import at_lines, text_lines
+from eval.formats.files import text_lines
 from eval.memory import keep_freed_memory
-from eval.similarity import refuse_missing
 from eval.types import Embeddings, Floats, Floats32, check_choice, nfc
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
 
+_HEADER = re.compile(r"(model|enroll?)([_-]?id)?|enrollment[_-]?id")  # of the first column
 _FEW = 1000  # rows
 _BLOCK = 1 << 19  # cells that are float64 at a time: 4 MB, which stay in the cache
 
@@ -177,7 +178,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
 
     Separated by blanks or tabs, or by commas where every line has one; a header `model ...`,
     comments, blank lines and .gz are fine. Returns {model: items}, both in file order. ValueError:
-    empty file; models without items; an item twice in one model. All counted, the first named.
+    empty file; a model without items; an item twice in one model.
     """
     lines = [(number, nfc(line)) for number, line in text_lines(path)]
     comma = all("," in line for _, line in lines)
@@ -185,14 +186,8 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
         (number, [field.strip() for field in line.split(",")] if comma else line.split())
         for number, line in lines
     ]
-    if fields and fields[0][1][0].lower().replace("_", "").replace("-", "") in (
-        "model",
-        "modelid",
-        "enrol",
-        "enrolid",
-        "enroll",
-        "enrollid",
-        "enrollmentid",
+    if fields and re.fullmatch(
+        r"(model|enroll?)([_-]?id)?|enrollment[_-]?id", fields[0][1][0].lower()
     ):
         del fields[0]
     if not fields:
@@ -200,25 +195,20 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
             f"{path}: the file is empty or has only comments; expected lines `model item item ...` "
             "or `model item`"
         )
-    bare = [number for number, line in fields if len(line) < 2 or not all(line)]
-    if bare:
-        raise LikenessError(
-            f"{path}: {len(bare)} models have no item or an empty one "
-            f"({at_lines(np.array(bare, dtype=np.int32))}); list their items"
-        )
     models: dict[str, dict[str, None]] = {}
-    twice = []
     for number, (model, *listed) in fields:
         known = models.setdefault(model, {})
-        before = len(known)
+        if not listed or not all((model, *listed)):
+            raise LikenessError(
+                f"{path}: line {number} has a model without an item, or an empty name; list its "
+                "items"
+            )
+        num_items = len(known) + len(listed)
         known.update(dict.fromkeys(listed))
-        if len(known) != before + len(listed):
-            twice.append(number)
-    if twice:
-        raise LikenessError(
-            f"{path}: {len(twice)} lines list an item twice for one model "
-            f"({at_lines(np.array(twice, dtype=np.int32))}); it would count double"
-        )
+        if len(known) != num_items:
+            raise LikenessError(
+                f"{path}: line {number} lists an item twice for one model; it would count double"
+            )
     return {model: tuple(items) for model, items in models.items()}
 
 
@@ -227,24 +217,12 @@ def enrol(embeddings: Embeddings, models: Mapping[str, Sequence[str]], **how: An
 
     Their ids are the models.
 
-    KeyError if items have no embedding: all counted, the first named.
+    LikenessError: An item has no embedding.
 
     >>> utterances = Embeddings(("u1", "u2", "u3"), np.array([[2.0], [4.0], [9.0]]))
     >>> enrol(utterances, {"ann": ["u1", "u2"], "bob": ["u3", "u1"]}).matrix.ravel().tolist()
     [3.0, 5.5]
     """
-    refuse_missing(
-        [
-            (
-                "enrolment item",
-                list(dict.fromkeys(item for items in models.values() for item in items)),
-                embeddings,
-            )
-        ]
-    )
-    return pool(
-        embeddings,
-        [model for model, items in models.items() for _ in items],
-        items=[item for items in models.values() for item in items],
-        **how,
-    )
+    items = [item for listed in models.values() for item in listed]
+    template_of = [model for model, listed in models.items() for _ in listed]
+    return pool(embeddings, template_of, items=items, **how)

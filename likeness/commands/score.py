@@ -209,9 +209,9 @@ def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
         )
     refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
 
+    from eval.calibration import load_fusion
     from eval.formats.embeddings import read
     from eval.formats.subjects import read_durations
-    from eval.fusion import load_fusion
     from likeness import fusing
 
     files = fusing.ScoreFiles(scores)

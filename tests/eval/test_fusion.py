@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from eval.calibration import fit_calibration
-from eval.fusion import Fusion, fit_fusion, load_fusion
+from eval.calibration import Fusion, fit_calibration, fit_fusion, load_fusion
 from eval.verification import cllr, eer
 
 

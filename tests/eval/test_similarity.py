@@ -360,5 +360,5 @@ def test_score_trials():
     probe = Embeddings(("b", "c"), np.array([[1, 1], [0, 1]]))
     np.testing.assert_allclose(score_trials(trials, enrol, probe, "dot"), [2, 7, 4])
     lacking = Trials(("a", "x", "y"), ("b", "z"), np.array([0, 1, 2]), np.array([0, 1, 1]))
-    with pytest.raises(ValueError, match=r"2 of 3 .*'x', 'y'.* 1 of 2 .*'z'"):
+    with pytest.raises(ValueError, match="'x' has no embedding"):
         score_trials(lacking, enrol, probe)

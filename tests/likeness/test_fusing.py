@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eval.calibration import load_fusion
 from eval.formats.embeddings import write as write_embeddings
 from eval.formats.trials import read_scores, write_scores
-from eval.fusion import load_fusion
 from eval.types import Embeddings, Trials
 from likeness.cli import main
 

@@ -11,7 +11,7 @@ import pytest
 from eval.protocols.identification import IdentificationSettings
 from eval.protocols.retrieval import RetrievalSettings
 from eval.protocols.verification import VerificationSettings
-from eval.scoring.score import Scoring
+from eval.scoring.settings import Scoring
 
 EVERY = [VerificationSettings, IdentificationSettings, RetrievalSettings]
 DRAWS = [

@@ -200,7 +200,7 @@ def test_constant_cohorts_and_embeddings_are_refused(value):
         ({"cohort": np.ones((1, 5))}, "a cohort of 1 has no spread"),
         ({"cohort": np.ones((0, 5))}, "a cohort of 0 has no spread"),
         ({"cohort": np.ones((20, 4))}, "one D"),
-        ({"i": None}, "do not fit 4 embeddings; with fewer embeddings than trials give i"),
+        ({"i": None}, "do not fit 4 enrolment embeddings"),
         ({"similarity": "cosin"}, "did you mean 'cosine'"),
     ],
 )

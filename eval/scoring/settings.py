@@ -1,0 +1,211 @@
+"""How a list of trials is scored: one value that says it, which `eval.scoring.score` applies."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from eval.calibration import Calibration, load_calibration
+from eval.errors import LikenessError
+from eval.formats.embeddings import read as read_embeddings
+from eval.formats.subjects import read_durations, read_mapping
+from eval.scoring.normalization import check_cohort
+from eval.scoring.plda import Plda, ScoringLength, load_plda
+from eval.similarity import check_similarity
+from eval.types import Embeddings, check_choice, check_counts
+
+Norm = Literal["as", "s", "z", "t"]
+Pooling = Literal["mean", "norm_weighted"]
+
+QUALITY = ("log_norm", "log_duration", "cohort_mean")
+"""The measures of one side: the logarithm of the norm of the raw embedding (that of a model is the
+norm of its pooled items), the logarithm of the seconds (that of a model is the sum of its items),
+the mean score with the cohort."""
+
+_READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that may be files
+    "subtract_mean": read_embeddings,
+    "plda": load_plda,
+    "cohort": read_embeddings,
+    "cohort_subjects": read_mapping,
+    "calibration": load_calibration,
+    "durations": read_durations,
+}
+
+
+def column_names(measures: Sequence[str]) -> tuple[str, ...]:
+    """The names of the two columns of each measure.
+
+    >>> column_names(["log_norm"])
+    ('log_norm_low', 'log_norm_high')
+    """
+    return tuple(f"{measure}_{side}" for measure in measures for side in ("low", "high"))
+
+
+def measures_of(names: Sequence[str]) -> list[str]:
+    """The measures whose columns have these names.
+
+    Raises:
+        LikenessError: These are no columns of measures of `QUALITY`.
+
+    >>> measures_of(["log_norm_low", "log_norm_high"])
+    ['log_norm']
+    """
+    measures = list(dict.fromkeys(name.rpartition("_")[0] for name in names))
+    if column_names(measures) != tuple(names) or not set(measures) <= set(QUALITY):
+        raise LikenessError(
+            f"calibration: its quality measures are {', '.join(names)}; score can work "
+            f"out {', '.join(QUALITY)}, low and high"
+        )
+    return measures
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """How trials are scored. It is checked on construction, then frozen.
+
+    Every field is an option of `likeness score` of the same name. A file, as a path, stands for the
+    embeddings, PLDA, mapping or calibration that is read from it.
+
+    Attributes:
+        similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
+            embeddings names, or for cosine where it names none.
+        pooling: How the items of a model become one embedding, see `eval.scoring.templates`.
+        subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.
+        plda: Scores are its log-likelihood ratios, of the mean of a model as of one item. A PLDA is
+            a similarity of its own, and its scores are not normalised.
+        scoring_length: Another length at scoring than `plda` has, a name of
+            `eval.scoring.plda.SCORING_LENGTHS`.
+        cohort: Embeddings of subjects that are not in the trials. The scores are then normalised.
+        cohort_subjects: The subject of each id of the cohort. The mean embeddings of the subjects
+            are then the cohort.
+        norm: `as` normalises by the top_n highest scores of each side with the cohort; `s`, `z` and
+            `t` by the scores with the whole cohort. See `eval.scoring.normalization`.
+        top_n: How many scores `as` takes; those of the whole cohort, with a warning, where it is
+            smaller.
+        calibration: Turns the scores into log-likelihood ratios. Its quality measures are computed
+            from the embeddings, the cohort and the durations.
+        durations: The seconds of each item, for the quality measure `log_duration`.
+
+    Raises:
+        LikenessError: A name is unknown, or two fields contradict each other, or a field would
+            change nothing. An id of the cohort has no subject.
+
+    >>> Scoring(similarity="cosine", norm="q")
+    Traceback (most recent call last):
+    ...
+    likeness.LikenessError: unknown norm 'q'; choose one of as, s, z, t
+    """
+
+    similarity: str | None = None
+    pooling: Pooling = "mean"
+    subtract_mean: Embeddings | None = None
+    plda: Plda | None = None
+    scoring_length: ScoringLength | None = None
+    cohort: Embeddings | None = None
+    cohort_subjects: Mapping[str, str] | None = None
+    norm: Norm = "as"
+    top_n: int = 300
+    calibration: Calibration | None = None
+    durations: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for name, read in _READERS.items():
+            value = getattr(self, name)
+            if isinstance(value, str | PathLike):
+                object.__setattr__(self, name, read(Path(value)))
+        check_choice("norm", self.norm, get_args(Norm))
+        check_choice("pooling", self.pooling, get_args(Pooling))
+        check_counts("top_n", [self.top_n], least=2)
+        if self.similarity is not None:
+            check_similarity(self.similarity)
+        no_plda = self.plda is None and self.scoring_length
+        if no_plda or (self.cohort is None and self.cohort_subjects is not None):
+            raise LikenessError(
+                f"{'scoring_length' if no_plda else 'cohort_subjects'} without "
+                f"{'a PLDA' if no_plda else 'a cohort'} would change nothing; give both, or leave "
+                "it out"
+            )
+        if self.plda is not None and (self.similarity or self.cohort is not None):
+            raise LikenessError(
+                "plda is a similarity of its own, which is not normalised: leave out "
+                f"{'similarity' if self.similarity else 'cohort'}"
+            )
+        _ = self.plda_at_scoring  # refuses an unknown scoring_length
+        self._check_cohort()
+        if self.durations is not None:
+            seconds = {name: float(value) for name, value in self.durations.items()}
+            object.__setattr__(self, "durations", MappingProxyType(seconds))
+        if self.calibration is not None:
+            measures_of(self.calibration.names)  # refuses measures that are unknown
+
+    def _check_cohort(self) -> None:
+        if self.cohort is None:
+            return
+        size = len(self.cohort.ids)
+        if self.cohort_subjects is not None:
+            subject_of = MappingProxyType(dict(self.cohort_subjects))
+            missing = [name for name in self.cohort.ids if name not in subject_of]
+            if missing:
+                raise LikenessError(
+                    f"cohort_subjects: {missing[0]!r} of the cohort has no subject; add it"
+                )
+            object.__setattr__(self, "cohort_subjects", subject_of)
+            size = len({subject_of[name] for name in self.cohort.ids})
+        if self.norm == "as" and 2 <= size < self.top_n:
+            warnings.warn(
+                f"the cohort has {size} members, and all of them are taken in place of the top "
+                f"{self.top_n}",
+                stacklevel=4,
+            )
+            object.__setattr__(self, "top_n", size)
+        check_cohort(size, self.num_cohort_scores)
+
+    def similarity_of(self, meta: Mapping[str, str]) -> str:
+        """The name of the similarity for embeddings with this meta; "plda" where a PLDA scores."""
+        if self.plda is not None:
+            return "plda"
+        return self.similarity or meta.get("similarity") or "cosine"
+
+    def system(self, meta: Mapping[str, str], *, of_models: bool = False) -> str:
+        """What gives the scores, in words: two lists of scores with the same words compare.
+
+        A calibration stores them, and serves scores of its own system only.
+
+        Args:
+            meta: Of the embeddings of the enrolment side.
+            of_models: The enrolment ids are models that are pooled from several items.
+
+        >>> Scoring(cohort=Embeddings(("c", "d"), [[1], [2]]), top_n=2).system({"model": "ab12"})
+        'cosine, as_norm over the top 2 of the cohort, model ab12'
+        """
+        parts = [self.similarity_of(meta)]
+        if of_models:
+            parts.append(f"{self.pooling} of the enrolment items")
+        if self.subtract_mean is not None:
+            parts.append("mean subtracted")
+        if self.cohort is not None:
+            over = f" over the top {self.top_n} of the cohort" if self.norm == "as" else ""
+            parts.append(f"{self.norm}_norm{over}")
+        if meta.get("model"):
+            parts.append(f"model {meta['model'][:16]}")
+        plda = self.plda_at_scoring
+        if plda is not None and plda.scoring_length != "none":
+            parts.append(f"scoring length {plda.scoring_length}")
+        return ", ".join(parts)
+
+    @property
+    def num_cohort_scores(self) -> int | None:
+        """How many scores with the cohort are used of each side; None stands for all."""
+        return self.top_n if self.norm == "as" else None
+
+    @cached_property
+    def plda_at_scoring(self) -> Plda | None:
+        if self.plda is None or not self.scoring_length:
+            return self.plda
+        return replace(self.plda, scoring_length=self.scoring_length)
