@@ -12,12 +12,12 @@ Example:
 from __future__ import annotations
 
 from eval.bootstrap import interval, intervals
-from eval.calibration import error_versus_reject, fit_calibration
+from eval.calibration import fit_calibration
 from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 from eval.guarantee import guaranteed_threshold
 from eval.identification import cmc, rank_k, tpir_at_fpir
-from eval.protocols.lfw import ten_fold_accuracy, val_at_far
+from eval.protocols.lfw import ten_fold_accuracy
 from eval.retrieval import f1, nmi, query_metrics, retrieval_metrics
 from eval.scoring.normalization import as_norm, cohort_mean, s_norm, subtract_mean, t_norm, z_norm
 from eval.scoring.plda import fit_plda
@@ -52,7 +52,6 @@ __all__ = [
     "e_aurc",
     "ece",
     "eer",
-    "error_versus_reject",
     "f1",
     "feature_diversity",
     "fit_calibration",
@@ -83,7 +82,6 @@ __all__ = [
     "ten_fold_accuracy",
     "threshold_at_eer",
     "tpir_at_fpir",
-    "val_at_far",
     "verification_metrics",
     "z_norm",
 ]

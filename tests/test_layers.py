@@ -13,8 +13,7 @@ SYNTHETIC = [
 ]
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
-    # pandas is imported by Embeddings.to_frame where it is asked for.
-    "eval": METRICS | {"pyarrow", "pandas"},
+    "eval": METRICS | {"pyarrow"},
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
     "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py"},
     "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "umap", "PIL", "soundfile"},
