@@ -16,7 +16,7 @@ EXTERNAL = {
     "eval": METRICS | {"pyarrow"},
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
     "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow", "h5py"},
-    "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "umap", "PIL", "soundfile"},
+    "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "PIL", "soundfile"},
     "toolkit.losses": {"torch"},
     "toolkit.vmf": {"torch", "numpy"},
     "toolkit.backbones": {"torch", "speechbrain", "safetensors", "transformers"},

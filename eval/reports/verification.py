@@ -293,7 +293,6 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
         part = embedding_map(
             Embeddings(tuple(kept), matrix, of_system.meta),
             compared.subject_of or None,
-            trials=(trials[0], compared.scores[names[0]]),
         )
         heading = ", ".join(names) if len(systems) > 1 else ""
         columns.append(block("column", heading=heading, part=part))
