@@ -127,7 +127,7 @@ def open_page(browser: Any, page_file: Path) -> dict[str, Any]:
     )
     metrics = page.context.new_cdp_session(page)
     metrics.send("Performance.enable", {"timeDomain": "threadTicks"})
-    page.locator("figure.plot").nth(2).scroll_into_view_if_needed()
+    page.locator("figure.plot").nth(1).scroll_into_view_if_needed()
     page.wait_for_timeout(500)
     begin = busy(metrics)
     moves = page.evaluate(MOVES)
