@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,6 @@ class Result:
     counts: Mapping[str, int | None]
     conventions: Mapping[str, str | float | int]
     protocol: str
-
-
-def as_html(results: object) -> str:
-    """What a notebook shows of results: the text that `print` shows, its lines kept.
-
-    >>> as_html("far < 0.1")
-    '<pre>far &lt; 0.1</pre>'
-    """
-    return f"<pre>{escape(str(results))}</pre>"
 
 
 def with_bounds(result: Result, bounds: Bounds | None) -> Result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from eval import types
 from eval.formats.embeddings import read, write
@@ -43,15 +42,6 @@ class Embeddings(types.Embeddings):
             [[3.0, 4.0]]
         """
         write(Path(path), self)
-
-    def to_frame(self) -> Any:
-        """Give a pandas DataFrame of N rows, with `id`, `norm` and the columns 0 to D - 1."""
-        import pandas
-
-        frame = pandas.DataFrame(self.matrix)
-        frame.insert(0, "norm", self.norms)
-        frame.insert(0, "id", list(self.ids))
-        return frame
 
 
 def read_embeddings(path: str | PathLike[str]) -> Embeddings:

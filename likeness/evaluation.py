@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
 from eval.formats.trials import Order
 from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
-from eval.results import Result, as_html, write_json
+from eval.results import Result, write_json
 from eval.scoring.origin import Origin, read_origin
 from eval.scoring.score import Scored
 from eval.thresholds import Thresholds
@@ -78,10 +78,6 @@ class Evaluation:
 
     def __repr__(self) -> str:
         return f"<Evaluation of {', '.join(self.compared.scores)}>\n{self}"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return as_html(self)
 
     @property
     def results(self) -> Sequence[Result]:
@@ -193,24 +189,6 @@ class Evaluation:
         if left_out:
             warnings.warn(left_out, stacklevel=2)
         return thresholds
-
-    def to_frame(self) -> Any:
-        """Give a pandas DataFrame with a row for each metric of each system."""
-        import pandas
-
-        return pandas.DataFrame(
-            [
-                {
-                    "system": result.system,
-                    "metric": result.metric,
-                    "value": result.value,
-                    "low": None if result.interval is None else result.interval[0],
-                    "high": None if result.interval is None else result.interval[1],
-                    "threshold": result.threshold,
-                }
-                for result in self.results
-            ]
-        )
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""

@@ -17,7 +17,7 @@ from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 from eval.guarantee import guaranteed_threshold
 from eval.identification import cmc, rank_k, tpir_at_fpir
-from eval.protocols.lfw import ten_fold_accuracy, val_at_far
+from eval.protocols.lfw import ten_fold_accuracy
 from eval.retrieval import f1, nmi, query_metrics, retrieval_metrics
 from eval.scoring.normalization import as_norm, cohort_mean, s_norm, subtract_mean, t_norm, z_norm
 from eval.scoring.plda import fit_plda
@@ -83,7 +83,6 @@ __all__ = [
     "ten_fold_accuracy",
     "threshold_at_eer",
     "tpir_at_fpir",
-    "val_at_far",
     "verification_metrics",
     "z_norm",
 ]

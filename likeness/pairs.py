@@ -78,12 +78,6 @@ class VerifiedPairs:
     def __str__(self) -> str:
         return self.summary()
 
-    def to_frame(self) -> Any:
-        """Give a pandas DataFrame with a row for each pair."""
-        import pandas
-
-        return pandas.DataFrame([row._asdict() for row in self.rows])
-
     def save(self, path: File) -> None:
         """Write the rows, whole or not at all.
 

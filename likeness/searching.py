@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from eval.clustering import Counts, Method, fit_of
 from eval.clustering import cluster as cluster_rows
@@ -16,7 +15,7 @@ from eval.protocols.identification import identify as identify_values
 from eval.protocols.labels import labels_of
 from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
-from eval.results import Result, as_html, write_json
+from eval.results import Result, write_json
 from eval.types import Embeddings
 from likeness.files import (
     File,
@@ -60,10 +59,6 @@ class SearchEvaluation:
 
     def __repr__(self) -> str:
         return repr(self.measured)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return as_html(self)
 
     @property
     def results(self) -> list[Result]:
@@ -242,12 +237,6 @@ class Clusters:
 
     def __repr__(self) -> str:
         return f"<{len(self)} clusters of {len(self.embeddings)} items>"
-
-    def to_frame(self) -> Any:
-        """Give a pandas DataFrame with the columns id and cluster."""
-        import pandas
-
-        return pandas.DataFrame({"id": list(self.embeddings.ids), "cluster": self.numbers})
 
     def save(self, path: File) -> None:
         """Write a table of text with the columns id and cluster, whole or not at all.

@@ -17,7 +17,6 @@ import numpy as np
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
 from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
-from eval.results import as_html
 from eval.scoring.settings import Scoring
 from eval.similarity import pairs
 from likeness.included import resolved
@@ -87,10 +86,6 @@ class Verification(NamedTuple):
 
     def __str__(self) -> str:
         return self.text()
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return as_html(self)
 
     def text(self) -> str:
         """What it says, in lines."""

@@ -13,11 +13,10 @@ SYNTHETIC = [
 ]
 METRICS = {"numpy", "scipy", "sklearn"}
 EXTERNAL = {
-    # pandas is imported by Embeddings.to_frame where it is asked for.
-    "eval": METRICS | {"pyarrow", "pandas"},
+    "eval": METRICS | {"pyarrow"},
     # What reads foreign formats is imported inside functions only: see test_eval_is_light.
     "eval.formats": METRICS | {"kaldiio", "soundfile", "pyarrow"},
-    "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "umap", "PIL", "soundfile"},
+    "eval.reports": METRICS | {"jinja2", "markupsafe", "bokeh", "PIL", "soundfile"},
     "toolkit.losses": {"torch"},
     "toolkit.vmf": {"torch", "numpy"},
     "toolkit.backbones": {"torch", "speechbrain", "safetensors", "transformers"},

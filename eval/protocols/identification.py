@@ -27,7 +27,7 @@ from eval.identification import (
 )
 from eval.progress import step
 from eval.protocols.labels import labels_of
-from eval.results import Result, as_html, interval_text, percent_text, with_bounds
+from eval.results import Result, interval_text, percent_text, with_bounds
 from eval.similarity import check_similarity
 from eval.types import (
     Bools,
@@ -118,10 +118,6 @@ class Identified(NamedTuple):
 
     def __repr__(self) -> str:
         return str(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

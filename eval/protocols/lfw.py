@@ -1,4 +1,4 @@
-"""The LFW protocol (Huang et al. 2007): ten-fold accuracy and VAL@FAR on scores, and pairs.txt.
+"""The LFW protocol (Huang et al. 2007): ten-fold accuracy on scores, and pairs.txt.
 
 On nine folds the threshold of best accuracy is chosen, and on the tenth it is applied. The mean
 over folds and the population standard deviation are reported. FaceX-Zoo reports the standard error
@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 from eval.errors import LikenessError
 from eval.formats.files import bounded
 from eval.types import Bools, Floats, Ints, Scores, Trials, check_choice, nfc
-from eval.verification import check_far, tar_threshold
 
 Thresholds = Literal["scores", "grid"]
 Folds = int | Sequence[int] | NDArray[np.integer]
@@ -42,20 +41,6 @@ class TenFold(NamedTuple):
     mean: float
     std: float
     thresholds: Floats
-
-
-class ValAtFar(NamedTuple):
-    """VAL, the share of same pairs that are accepted, at a FAR.
-
-    Attributes:
-        mean: The mean of VAL over folds, a fraction.
-        std: Its population standard deviation over folds.
-        far: The mean FAR that is met on the folds held out.
-    """
-
-    mean: float
-    std: float
-    far: float
 
 
 def ten_fold_accuracy(
@@ -91,9 +76,7 @@ def ten_fold_accuracy(
     values, labels, fold = _checked(scores, same, folds)
     if thresholds == "grid":
         values = _negative_distances(values)
-    candidates = (
-        np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _grid(0.01)
-    )
+    candidates = np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _grid()
     accepted = _accepted(values, labels, fold, candidates)
     num_different = np.bincount(fold[~labels], minlength=len(accepted))[:, None]
     right = accepted[:, 0] + (num_different - accepted[:, 1])  # decisions, (folds, candidates)
@@ -105,66 +88,6 @@ def ten_fold_accuracy(
     best = np.argmax(others, axis=1)
     accuracy = right[np.arange(len(right)), best] / np.bincount(fold)
     return TenFold(float(accuracy.mean()), float(accuracy.std()), candidates[best])
-
-
-def val_at_far(
-    scores: ArrayLike,
-    same: ArrayLike,
-    far: float = 1e-3,
-    *,
-    folds: Folds = 10,
-    thresholds: Thresholds = "scores",
-) -> ValAtFar:
-    """Computes VAL on each fold at the threshold that has a FAR of `far` on the others.
-
-    facenet's own code stops here since about scipy 1.10, because its interpolation refuses equal
-    FARs. Of the grid points with one FAR the last is taken here.
-
-    Args:
-        scores: As for `ten_fold_accuracy`.
-        same: As for `ten_fold_accuracy`.
-        far: The false accept rate, from 0 to 1.
-        folds: As for `ten_fold_accuracy`.
-        thresholds: "scores" applies the strict rule of eval.verification.tar_at_far to the other
-            folds. "grid" is facenet's way: thresholds 0, .001, .. 3.999 on d, linear between the
-            two around `far`, and 0, which accepts nothing, where the whole grid stays below `far`.
-
-    Returns:
-        VAL and the FAR that is met.
-
-    Raises:
-        LikenessError: As for `ten_fold_accuracy`; also where a fold, or the others, lack same or
-            different pairs.
-
-    Example:
-        >>> scores, labels = [0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0]
-        >>> val_at_far(scores, labels, far=0.1, folds=[0, 0, 1, 1])
-        ValAtFar(mean=0.5, std=0.5, far=0.0)
-    """
-    check_choice("thresholds", thresholds, get_args(Thresholds))
-    check_far(far)
-    values, labels, fold = _checked(scores, same, folds)
-    grid = None
-    if thresholds == "grid":
-        values, grid = _negative_distances(values), _grid(0.001)
-    rates = []
-    for number in range(int(fold.max()) + 1):
-        test = fold == number
-        target, nontarget = values[~test & labels], values[~test & ~labels]
-        test_target, test_nontarget = values[test & labels], values[test & ~labels]
-        if not all(part.size for part in (target, nontarget, test_target, test_nontarget)):
-            raise LikenessError(
-                f"val_at_far: fold {number + 1} or the others lack same or different pairs; every "
-                "fold needs both"
-            )
-        limit = (
-            tar_threshold(target, nontarget, far)
-            if grid is None
-            else _interpolated(nontarget, grid, far)
-        )
-        rates.append((np.mean(test_target >= limit), np.mean(test_nontarget >= limit)))
-    val, met = np.array(rates).T
-    return ValAtFar(float(val.mean()), float(val.std()), float(met.mean()))
 
 
 def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
@@ -286,12 +209,12 @@ def _negative_distances(values: Floats) -> Floats:
     return np.minimum(values, 0.0)
 
 
-def _grid(step: float) -> Floats:
+def _grid() -> Floats:
     """The thresholds of the field on d, as scores -d from the strictest on.
 
     d < t means score > -t, so the next float above -t is the score to reach.
     """
-    grid: Floats = np.nextafter(-np.arange(0, 4, step), np.inf)
+    grid: Floats = np.nextafter(-np.arange(0, 4, 0.01), np.inf)
     return grid
 
 
@@ -309,17 +232,3 @@ def _accepted(
             for pair in groups
         ]
     )
-
-
-def _interpolated(nontarget: Floats, grid: Floats, far: float) -> float:
-    """facenet's threshold: where the FAR, linear between grid points, reaches `far`."""
-    ordered = np.sort(nontarget)
-    met = (ordered.size - np.searchsorted(ordered, grid, side="left")) / ordered.size
-    if met[-1] < far:
-        return float(grid[0])
-    within = int(np.searchsorted(met, far, side="right")) - 1
-    if within + 1 == grid.size:
-        return float(grid[within])
-    share = (far - met[within]) / (met[within + 1] - met[within])
-    distance = -grid[within] + share * (grid[within] - grid[within + 1])
-    return float(np.nextafter(-distance, np.inf))

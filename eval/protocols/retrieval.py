@@ -24,7 +24,6 @@ from eval.protocols.quality import (
 from eval.ranks import Counts
 from eval.results import (
     Result,
-    as_html,
     interval_notes,
     interval_text,
     percent_text,
@@ -109,10 +108,6 @@ class Retrieved(NamedTuple):
 
     def __repr__(self) -> str:
         return str(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

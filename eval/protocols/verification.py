@@ -26,7 +26,7 @@ from eval.bootstrap import (
     num_subjects,
 )
 from eval.errors import LikenessError
-from eval.results import Result, as_html, table, with_bounds
+from eval.results import Result, table, with_bounds
 from eval.types import Floats, Scores, check_choice, check_numbers
 from eval.verification import (
     EerMethod,
@@ -185,10 +185,6 @@ class Evaluated:
 
     def __repr__(self) -> str:
         return str(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return as_html(self)
 
     def __str__(self) -> str:
         return self.table().rstrip("\n")

@@ -17,27 +17,21 @@ from markupsafe import Markup
 from eval.comparison import LEVEL, Cell, Comparison, Run, verdict
 from eval.formats.files import atomic_path
 from eval.progress import step
-from eval.reports.figures import (
-    COLOURS,
-    DASHES,
-    columns,
-    drawn,
-    legend,
-    logged,
-    plot,
-    shortened,
-)
+from eval.reports.figures import drawn, legend, line, logged, plot, shortened
 from eval.reports.page import EMPTY, block, document, prose
 from eval.reports.page import table as table_block
 from eval.results import (
     NO_INTERVAL,
+    Result,
     aligned,
     ends_text,
+    interval_notes,
     metric_label,
     metric_text,
     signed_ends,
     signed_text,
 )
+from eval.types import Floats
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
@@ -118,46 +112,6 @@ def _json_value(value: Any) -> Any:
 # ---------------------------------------------------------------- the page
 
 
-def curve_figure(
-    comparison: Comparison, logs: Logs, key: str, variants: Sequence[str], label: str
-) -> Any:
-    """An entry of the logs against the step, with a line for each variant and seed.
-
-    Args:
-        comparison: gives the variants their colours.
-        logs: of the runs.
-        key: of the entry.
-        variants: those that are drawn.
-        label: of the vertical axis.
-
-    Returns:
-        A Bokeh figure.
-    """
-    scale = 100.0 if "(%)" in label else 1.0
-    figure = plot(
-        "Step", label, height=280, tips={"run": "$name", "step": "@x", label: "@y{0.0000}"}
-    )
-    for variant in variants:
-        number = list(comparison.variants).index(variant)
-        for (name, seed), log in logs.items():
-            points = logged(log, key)
-            if name == variant and points[0].size:
-                figure.line(
-                    "x",
-                    "y",
-                    source=columns(x=points[0], y=scale * points[1]),
-                    line_color=COLOURS[number % len(COLOURS)],
-                    line_dash=DASHES[number // len(COLOURS) % len(DASHES)],
-                    line_width=1.4,
-                    line_alpha=0.8,
-                    name=f"{variant}, seed {seed}",
-                    **({"legend_label": shortened(variant)} if len(variants) > 1 else {}),
-                )
-    if len(variants) > 1:
-        legend(figure)
-    return figure
-
-
 @step("drawing the page")
 def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> str:
     """One self-contained page: tables, notes, curves of the loss and the metrics, how to recompute.
@@ -175,7 +129,7 @@ def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> s
             differences[0], differences[1:]
         )
     sections["What the numbers are"] = block("lines", texts=notes(comparison))
-    sections |= _plots(comparison, logs)
+    sections["Curves of the training"] = _curves(comparison, logs)
     rows = [[run.folder, run.scores or f"failed: {run.failed}"] for run in comparison.runs]
     sections["Recompute"] = block("command", text=command) + table_block(
         ["run", "scores, SHA-256"], rows, kind="id"
@@ -187,30 +141,36 @@ def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> s
     )
 
 
-def _plots(comparison: Comparison, logs: Logs) -> dict[str, Markup]:
-    measured = list(dict.fromkeys(cell.metric for cell in comparison.cells))
-    curves = [
-        (metric, comparison.variants, metric_label(metric), f"{metric} while training")
-        for metric in measured
-        if any(sum(metric in entry for entry in log) > 1 for log in logs.values())
-    ]
-    with_loss = {name for (name, _), log in logs.items() if any("loss" in entry for entry in log)}
-    losses = [
-        ("loss", [variant], f"Loss of {variant}", f"Loss of {variant}")
-        for variant in comparison.variants
-        if variant in with_loss
-    ]
-    training, of_loss = (
-        [drawn(curve_figure, comparison, logs, *values, alt=alt) for *values, alt in figures]
-        for figures in (curves, losses)
+def _curves(comparison: Comparison, logs: Logs) -> Markup:
+    """The loss of each variant and the metrics of all against the step, a line for each seed."""
+    everyone = list(comparison.variants)
+    figures = [(f"Loss of {variant}", "loss", [variant]) for variant in everyone]
+    figures += [(metric_label(metric), metric, everyone) for metric in comparison.metrics]
+    shown = []
+    for label, key, variants in figures:
+        lines = {run: logged(log, key) for run, log in logs.items() if run[0] in variants}
+        lines = {run: points for run, points in lines.items() if points[0].size > 1}
+        if lines:
+            shown.append(drawn(_curve_figure, lines, label, everyone, alt=f"{label} by step"))
+    text = (
+        "A line per seed. Different losses have different scales: only the shapes compare. Metrics "
+        "that were measured at the end only have no curve; schedule.eval_every=N gives one."
     )
-    scales = "A line per seed. Different losses have different scales: only the shapes compare."
-    return {
-        "Metrics while training": block("two", parts=training)
-        if any(training)
-        else prose("Measured at the end only; schedule.eval_every=N gives curves."),
-        "Loss": prose(scales) + block("two", parts=of_loss) if any(of_loss) else EMPTY,
-    }
+    return prose(text, soft=True) + block("two", parts=shown) if any(shown) else EMPTY
+
+
+def _curve_figure(
+    lines: Mapping[tuple[str, int], tuple[Floats, Floats]], label: str, variants: Sequence[str]
+) -> Any:
+    figure = plot(
+        "Step", label, height=280, tips={"run": "$name", "step": "@x", label: "@y{0.0000}"}
+    )
+    scale = 100.0 if "(%)" in label else 1.0
+    for (variant, seed), (x, y) in lines.items():
+        name, legend_entry = f"{variant}, seed {seed}", shortened(variant)
+        line(figure, variants.index(variant), name, label=legend_entry, x=x, y=scale * y)
+    legend(figure)
+    return figure
 
 
 # ---------------------------------------------------------------- text
@@ -438,28 +398,13 @@ def _cell_text(cell: Cell | None, otherwise: str) -> str:
 
 def _interval_notes(comparison: Comparison) -> list[str]:
     """Why intervals are missing or marked, a sentence for each reason."""
-    noted = [
-        (f"{cell.variant}, {metric_label(cell.metric)}", cell.interval, cell.interval_note)
-        for cell in comparison.cells
-    ]
-    noted += [
-        (
-            f"difference of {cell.variant}, {metric_label(cell.metric)}",
-            difference.interval,
-            difference.interval_note,
-        )
-        for cell in comparison.cells
-        if (difference := cell.difference) is not None
-    ]
-    sentences = []
-    for note in dict.fromkeys(reason for _, _, reason in noted if reason):
-        concerned = [(name, interval) for name, interval, reason in noted if reason == note]
-        where = (
-            "" if len(concerned) == len(noted) else "; ".join(name for name, _ in concerned) + ": "
-        )
-        star = "* " if concerned[0][1] is not None else ""
-        sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
-    return sentences
+    noted = []
+    for cell in comparison.cells:
+        for name, of in ((cell.variant, cell), (f"difference of {cell.variant}", cell.difference)):
+            if of is not None:
+                note = {"interval_note": of.interval_note} if of.interval_note else {}
+                noted.append(Result(name, cell.metric, np.nan, of.interval, None, {}, note, ""))
+    return interval_notes(noted, label=metric_label)
 
 
 def _mean(runs: Sequence[Run], name: str, shown: str) -> str:

@@ -22,7 +22,7 @@ from eval.reports.page import EMPTY, block, can_plot, prose
 from eval.results import metric_label
 from eval.types import Bools, Floats, Scores
 from eval.uncertainty import RiskCoverage
-from eval.verification import det, eer, sort_scores
+from eval.verification import det, eer
 
 GREY = "#8a9099"
 # Colours of middle lightness: they read on white and on black.
@@ -54,26 +54,7 @@ def drawn(make: Callable[..., Any], *values: Any, alt: str, caption: str = "") -
     from bokeh.embed import json_item
 
     figure = make(*values)
-    item = _numbered(json_item(figure), {})
-    return block("figure", item=item, alt=alt, caption=caption, height=figure.height)
-
-
-def _numbered(value: Any, numbers: dict[str, str]) -> Any:
-    """The description of a figure with its models numbered from 1, so that equal figures give equal
-    text and a report made again is the same.
-
-    Args:
-        value: a part of what Bokeh's json_item gives.
-        numbers: id -> its number, of the parts before.
-    """
-    if isinstance(value, dict):
-        return {
-            key: numbers.setdefault(part, str(len(numbers) + 1))
-            if key in ("id", "root_id") and isinstance(part, str)
-            else _numbered(part, numbers)
-            for key, part in value.items()
-        }
-    return [_numbered(part, numbers) for part in value] if isinstance(value, list) else value
+    return block("figure", item=json_item(figure), alt=alt, caption=caption, height=figure.height)
 
 
 def plot(
@@ -337,7 +318,7 @@ def marked(model: Any, mark: str, system: str) -> Any:
 
     Args:
         model: a Span or a BoxAnnotation on an axis of scores, or a ColumnDataSource of one point.
-        mark: "threshold" on an axis of scores; "det" or "roc" on the axes of these curves.
+        mark: "threshold" on an axis of scores; "det" on the axes of the DET curve.
         system: name of the system.
     """
     model.tags = [{"mark": mark, "system": system}]
@@ -376,38 +357,24 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
             "" if x.size else " (no overlap, no curve)"
         )
         line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
-        at = [ndtri(rates[name])] if 0 < rates[name] < 1 else []
-        _mark(figure, "det", name, i, (at, at))
+        at = np.array([ndtri(rates[name])] if 0 < rates[name] < 1 else [])
+        figure.scatter(
+            "x",
+            "y",
+            source=marked(columns(x=at, y=at), "det", name),
+            size=9,
+            marker=MARKERS[i % len(MARKERS)],
+            fill_color=COLOURS[i % len(COLOURS)],
+            line_color=GREY,
+            name=f"threshold of {name}",
+            level="overlay",  # painted apart: to move it repaints no curve
+        )
     for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
         ticks = _probit_ticks(low, high)
         axis.ticker = [float(ndtri(rate)) for rate in ticks]
         axis.major_label_overrides = {float(ndtri(rate)): f"{100 * rate:g}" for rate in ticks}
     legend(figure)
     return figure
-
-
-def _mark(figure: Any, mark: str, system: str, i: int, points: Sequence[Sequence[float]]) -> None:
-    """The dot of the i-th system that its threshold slider moves along the curve.
-
-    Args:
-        figure: of the curves.
-        mark: "det" or "roc".
-        system: its name.
-        i: its number.
-        points: the x and the y of the dot; both are empty where there is none.
-    """
-    x, y = points
-    figure.scatter(
-        "x",
-        "y",
-        source=marked(columns(x=np.array(x), y=np.array(y)), mark, system),
-        size=9,
-        marker=MARKERS[i % len(MARKERS)],
-        fill_color=COLOURS[i % len(COLOURS)],
-        line_color=GREY,
-        name=f"threshold of {system}",
-        level="overlay",  # painted apart: to move it repaints no curve
-    )
 
 
 def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -428,70 +395,6 @@ def _probit_ticks(low: float, high: float) -> list[float]:
         if low <= rate <= high and (not ticks or ndtri(rate) - ndtri(ticks[-1]) > room):
             ticks.append(rate)
     return ticks
-
-
-def roc_points(scores: Scores) -> tuple[Floats, Floats]:
-    """The points of the ROC curve, at rising numbers of accepted nontargets.
-
-    They follow the strict rule of TAR@FAR, so that the curve shows what the table says.
-
-    Returns:
-        FAR and TAR, each (K,), K <= 1500.
-
-    >>> scores, labels = np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False])
-    >>> far, tar = roc_points(Scores(scores, labels))
-    >>> far.tolist(), tar.tolist()
-    ([0.0, 0.5, 1.0], [0.5, 1.0, 1.0])
-    """
-    s = sort_scores(scores.targets, scores.nontargets)
-    size = s.nontarget.size
-    accepted = np.unique(
-        np.append(
-            np.arange(min(size, 200)), np.geomspace(1, size, _NUM_POINTS - 200).astype(np.int64)
-        )
-    )
-    limit = s.nontarget[size - 1 - accepted[accepted < size]]  # the (accepted + 1)-th largest
-    tar = 1 - np.searchsorted(s.target, limit, side="right") / s.target.size
-    return accepted / size, np.append(tar, 1.0) if accepted[-1] == size else tar
-
-
-def roc_figure(scores: Mapping[str, Scores]) -> Any:
-    """The ROC curves of the systems: true accept rate against false accept rate.
-
-    The axis of the latter is logarithmic and begins at one nontarget trial, at least at 1e-6.
-
-    Args:
-        scores: name of the system -> its scores.
-
-    Returns:
-        A Bokeh figure.
-    """
-    curves, low, bottom = {}, 0.5, 1.0
-    for name, system in scores.items():
-        far, tar = curves[name] = roc_points(system)
-        begin = max(far[1], 1e-6)
-        low = min(low, begin)
-        bottom = min(bottom, tar[np.searchsorted(far, begin, side="right") - 1])
-    floor = min(10 * np.floor(10 * bottom), 90)
-    figure = plot(
-        "False accept rate (%)",
-        "True accept rate (%)",
-        height=400 + 20 * len(scores),
-        tips={"system": "$name", "FAR (%)": "@x{0.0000}", "TAR (%)": "@y{0.00}"},
-        x_axis_type="log",
-        x_range=(100 * low, 100),
-        y_range=(floor, 100 + 0.02 * (100 - floor)),
-    )
-    for i, (name, (far, tar)) in enumerate(curves.items()):
-        x = 100 * np.maximum(far, low / 10)
-        line(figure, i, name, label=shortened(name), steps=True, x=x, y=100 * tar)
-        rate = eer(scores[name].targets, scores[name].nontargets)
-        _mark(figure, "roc", name, i, ([100 * max(rate, low)], [100 * (1 - rate)]))
-    decades = [10.0**k for k in range(-4, 3)]
-    figure.xaxis[0].ticker = decades
-    figure.xaxis[0].major_label_overrides = {decade: f"{decade:g}" for decade in decades}
-    legend(figure)
-    return figure
 
 
 def histogram_figure(scores: Scores, threshold: float | None, system: str = "") -> Any:

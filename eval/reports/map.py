@@ -1,13 +1,12 @@
 """The map of a report: a plane of embeddings to explore.
 
 What is shown is bounded, whatever the number of items. A click on a point of the plane, or its name
-in the field above it, shows what it is, its neighbours and its worst trials (templates/map.js).
+in the field above it, shows what it is and its neighbours (templates/map.js).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,33 +15,27 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.reports.figures import COLOURS, MARKERS, columns, drawn, legend, plot
 from eval.reports.page import block, prose
-from eval.types import Embeddings, Floats, Scores, Trials
+from eval.types import Embeddings, Floats
 
 _NUM_NAMED = 12  # classes that a legend can hold
 _DISC = 0.9  # opacity of a point
 _NUM_NEIGHBOURS = 5
-_NUM_WORST = 2  # trials of each kind of a point
-
-Evaluated = tuple[Trials, Scores]
 
 
 def embedding_map(
     embeddings: Embeddings,
     labels: Mapping[str, str] | None = None,
     *,
-    trials: Evaluated | None = None,
     num_points: int = 2000,
     num_classes: int = 500,
 ) -> Markup:
     """A plane map of unit embeddings, with the classes in colours and shapes.
 
-    It is PCA at first; t-SNE (van der Maaten & Hinton 2008, scikit-learn) can be chosen, and UMAP
-    (McInnes et al. 2018) where umap-learn is installed.
+    It is PCA at first; t-SNE (van der Maaten & Hinton 2008, scikit-learn) can be chosen.
 
     Args:
         embeddings: N of them.
         labels: id -> class; None if unknown.
-        trials: of which those with the worst scores are shown of each point.
         num_points: items in all, as evenly over the classes as they allow.
         num_classes: classes, drawn at random; those of a single item only where there is room.
 
@@ -60,67 +53,43 @@ def embedding_map(
         "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
     )
     matrix, ids = embeddings.matrix[rows], [embeddings.ids[i] for i in rows]
-    planes = {name: make(matrix) for name, make in _projections().items()}
-    first = next(iter(planes.values()))
-    norms = embeddings.norms[rows]
-    figure = drawn(
-        _map_figure, first, ids, classes, norms, alt="Map of the embeddings", caption=text
-    )
+    planes = {"PCA": principal_plane(matrix), "t-SNE": plane(matrix)}
+    norms, alt = embeddings.norms[rows], "Map of the embeddings"
+    figure = drawn(_map_figure, planes["PCA"], ids, classes, norms, alt=alt, caption=text)
     points = {
         "planes": {name: points.round(4).T.tolist() for name, points in planes.items()},
         "ids": ids,
         "classes": classes,
         "norms": [f"{norm:.4g}" for norm in norms],
         "neighbours": neighbours(matrix).tolist(),
-        "worst": _worst(ids, trials) if trials else {},
     }
-    return block(
-        "explored", figure=figure, points=points, names=list(planes), has_trials=bool(trials)
-    )
+    return block("explored", figure=figure, points=points, names=list(planes))
 
 
 def _map_figure(
     points: Floats, ids: Sequence[str], classes: Sequence[str], norms: ArrayLike
 ) -> Any:
+    """Points in the colours and shapes of their classes, without axes and grid, whose numbers mean
+    nothing on a map.
+    """
     from bokeh.models import TapTool
 
     tips = {"item": "@id", "norm": "@norm{0.000}"} | ({"class": "@label"} if any(classes) else {})
     figure = plot("", "", height=480, width=640, tips=tips)
     figure.add_tools(TapTool())
-    source = _scatter(figure, points, classes, id=list(ids), norm=np.asarray(norms))
-    source.tags = [{"map": True}]
-    return figure
-
-
-def _scatter(
-    figure: Any,
-    points: Floats,
-    classes: Sequence[str],
-    **more: Any,
-) -> Any:
-    """Draw points in the colours and shapes of their classes, without axes and grid, whose numbers
-    mean nothing on a map.
-
-    Args:
-        figure: a Bokeh figure.
-        points: (N, 2).
-        classes: N of them.
-        more: columns that hovering shows.
-
-    Returns:
-        The Bokeh ColumnDataSource of the points.
-    """
     names = sorted(set(classes))
     look = _looks(names)
     named = 1 < len(names) <= _NUM_NAMED
     source = columns(
         x=points[:, 0],
         y=points[:, 1],
+        id=list(ids),
+        norm=np.asarray(norms),
         label=list(classes),
         colour=[look[name][0] for name in classes],
         marker=[look[name][1] for name in classes],
-        **more,
     )
+    source.tags = [{"map": True}]
     figure.scatter(
         "x",
         "y",
@@ -138,7 +107,7 @@ def _scatter(
     if named:
         legend(figure, columns=4)
         figure.legend.click_policy = "none"
-    return source
+    return figure
 
 
 def neighbours(matrix: ArrayLike, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int64]:
@@ -159,53 +128,6 @@ def neighbours(matrix: ArrayLike, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int6
     np.fill_diagonal(similarities, -np.inf)
     count = min(num, len(directions) - 1)
     return np.argsort(-similarities, axis=1, kind="stable")[:, :count]
-
-
-def _worst(ids: Sequence[str], evaluated: Evaluated) -> dict[str, list[Any]]:
-    """Of each item the target trials of lowest and the nontarget trials of highest score.
-
-    Returns:
-        Number of the item -> [other id, score, whether it is a target trial], the worst first of
-        each kind.
-    """
-    trials, scores = evaluated
-    number = {id: i for i, id in enumerate(ids)}
-    shown = [
-        np.array([number.get(id, -1) for id in side], dtype=np.int64)
-        for side in (trials.enrol_ids, trials.probe_ids)
-    ]
-    worst: dict[str, list[Any]] = {}
-    for of_kind, sign in ((scores.target, 1), (~scores.target, -1)):
-        place = np.flatnonzero(of_kind)
-        place = place[np.argsort(sign * scores.values[place], kind="stable")]
-        # Each trial twice, as one of its enrolled item and one of its probe.
-        own = np.stack([shown[0][trials.enrol[place]], shown[1][trials.probe[place]]], axis=1)
-        order = np.argsort(own.ravel(), kind="stable")
-        starts = np.searchsorted(own.ravel()[order], np.arange(len(ids) + 1))
-        for i, (start, end) in enumerate(pairwise(starts.tolist())):
-            entries: dict[str, list[Any]] = {}
-            for k in order[start : min(end, start + 2 * _NUM_WORST)].tolist():
-                trial = place[k // 2]
-                enrolled, probe = trials.enrol[trial], trials.probe[trial]
-                other = trials.enrol_ids[enrolled] if k % 2 else trials.probe_ids[probe]
-                score = round(float(scores.values[trial]), 4)
-                entries.setdefault(other, [other, score, bool(scores.target[trial])])
-            if entries:
-                worst.setdefault(str(i), []).extend(list(entries.values())[:_NUM_WORST])
-    return worst
-
-
-def _projections() -> Mapping[str, Callable[[ArrayLike], Floats]]:
-    """Name -> how the plane is made, of what is installed."""
-    made = {"PCA": principal_plane, "t-SNE": plane}
-    try:
-        from umap import UMAP
-    except ImportError:
-        return made
-    umap = UMAP(metric="cosine", random_state=0, n_jobs=1)
-    return made | {
-        "UMAP": lambda matrix: np.asarray(umap.fit_transform(_unit(matrix)), dtype=np.float64)
-    }
 
 
 def principal_plane(matrix: ArrayLike) -> Floats:

@@ -1,10 +1,10 @@
 """The page of `likeness evaluate`: a sentence and two pictures, metrics with intervals, the slider,
 distributions and the hardest trials, subjects, quality, the map of embeddings, the conventions.
 
-templates/threshold.js moves the slider: its table, the dots on the DET and ROC curves, the lines in
-the histograms and the verdicts on the hardest trials follow it. The page holds exact counts at a
-few thousand real scores, never the scores of all trials. Without scripts, and on paper before it
-was moved, all of them stand at the threshold of the equal error rate.
+templates/threshold.js moves the slider: its table, the dots on the DET curves, the line in the
+histogram and the verdicts on the hardest trials follow it. The page holds exact counts at a few
+thousand real scores, never the scores of all trials. Without scripts, and on paper before it was
+moved, all of them stand at the threshold of the equal error rate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from eval.reports.figures import (
     drawn,
     group_chart,
     histogram_figure,
-    roc_figure,
     training_curves,
 )
 from eval.reports.map import embedding_map
@@ -125,16 +124,6 @@ def write_page(
         "Errors and thresholds": joined(
             [
                 slider(results, scores),
-                headed(
-                    "ROC curves",
-                    _by_trials(
-                        together,
-                        lambda names: drawn(
-                            roc_figure, {name: scores[name] for name in names}, alt="ROC curves"
-                        ),
-                    ),
-                ),
-                headed("Scores of the others", _distributions(results, scores, together)),
                 headed("Hardest trials", hardest_trials(scores, compared.trials, shown)),
             ]
         ),
@@ -238,25 +227,6 @@ def _subjects(compared: Compared) -> Markup:
     return folded(parts) if parts else EMPTY
 
 
-def _distributions(
-    results: Sequence[Result], scores: Mapping[str, Scores], together: Mapping[str, Sequence[str]]
-) -> Markup:
-    """How scores are distributed, of systems that are not drawn at a glance."""
-    drawn_already = {names[0] for names in together.values()}
-    thresholds = {result.system: result.threshold for result in results if result.metric == "eer"}
-    figures = {
-        name: drawn(
-            histogram_figure, of, thresholds.get(name), name, alt=f"Score histogram of {name}"
-        )
-        for name, of in scores.items()
-        if name not in drawn_already
-    }
-    if not any(figures.values()):
-        return EMPTY
-    columns = [block("column", heading=name, part=figure) for name, figure in figures.items()]
-    return block("two", parts=columns)
-
-
 def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
     """What the norms are worth: the decisions that are wrong among those of the highest norms."""
     if not embeddings:
@@ -293,7 +263,6 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
         part = embedding_map(
             Embeddings(tuple(kept), matrix, of_system.meta),
             compared.subject_of or None,
-            trials=(trials[0], compared.scores[names[0]]),
         )
         heading = ", ".join(names) if len(systems) > 1 else ""
         columns.append(block("column", heading=heading, part=part))
@@ -416,7 +385,7 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
         most = most if each.all_distinct else max(most, last + 1)
     text = (
         "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
-        "the curves, the lines in the histograms and the verdicts on the hardest trials."
+        "the DET curves, the line in the histogram and the verdicts on the hardest trials."
     )
     note = "Every number is counted over all trials at the threshold that is shown."
     if most:

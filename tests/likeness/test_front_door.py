@@ -169,8 +169,7 @@ def test_a_data_frame(model: likeness.Model, voices: Path) -> None:
     frame = pandas.DataFrame({"path": files, "id": ["x", "y"], "age": [1, 2]})
     embeddings = model.embed(frame)
     assert embeddings.ids == ("x", "y")
-    assert list(embeddings.to_frame().columns[:3]) == ["id", "norm", 0]
-    assert embeddings.to_frame().shape == (2, 2 + model.dim)
+    assert embeddings.matrix.shape == (2, model.dim)
 
 
 def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
@@ -233,7 +232,6 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
     assert result.score == pytest.approx(score, abs=1e-5)
     assert result.same is False
     assert str(result) == result.text()
-    assert result._repr_html_().startswith("<pre>")
 
 
 @pytest.mark.parametrize(
@@ -409,9 +407,8 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
     target, nontarget = of_values.scores.targets, of_values.scores.nontargets
     assert result.eer == likeness.metrics.eer(target, nontarget)
     assert np.mean(nontarget >= result.threshold(far=0.2)) <= 0.2
-    for text in (str(result), repr(result), result._repr_html_()):
+    for text in (str(result), repr(result)):
         assert "EER" in text
-    assert result.to_frame()["metric"].iloc[0] == "eer"
     result.save(world / "results.json")
     shown = likeness.evaluate(of_values, embeddings=world / "voices.npz")
     page = shown.report(world / "report", media=voices)

@@ -165,12 +165,6 @@ def test_a_calibration_of_another_system_beside_a_run(
             (run / "calibration.json").unlink()
 
 
-def test_a_notebook_shows_text_and_no_markup() -> None:
-    shown = Verification(0.5, "<b>", (1.0, 2.0))._repr_html_()
-    assert shown.startswith("<pre>score ")
-    assert "&lt;b&gt;" in shown
-
-
 def noise(seconds: float, rate_hz: int = 16_000) -> np.ndarray:
     return (np.random.default_rng(0).standard_normal(round(seconds * rate_hz)) * 0.1).astype(
         np.float32

@@ -1,4 +1,4 @@
-// The map of the embeddings: a point says what it is, its neighbours and its worst trials.
+// The map of the embeddings: a point says what it is and its neighbours.
 const explore = (tag, source, { figure }) => {
   const holder = figure.closest(".map");
   const points = parsed(holder.querySelector(":scope > script"));
@@ -6,16 +6,8 @@ const explore = (tag, source, { figure }) => {
   const [plane, search] = [holder.querySelector("select"), holder.querySelector("input")];
   const number = new Map(points.ids.map((id, i) => [id, i]));
   const select = (indices) => (source.selected.indices = indices);
-  const jump = (id) => {
-    if (!number.has(id)) return make("span", { textContent: id });
-    const onclick = () => select([number.get(id)]);
-    return make("button", { type: "button", textContent: id, onclick });
-  };
-  const list = (title, entries) => {
-    if (!entries.length) return [];
-    const rows = entries.map((parts) => make("li", {}, ...parts));
-    return [make("h4", { textContent: title }), make("ul", {}, ...rows)];
-  };
+  const jump = (i) =>
+    make("button", { type: "button", textContent: points.ids[i], onclick: () => select([i]) });
   const describe = () => {
     const indices = [...source.selected.indices];
     if (!indices.length) return;
@@ -27,21 +19,16 @@ const explore = (tag, source, { figure }) => {
     const [i] = indices;
     const own = points.classes[i];
     const shown = first.get(points.ids[i]);
-    const near = points.neighbours[i].map((k) => [
-      own ? (points.classes[k] === own ? "\u2713 " : "\u2717 ") : "",
-      jump(points.ids[k]),
-      own ? ` ${points.classes[k]}` : "",
-    ]);
-    const worst = (points.worst[i] ?? []).map(([id, score, target]) => [
-      `${minus(score.toFixed(4))} ${target ? "target" : "nontarget"} trial with `,
-      jump(id),
-    ]);
+    const near = points.neighbours[i].map((k) => {
+      const mark = own ? (points.classes[k] === own ? "\u2713 " : "\u2717 ") : "";
+      return make("li", {}, mark, jump(k), own ? ` ${points.classes[k]}` : "");
+    });
     const name = make("strong", { textContent: points.ids[i] });
     about.replaceChildren(
       make("p", {}, name, `${own ? `, class ${own}` : ""}, norm ${points.norms[i]}`),
       ...(shown ? [shown.cloneNode(true)] : []),
-      ...list("Nearest by cosine, of those on the map", near),
-      ...list("Worst trials", worst),
+      make("h4", { textContent: "Nearest by cosine, of those on the map" }),
+      make("ul", {}, ...near),
     );
   };
   source.selected.properties.indices.change.connect(describe);

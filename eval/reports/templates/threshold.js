@@ -60,13 +60,11 @@ const place = (slider) => {
   return { i, accepted, rejected, threshold: slider.thresholds[i] };
 };
 const moveMark = ({ mark, model }, slider) => {
-  const { i, accepted, rejected, threshold } = place(slider);
+  const { i, threshold } = place(slider);
   if (mark === "threshold") {
     if (model.type === "Span") model.location = threshold;
     else model.left = threshold;
-  } else if (mark === "det") model.data = { x: [slider.x[i]], y: [slider.y[i]] };
-  else if (mark === "roc")
-    model.data = { x: [100 * Math.max(accepted, 1e-9)], y: [100 * (1 - rejected)] };
+  } else model.data = { x: [slider.x[i]], y: [slider.y[i]] };
 };
 // The figures in sight follow in the next frame, the others when they come into sight.
 let framed = null;

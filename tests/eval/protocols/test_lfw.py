@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.protocols.lfw import read_pairs, ten_fold_accuracy, val_at_far
+from eval.protocols.lfw import read_pairs, ten_fold_accuracy
 from eval.similarity import pairs as pair_scores
 from eval.verification import eer
 
@@ -28,28 +28,6 @@ def verbatim_accuracy(dist, same, num_folds):
         chosen.append(best)
         accuracy.append(np.mean((dist[test] < best) == same[test]))
     return np.mean(accuracy), np.std(accuracy), np.array(chosen)
-
-
-def verbatim_val(dist, same, far, num_folds):
-    """facenet calculate_val; of equal FARs the last threshold, since interp1d refuses them."""
-    thresholds = np.arange(0, 4, 0.001)
-    vals, fars = [], []
-    for test in np.array_split(np.arange(len(dist)), num_folds):
-        train = np.setdiff1d(np.arange(len(dist)), test)
-        met = np.array([np.mean(dist[train][~same[train]] < t) for t in thresholds])
-        if met.max() >= far:
-            i = np.flatnonzero(met <= far)[-1]
-            t = (
-                thresholds[i]
-                if i + 1 == len(met)
-                else thresholds[i]
-                + (far - met[i]) / (met[i + 1] - met[i]) * (thresholds[i + 1] - thresholds[i])
-            )
-        else:
-            t = 0.0
-        vals.append(np.mean(dist[test][same[test]] < t))
-        fars.append(np.mean(dist[test][~same[test]] < t))
-    return np.mean(vals), np.std(vals), np.mean(fars)
 
 
 def brute_accuracy(scores, same, fold):
@@ -122,10 +100,6 @@ def test_the_grid_is_the_fields_procedure_with_ties_too():
             pytest.approx(std, abs=1e-15),
         )
         np.testing.assert_allclose(-result.thresholds, chosen, atol=1e-12)
-        for far in (0.0, 0.05, 1.0):
-            assert val_at_far(-d, same, far, folds=4, thresholds="grid") == pytest.approx(
-                verbatim_val(d, same, far, 4), abs=1e-12
-            )
 
 
 def test_rounding_above_0_is_a_distance_of_0():
@@ -136,33 +110,10 @@ def test_rounding_above_0_is_a_distance_of_0():
     # also of different pairs, so that more than the FAR asked for lie at 0
     dist = np.where(np.arange(dist.size) % 3 == 0, 0.0, dist)
     above = np.where(dist == 0, 5e-5, -dist)
-    for far in (0.0, 0.001, 0.05):
-        assert val_at_far(above, same, far, folds=4, thresholds="grid") == val_at_far(
-            -dist, same, far, folds=4, thresholds="grid"
-        )
-        assert val_at_far(above, same, far, folds=4, thresholds="grid") == pytest.approx(
-            verbatim_val(dist, same, far, 4), abs=1e-12
-        )
     result = ten_fold_accuracy(above, same, folds=4, thresholds="grid")
     assert (result.mean, result.std) == pytest.approx(
         verbatim_accuracy(dist, same, 4)[:2], abs=1e-15
     )
-
-
-def test_val_by_the_strict_rule_meets_the_far_on_the_other_folds():
-    dist, same = distances(2000)
-    fold = np.repeat(np.arange(10), 200)
-    vals, fars = [], []
-    for number in range(10):
-        train, test = fold != number, fold == number
-        limit = np.sort(-dist[train & ~same])[::-1][int(0.05 * np.sum(train & ~same))]
-        t = min(-dist[train][-dist[train] > limit])
-        vals.append(np.mean(-dist[test & same] >= t))
-        fars.append(np.mean(-dist[test & ~same] >= t))
-    assert val_at_far(-dist, same, 0.05) == pytest.approx(
-        (np.mean(vals), np.std(vals), np.mean(fars)), abs=1e-12
-    )
-    assert 0.02 < val_at_far(-dist, same, 0.05).far < 0.08
 
 
 def test_a_perfect_a_constant_and_an_inverted_system():
@@ -242,9 +193,5 @@ def test_bad_input_is_refused():
         ten_fold_accuracy([0.5, 0.2, 0.1, 0.0], same, folds=2, thresholds="grid")
     with pytest.raises(ValueError, match="unknown thresholds 'steps'"):
         ten_fold_accuracy([0.0] * 4, same, folds=2, thresholds="steps")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="a false accept rate lies between 0 and 1"):
-        val_at_far([0.0] * 4, same, 2.0, folds=2)
-    with pytest.raises(ValueError, match="fold 1 "):
-        val_at_far([0.0] * 4, [True, True, False, False], folds=2)
     with pytest.raises(ValueError, match="labels must be True or False"):
         ten_fold_accuracy([0.0] * 4, [2, 0, 1, 0], folds=2)

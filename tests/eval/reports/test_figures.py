@@ -5,7 +5,6 @@ answers; the frame of a page.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import Markup
@@ -16,12 +15,9 @@ from eval.reports.figures import (
     drawn,
     histogram_edges,
     norms_by_correct,
-    roc_figure,
-    roc_points,
 )
 from eval.reports.page import document
 from eval.types import Scores
-from eval.verification import tar_at_far
 
 
 def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Scores:
@@ -31,31 +27,10 @@ def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Score
     return Scores(gap * target + rng.standard_normal(num), target)
 
 
-@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=40))
-def test_roc_points_are_what_tar_at_far_says_ties_and_all(pairs) -> None:
-    values, target = (np.array(value) for value in zip(*pairs, strict=True))
-    target[:2] = True, False
-    scores = Scores(values, target)
-    far, tar = roc_points(scores)
-    size = scores.nontargets.size
-    assert far.tolist() == [k / size for k in range(size + 1)]
-    assert tar[-1] == 1
-    for rate, value in zip(far[:-1], tar[:-1], strict=True):
-        assert (
-            value
-            == pytest.approx(tar_at_far(scores.targets, scores.nontargets, float(rate)), abs=1e-12)
-            if rate
-            else True
-        )
-    assert tar[0] == pytest.approx(np.mean(scores.targets > scores.nontargets.max()))
-
-
 def test_what_is_drawn_does_not_grow_with_the_trials() -> None:
     small, large = ({"a": made(num)} for num in (20_000, 200_000))
-    assert roc_points(large["a"])[0].size <= 1500
-    for figure in (det_figure, roc_figure):
-        longer, shorter = (drawn(figure, scores, alt="") for scores in (large, small))
-        assert len(longer) < 1.3 * len(shorter) < 125_000
+    longer, shorter = (drawn(det_figure, scores, alt="") for scores in (large, small))
+    assert len(longer) < 1.3 * len(shorter) < 125_000
 
 
 @example(0.0, 91, 36)  # denormal numbers
@@ -79,7 +54,7 @@ def test_histograms_of_other_scores_have_the_usual_edges() -> None:
 
 def test_names_are_text_wherever_they_stand() -> None:
     scores = {"$x_1$<&": made(300), "$": made(300, seed=1)}
-    text = drawn(roc_figure, scores, alt="ROC of $x$ <b>")
+    text = drawn(det_figure, scores, alt="DET of $x$ <b>")
     assert "$x_1$\\u003c\\u0026" in text
     assert "<&" not in text
     assert "&lt;b&gt;" in text
@@ -90,8 +65,7 @@ def test_extreme_systems_are_drawn() -> None:
     constant = Scores(np.zeros(40), np.arange(40) < 3)
     huge = Scores(1e300 * made(40).values, made(40).target)
     systems = {"perfect": perfect, "constant": constant, "huge": huge}
-    for figure in (det_figure, roc_figure):
-        assert drawn(figure, systems, alt="").count('class="plot"') == 1
+    assert drawn(det_figure, systems, alt="").count('class="plot"') == 1
 
 
 def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eval.reports.map import embedding_map, neighbours, plane, principal_plane
-from eval.types import Embeddings, Scores, Trials
+from eval.types import Embeddings
 
 
 def clusters(
@@ -70,23 +70,13 @@ def test_the_first_plane_is_that_of_the_largest_variance() -> None:
     assert principal_plane(np.ones((4, 1))).tolist() == [[0, 0]] * 4
 
 
-def test_a_point_is_told_its_neighbours_and_its_worst_trials() -> None:
+def test_a_point_is_told_its_neighbours() -> None:
     contents, labels = clusters(3, 4, 6)
     unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
     similar = unit @ unit.T - 9 * np.eye(12)
     assert neighbours(contents.matrix, 3).tolist() == np.argsort(-similar, axis=1)[:, :3].tolist()
-    first, second = np.triu_indices(12, 1)
-    trials = Trials(contents.ids, contents.ids, first, second, first // 4 == second // 4)
-    assert trials.target is not None
-    scores = Scores(np.random.default_rng(0).standard_normal(len(trials)), trials.target)
-    points = points_of(embedding_map(contents, labels, trials=(trials, scores)))
-    for i, id in enumerate(contents.ids):
-        mine = (first == i) | (second == i)
-        place = points["ids"].index(id)
-        for target, sign in ((True, 1), (False, -1)):
-            expected = np.sort(sign * scores.values[mine & (scores.target == target)])[:2]
-            listed = [entry[1] for entry in points["worst"][str(place)] if entry[2] == target]
-            assert sign * np.array(listed) == pytest.approx(expected, abs=1e-4)
+    points = points_of(embedding_map(contents, labels))
+    assert points["neighbours"] == neighbours(contents.matrix).tolist()
 
 
 def test_subjects_of_a_single_item_are_on_the_map() -> None:
