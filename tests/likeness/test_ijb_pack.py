@@ -274,12 +274,7 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    section = (
-        (ROOT / "docs" / "reference" / "protocols.md")
-        .read_text(encoding="utf-8")
-        .partition("## IJB-B and IJB-C")[2]
-        .partition("\n## ")[0]
-    )
+    section = (ROOT / "docs" / "how-to" / "ijb.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     joined = re.sub(r"\\\n\s*", "", section)  # of commands that go on in the next line
     commands = [line.split()[1:] for line in joined.splitlines() if line.startswith("likeness ")]
