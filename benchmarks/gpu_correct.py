@@ -171,7 +171,6 @@ def _ways_of_a_step(setting: Setting) -> list[list[object]]:
     here = trained(_recipe(), setting.device)
     ways = {
         "channels_last": Compute(precision="float32", channels_last=True),
-        "recompute": Compute(precision="float32", recompute=True),
         "torch.compile": Compute(precision="float32", compile=True),
     }
     how = "relative, the loss after four steps"

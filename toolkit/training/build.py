@@ -20,7 +20,7 @@ from toolkit.training.average import Average
 from toolkit.training.memory import Bank, momentum_encoder
 from toolkit.training.recipe import Optim, Recipe
 from toolkit.training.run import Run
-from toolkit.training.tuning import prepare, rate_multiples, recompute, recomputed
+from toolkit.training.tuning import prepare, rate_multiples, recomputed
 
 # Every process keeps the batch statistics of its own, unless they are synced. torch 2.13 renamed
 # DDP's argument and warns of the old name; with the new one buffers are made equal at the start,
@@ -100,8 +100,6 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     later = frozen if recipe.tuning.freeze_until else []
     for parameter in frozen if not later else ():
         parameter.requires_grad_(False)
-    if recipe.compute.recompute:
-        recompute(backbone)
     encoder = _add_memory(recipe, loss, embedder, device)
     layout = None
     if recipe.parallel.spread_classes or recipe.parallel.class_rate < 1:

@@ -89,7 +89,6 @@ INDIFFERENT = (
     "compute.prefetch",
     "compute.threads",
     "compute.cache",
-    "compute.recompute",
 )
 
 

@@ -211,15 +211,12 @@ def check_settings(recipe: Recipe) -> None:
         value = attrgetter(name)(recipe)
         if not value >= lowest:
             raise LikenessError(f"{name}={value} is below {lowest}, the lowest value that it takes")
-    schedule, compute, parallel = recipe.schedule, recipe.compute, recipe.parallel
+    schedule, parallel = recipe.schedule, recipe.parallel
     rules = {
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
             not schedule.watch or schedule.watch in recipe.metrics
         ),
         "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
-        "compute.recompute and compute.compile exclude each other": not (
-            compute.recompute and compute.compile
-        ),
         "memory.size is at least sampling.batch_size": recipe.memory is None
         or recipe.memory.size >= recipe.sampling.batch_size,
         "classification and retrieval measure with all class vectors: "

@@ -101,8 +101,6 @@ class Compute:
             lengths it stays uncompiled.
         deterministic: Whether operations that are not deterministic are refused, which is slower on
             a GPU.
-        recompute: Whether the layers of the network keep nothing but what goes into them, and
-            compute the rest again for the gradient. This takes less memory and more time.
     """
 
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -114,7 +112,6 @@ class Compute:
     channels_last: bool = False
     compile: bool = False
     deterministic: bool = False
-    recompute: bool = False
 
 
 @dataclass(frozen=True)

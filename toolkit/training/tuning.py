@@ -1,21 +1,18 @@
 """Tuning: what of a network is trained and at which rate, as one group of a recipe.
 
-Parts are frozen or get rates by name, layers get rates by their depth, adapters are added, and
-layers are computed once more where memory is short.
+Parts are frozen or get rates by name, layers get rates by their depth, and adapters are added.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -339,70 +336,6 @@ def depths(names: list[str]) -> dict[str, int]:
         depth = order[layer] if layer else depth
         by_name[name] = len(order) + 1 if i > after else depth
     return by_name
-
-
-def recompute(network: nn.Module) -> int:
-    """Let a network keep what goes into its layers only, and compute the rest again for gradients.
-
-    A network of transformers does it in its own way. In every other network the numbered layers do
-    it one by one, and where a layer is a list of blocks, its blocks do.
-
-    Args:
-        network: The network, which is changed in place.
-
-    Returns:
-        The number of modules that compute again.
-
-    Raises:
-        LikenessError: The network has no numbered layers.
-    """
-    own = [name for name, module in network.named_modules() if _recomputes_itself(module)]
-    for name in own:
-        # of several, those inside others are reached through these
-        module: Any = network.get_submodule(name)
-        own_way = {"use_reentrant": False}
-        if hasattr(module, "activation_checkpointing_enable"):  # its newer name
-            module.activation_checkpointing_enable(activation_checkpointing_kwargs=own_way)
-        else:
-            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs=own_way)
-    layers = [module for module in _layers(network, own) if list(module.parameters())]
-    for layer in layers:
-        # bound to the module, so that a deep copy of the network computes with its own weights
-        layer.forward = types.MethodType(_forward, layer)
-    if not own and not layers:
-        children = ", ".join(name for name, _ in network.named_children())
-        raise LikenessError(
-            "compute.recompute=True needs layers that are called blocks.N, layers.N, layer.N or "
-            f"layerN; this {type(network).__name__} has {children}: leave it false, or set "
-            "compute.accumulate"
-        )
-    return len(own) + len(layers)
-
-
-def _recomputes_itself(module: nn.Module) -> bool:
-    """Whether it is a network of transformers that can, and whose statistics do not move by it."""
-    norms = nn.modules.batchnorm._BatchNorm
-    return bool(
-        getattr(module, "supports_gradient_checkpointing", False)
-        and hasattr(module, "gradient_checkpointing_enable")
-        and not any(isinstance(inner, norms) for inner in module.modules())
-    )
-
-
-def _layers(network: nn.Module, without: list[str]) -> Iterator[nn.Module]:
-    """Yield the numbered layers, and the blocks of those that are lists, outside some modules."""
-    for name, module in network.named_modules():
-        inside = any(f"{name}.".startswith(f"{outer}." if outer else "") for outer in without)
-        if name and layer_of(name) == name and not inside:
-            listed = isinstance(module, (nn.Sequential, nn.ModuleList))
-            yield from module.children() if listed else [module]
-
-
-def _forward(layer: nn.Module, *inputs: Any, **named: Any) -> Any:
-    """Run a layer as its class does, and keep nothing but its inputs."""
-    if not torch.is_grad_enabled():
-        return type(layer).forward(layer, *inputs, **named)
-    return recomputed(layer, type(layer).forward, layer, *inputs, **named)
 
 
 def recomputed(network: nn.Module, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:

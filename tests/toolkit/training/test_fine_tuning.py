@@ -44,7 +44,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "ema": {"tuning": Tuning(ema=0.9)},
     "last": {"tuning": Tuning(average_last=2), "schedule": Schedule(steps=6, save_every=2)},
     "lora": {"tuning": Tuning(lora=LoRA(rank=2, targets=("conv1", "conv2"), dropout=0.1))},
-    "recompute": {"compute": recipes.Compute(threads=1, recompute=True)},
 }
 
 
@@ -197,9 +196,6 @@ def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> N
     for tuning in (frozen, replace(frozen, freeze_until=2)):
         with pytest.raises(ValueError, match="nothing is trained"):
             fit(recipe(loss=Triplet, tuning=tuning), data=voices, out=tmp_path / "run")
-    both = recipes.Compute(recompute=True, compile=True)
-    with pytest.raises(ValueError, match="exclude each other"):
-        fit(recipe(compute=both), data=voices, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
