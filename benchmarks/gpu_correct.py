@@ -124,8 +124,8 @@ def backbones(setting: Setting) -> Table:
         "Four inputs: 2 s of features, or images. Embeddings in evaluation mode, gradients in "
         "training mode. The cosine distances are those to float32, the largest of the four.",
     )
-    for name in QUICK if setting.small else likeness.backbones.__all__:
-        if name in OTHERS:
+    for name in QUICK if setting.small else dir(likeness.backbones):
+        if name in OTHERS or name.startswith("_"):
             continue
         if setting.is_over:
             table.add(name, "no time left", "", "", "")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 NUM_NAMED = 20  # so many bad items are named, and the others counted
 SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_client")
-EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def are_installed(packages: Iterable[str]) -> bool:

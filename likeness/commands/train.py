@@ -54,14 +54,13 @@ def train(
     """Train a variant of a recipe.
 
     A recipe that holds subjects out leaves trials of them in OUT/held-out, with embeddings and
-    scores, which `likeness evaluate OUT` measures. The next commands are printed at the end.
+    scores, which `likeness evaluate OUT` measures.
 
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
-    from likeness.next_steps import next_commands
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
@@ -91,8 +90,6 @@ def train(
     held_out = _keep_held_out(chosen, data, out, measured)
     if held_out is not None and not chosen.measures_items:
         _report_trials(chosen, out, held_out, command=command)
-    if commands := next_commands(chosen, data, out, held_out):
-        say("\n".join(["next:", *(f"  {line}" for line in commands)]))
 
 
 def _keep_held_out(

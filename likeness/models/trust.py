@@ -80,24 +80,6 @@ def packages_of(*descriptions: Any) -> list[str]:
     return sorted({str(part["package"]) for part in parts_in(descriptions)})
 
 
-def options_of(*descriptions: Any) -> list[str]:
-    """Return the --trust options that a model needs whose parts can be imported in this process.
-
-    A package has its name. Of the user's own files it is the path of the file, or that of the
-    folder where parts are of several files in it.
-    """
-    entries: dict[str, str] = {}
-    for package in packages_of(*descriptions):
-        folder = user_files.folder_of(package)
-        file = Path(folder, f"{package}.py")
-        if not folder:
-            entries[package] = package
-        else:
-            alone = folder not in entries and file.is_file()
-            entries[folder] = os.path.relpath(file if alone else folder)
-    return [word for entry in entries.values() for word in ("--trust", entry)]
-
-
 def entries_of(trust: str | Path | Sequence[str | Path]) -> list[str]:
     """Return what a user trusts as a list of texts: one package or file, or several of them.
 

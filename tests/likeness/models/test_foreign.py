@@ -5,7 +5,6 @@ model may import that names them.
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -662,17 +661,9 @@ def test_a_network_in_several_files_needs_one_trust(
     entry: str,
     several: Path,
     voices: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It trains, and each command that `train` names next begins without the files imported."""
+    """It trains, and is loaded where the files are not imported yet."""
     call("train", f"own files/several_recipe.py:{variant}", "--data", voices, "--out", "run")
-    said = capsys.readouterr().out
-    lines = [line.strip() for line in said.partition("next:")[2].splitlines() if line.strip()]
-    named = [shlex.split(line) for line in lines if "--model" in line or " export " in line]
-    assert named
-    for words in named:
-        assert words[words.index("--trust") + 1] == entry
-        assert words.count("--trust") == 1
     forget_several()
     sys.path[:] = [folder for folder in sys.path if folder != str(several)]
     with pytest.raises(ValueError, match="--trust several_"):
