@@ -176,8 +176,6 @@ def evaluate(
             embeddings = embeddings or [run.embeddings]
         if report is not None:
             media = media or existing(run.items)
-    refuse_idle(context, ("media",), "--report", report)
-    refuse_idle(context, ("embeddings",), "--report", report or quality == "norm")
     if save_to is not None:
         if len(scores) > 1:
             raise LikenessError("--save-to keeps the thresholds of one score file; give it alone")

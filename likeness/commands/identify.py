@@ -23,7 +23,6 @@ from likeness.commands.options import (
     SubjectLines,
     input_file,
     refuse_beside_ijb,
-    refuse_idle,
     write_search,
 )
 from toolkit.console import say
@@ -81,7 +80,6 @@ def identify(
     """
     if (gallery is None) == (ijb is None):
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
-    refuse_idle(context, ("media",), "--report", report)
     refuse_beside_ijb(context, ijb, "probes", "fpir", "rank")
     from eval.protocols.identification import IdentificationSettings
 

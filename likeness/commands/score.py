@@ -4,7 +4,6 @@ that is fitted on them.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -159,14 +158,8 @@ def score(
             "scoring needs --trials and --embeddings; score files are taken with --fuse only"
         )
     refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
-    refuse_idle(context, ("top_n",), "--norm as", norm == "as")
-    refuse_idle(context, ("pooling",), "--enrolment", enrolment)
     # A calibration that is applied names its own measures.
     refuse_idle(context, ("quality",), "--calibrate", calibrate)
-    timed = "log_duration" in (quality or ()) if calibrate else calibration
-    refuse_idle(
-        context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed
-    )
     import likeness
 
     options = context.params
@@ -227,8 +220,4 @@ def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
         return f"fusion of {len(scores)} systems fitted on {num_trials} trials in {out}: {weights}"
     fusion = load_fusion(options["calibration"])
     fusing.apply(files, fusion, out, embeddings=embeddings, durations=durations)
-    line = shlex.join(["likeness", "evaluate", *map(str, scores), str(out)])
-    return (
-        f"{len(files.trials)} trials fused from {len(scores)} systems in {out}\n"
-        f"see what it gains with: {line}"
-    )
+    return f"{len(files.trials)} trials fused from {len(scores)} systems in {out}"

@@ -111,13 +111,6 @@ def test_every_public_name_exists_and_is_documented() -> None:
         _ = likeness.nonsense
 
 
-@pytest.mark.parametrize("name", ["embed", "export", "verify"])
-def test_what_a_model_does_is_no_function_of_the_package(name: str) -> None:
-    importlib.import_module("likeness.verification")  # a submodule becomes an attribute
-    with pytest.raises(AttributeError, match=rf"load\(MODEL\)\.{name}"):
-        getattr(likeness, name)
-
-
 @pytest.mark.parametrize("room", [toolkit.losses, toolkit.backbones], ids=["losses", "backbones"])
 def test_the_flat_lists_are_complete(room: ModuleType) -> None:
     """Every public network or loss of the room is in the flat list, and nothing else."""

@@ -200,7 +200,6 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     for arguments, word in (
         (("x.txt", "--quality", "norm"), "--embeddings"),
         (("x.txt", "--quality", "no.txt"), "there is no file"),
-        (("x.txt", "--embeddings", "x.npz"), "--report"),
         (("x.txt", "--quality", "norm", "--embeddings", *["x.npz", "--embeddings", "y.npz"]), "2"),
     ):
         assert run(*arguments) == 2
