@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands import recipes
+from likeness import recipe_files
 from likeness.commands.options import stoppable
 from toolkit.console import say
 
@@ -36,7 +36,9 @@ def demo(
 
     The demo takes minutes on two cores, and nothing is downloaded.
     """
-    scripts = {script.parent.name: script for script in sorted(recipes.folder().glob("*/demo.py"))}
+    scripts = {
+        script.parent.name: script for script in sorted(recipe_files.folder().glob("*/demo.py"))
+    }
     if only not in ("", *scripts):
         raise LikenessError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
     folders = {only: out} if only else {name: out / name for name in scripts}

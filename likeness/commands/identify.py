@@ -1,6 +1,6 @@
 """`likeness identify`: embeddings and their subjects become a table and JSON.
 
-With --ijb the work is done by likeness/commands/ijb.py.
+With --ijb the work is done by likeness/ijb.py.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def identify(
         num_resamples=resamples,
     )
     if ijb is not None:
-        from likeness.commands import ijb as pack
+        from likeness import ijb as pack
 
         presets = pack.read_presets(preset, switch)
         say(pack.identify_files(probes, ijb, presets, settings=settings, json_file=json_file))

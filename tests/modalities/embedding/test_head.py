@@ -21,8 +21,8 @@ from eval.formats import embeddings
 from eval.types import Embeddings
 from eval.verification import eer
 from likeness.cli import main
-from likeness.commands.recipes import located
 from likeness.models import load as loading
+from likeness.recipe_files import located
 from modalities import synthetic
 from modalities.embedding import rows
 from modalities.image import images
