@@ -16,7 +16,6 @@ from likeness.commands.options import (
     Similarity,
     TrialColumns,
     input_file,
-    is_default,
     refuse_idle,
 )
 from toolkit.console import say
@@ -151,7 +150,7 @@ def score(
     if not calibrate:
         check_written(out)
     if fuse:
-        say(_fuse(context, scores or [], out))
+        say(_fuse(context.params, scores or [], out))
         return
     if scores or trials is None or embeddings is None:
         raise LikenessError(
@@ -183,41 +182,21 @@ def score(
     say(f"{len(scored)} trials scored by {scored.system}{fitted_at or ''} in {out}")
 
 
-def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
-    """Fit a fusion of score files, or apply one; says what was done.
-
-    Raises:
-        LikenessError: Options do not go with --fuse, or there are fewer than two files.
-    """
-    options = context.params
-    taken = ("scores", "out", "fuse", "embeddings", "calibration", "calibrate", "quality")
-    stated = [name for name in options if not is_default(context, name)]
-    others = [name for name in stated if name not in (*taken, "durations")]
-    if idle := [f"--{name.replace('_', '-')}" for name in others]:
-        raise LikenessError(f"{' and '.join(idle)} would change nothing with --fuse; leave it out")
+def _fuse(options: dict[str, Any], scores: Sequence[Path], out: Path) -> str:
+    """Fit a fusion of score files, or apply one; says what was done."""
     if len(scores) < 2 or bool(options["calibrate"]) == bool(options["calibration"]):
         raise LikenessError(
             "--fuse needs two score files or more; and --calibrate, which fits the weights on "
             "labelled trials, or --calibration FUSION.json, which applies them"
         )
-    refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
-
-    from eval.formats.embeddings import read
-    from eval.formats.subjects import read_durations
-    from eval.fusion import load_fusion
     from likeness import fusing
 
-    files = fusing.ScoreFiles(scores)
-    embeddings = read(options["embeddings"]) if options["embeddings"] else None
-    durations = read_durations(options["durations"]) if options["durations"] else None
-    if options["calibrate"]:
-        measures = tuple(options["quality"] or ())
-        fitted = fusing.fit(files, measures=measures, embeddings=embeddings, durations=durations)
-        fitted.save(out)
-        pairs = zip(fitted.weights, scores, strict=True)
-        weights = ", ".join(f"{weight:.4g} x {path.name}" for weight, path in pairs)
-        num_trials = len(files.trials)
-        return f"fusion of {len(scores)} systems fitted on {num_trials} trials in {out}: {weights}"
-    fusion = load_fusion(options["calibration"])
-    fusing.apply(files, fusion, out, embeddings=embeddings, durations=durations)
-    return f"{len(files.trials)} trials fused from {len(scores)} systems in {out}"
+    files = fusing.ScoreFiles(scores, options["embeddings"], options["durations"])
+    about = f"{len(scores)} systems, {len(files.trials)} trials, {out}"
+    if options["calibration"]:
+        fusing.apply(files, options["calibration"], out)
+        return f"fused: {about}"
+    fitted = fusing.fit(files, options["quality"] or ())
+    fitted.save(out)
+    weights = (f"{w:.4g} x {path.name}" for w, path in zip(fitted.weights, scores, strict=True))
+    return f"fusion fitted: {about}: {', '.join(weights)}"

@@ -104,11 +104,6 @@ def test_what_cannot_be_copied_is_left_alone(
     assert (tmp_path / "there.py").read_text() == "mine"
 
 
-def test_copy_says_how_to_train_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("recipes", "--copy", "speaker/an4", str(tmp_path / "mine.py")) == 0
-    assert f"likeness train {tmp_path / 'mine.py'}" in capsys.readouterr().out
-
-
 def test_each_folder_has_its_own_shared_part(tmp_path: Path) -> None:
     for folder, text in (("a", "first"), ("b", "second")):
         (tmp_path / folder).mkdir()
