@@ -18,7 +18,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from likeness.commands.recipes import folder, head, names
+from likeness.recipe_files import folder, head, names
 from toolkit.data.sampling import Sampling
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import (

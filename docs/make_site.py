@@ -87,10 +87,11 @@ def public_names() -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for part in PARTS:
         module = importlib.import_module(part)
-        found = [getattr(module, name) for name in module.__all__]
+        public = getattr(module, "__all__", dir(module))
+        found = {name: getattr(module, name) for name in public}
         names[part] = [
             name
-            for name, value in zip(module.__all__, found, strict=True)
+            for name, value in found.items()
             if inspect.isclass(value) or inspect.isroutine(value)
         ]
     return names

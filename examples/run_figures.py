@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from eval import per_item
 from eval.formats.files import atomic_path
-from likeness.commands.recipes import located
 from likeness.errors import one_sentence
+from likeness.recipe_files import located
 from toolkit.data.items import Items
 from toolkit.losses.vmf import VMF
 from toolkit.models.embed import embed

@@ -46,7 +46,6 @@ _NAMES = {
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ("backbones", "losses", "metrics")
-_METHODS = ("embed", "export", "verify")  # of a Model; people look for them here
 
 __all__ = sorted(["__version__", *_MODULES, *_HOMES])
 
@@ -102,11 +101,6 @@ else:
             return importlib.import_module(f"likeness.{name}")
         elif name in _HOMES:
             value = getattr(importlib.import_module(_HOMES[name]), name)
-        elif name in _METHODS:
-            raise AttributeError(
-                f"likeness has no {name!r}, because a model does it: "
-                f"likeness.load(MODEL).{name}(...)"
-            )
         else:
             raise AttributeError(f"likeness has no {name!r}; it has {', '.join(__all__)}")
         globals()[name] = value

@@ -5,7 +5,10 @@ hand.
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -73,12 +76,8 @@ def run(
     Returns:
         The files for a report.
 
-    Raises:
-        LikenessError: `out` holds a demo already.
     """
     data, model_folder = out / "data", out / "run"
-    if model_folder.exists():
-        raise LikenessError(f"{out} already holds a demo; choose another --out")
     say(f"1/4 {contents} into {data}")
     write(data)
     say("2/4 training")
@@ -184,6 +183,59 @@ def report(made: Made, out: Path) -> str:
     evaluation.report(out / "report", media=made.media, command=again)
     evaluation.save(out / "results.json")
     return str(evaluation)
+
+
+def run_all(commands: Mapping[str, Sequence[str]]) -> None:
+    """Run all demos at the same time, each on one thread, and print what each prints.
+
+    Args:
+        commands: Name -> the arguments of Python, in the order in which the output appears.
+
+    Raises:
+        LikenessError: A demo failed. The others have run to their end.
+        KeyboardInterrupt: Ctrl-C or SIGTERM. No process is left behind.
+    """
+    say(f"{len(commands)} demos run at the same time: {', '.join(commands)}; their lines follow")
+    running: dict[str, subprocess.Popen[str]] = {}
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    try:
+        for name, words in commands.items():
+            running[name] = _start(words)
+        for name, process in running.items():
+            assert process.stdout is not None
+            say(f"\n{name}:")
+            for line in process.stdout:
+                say(line.rstrip("\n"))
+            process.wait()
+    finally:
+        for process in running.values():  # after Ctrl-C those that are still there
+            process.kill()
+            process.wait()
+        signal.signal(signal.SIGTERM, before)
+    failed = [name for name, process in running.items() if process.returncode]
+    if failed:
+        raise LikenessError(
+            f"{len(failed)} of {len(commands)} demos failed, {', '.join(failed)}; the lines above "
+            "say why; start again with another --out"
+        )
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a process on one thread, which imports what this one does; its output is read here."""
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONUNBUFFERED": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="backslashreplace",
+    )
 
 
 def overview(folders: Mapping[str, Path], out: Path) -> Path:

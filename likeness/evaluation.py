@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from eval.reports.media import Media
     from likeness.model import Model
 
-Embedded = File | Embeddings | Sequence[File | Embeddings] | Mapping[str, File | Embeddings]
-"""What was scored: of all systems, of each in their order, or by system."""
+Embedded = File | Embeddings | Sequence[File | Embeddings]
+"""What was scored: of all systems, or of each in their order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,13 +238,6 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
     """System -> its embeddings. Each is read once; one for all systems may be a single one."""
     if embeddings is None:
         return {}
-    if isinstance(embeddings, Mapping):
-        if set(embeddings) != set(systems):
-            raise LikenessError(
-                f"embeddings of {', '.join(map(repr, embeddings))}, but scores of "
-                f"{', '.join(map(repr, systems))}; give the same systems"
-            )
-        return {name: embeddings_of(of) for name, of in embeddings.items()}
     if isinstance(embeddings, Embeddings | str | PathLike):
         embeddings = [embeddings]
     if len(embeddings) not in (1, len(systems)):
@@ -293,8 +286,8 @@ def evaluate(
         quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
             each id, as an `id quality` list or a mapping. How well it says which trials are decided
             wrongly is then measured as well.
-        embeddings: what was scored, or its file, for all systems, for each in their order, or by
-            system. A report then has quality by norm and a map.
+        embeddings: what was scored, or its file, for all systems or for each in their order. A
+            report then has quality by norm and a map.
 
     Returns:
         The results; print them to see the table.

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from eval.errors import LikenessError, first_line
+from eval.errors import LikenessError
 from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
@@ -296,13 +296,7 @@ def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
 
 def _without_bad(embeddings: Embeddings) -> Piece:
     """What `with_bad` was given."""
-    try:
-        bad = [Bad(*map(str, fields)) for fields in json.loads(embeddings.meta["bad"])]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise LikenessError(
-            f"a part says in a way of its own what could not be read ({first_line(error)}); embed "
-            "it again"
-        ) from None
+    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
     return embeddings if embeddings.ids else None, bad
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from eval.calibration import Fusion, fit_fusion
+from eval.calibration import Fusion, fit_fusion, load_fusion
 from eval.errors import LikenessError
+from eval.formats.embeddings import read
+from eval.formats.subjects import read_durations
 from eval.formats.trials import read_scores, write_scores
 from eval.paired import match_trials
 from eval.scoring.origin import read_origin
 from eval.scoring.score import quality_of, sides_of
 from eval.scoring.settings import Scoring, column_names, measures_of
-from eval.types import Embeddings, Floats, Trials
+from eval.types import Floats, Trials
 
 
 class ScoreFiles:
@@ -22,6 +24,8 @@ class ScoreFiles:
 
     Args:
         paths: K score files. The order of their rows may differ.
+        embeddings: A file of the items' embeddings, for quality measures.
+        durations: Lines `id seconds`, for the measure "log_duration".
 
     Attributes:
         trials: The P trials of the first file, with its labels or those of another file.
@@ -34,7 +38,10 @@ class ScoreFiles:
             have other labels.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(
+        self, paths: Sequence[Path], embeddings: Path | None = None, durations: Path | None = None
+    ) -> None:
+        self.embeddings, self.durations = embeddings, durations
         first, values = read_scores(paths[0])
         target, aligned = first.target, [values]
         for path in paths[1:]:
@@ -51,14 +58,10 @@ class ScoreFiles:
                 target = trials.target[matched.order]
         self.trials = Trials(first.enrol_ids, first.probe_ids, first.enrol, first.probe, target)
         self.values = np.stack(aligned, axis=1)
-        self.systems = tuple(map(_system, paths))
+        origins = map(read_origin, paths)
+        self.systems = tuple("" if origin is None else origin.system for origin in origins)
 
-    def quality(
-        self,
-        measures: Sequence[str],
-        embeddings: Embeddings | None,
-        durations: Mapping[str, float] | None,
-    ) -> Floats | None:
+    def quality(self, measures: Sequence[str]) -> Floats | None:
         """The quality measures of the trials (P, 2 M); None without measures.
 
         Raises:
@@ -66,36 +69,22 @@ class ScoreFiles:
         """
         if not measures:
             return None
-        if embeddings is None:
+        if self.embeddings is None:
             raise LikenessError(
                 f"the quality measures {', '.join(measures)} need the embeddings of the items; "
                 "give --embeddings"
             )
-        scoring = Scoring(durations=durations)
-        return quality_of(sides_of(self.trials, embeddings, scoring), measures, scoring)
+        scoring = Scoring(durations=read_durations(self.durations) if self.durations else None)
+        sides = sides_of(self.trials, read(self.embeddings), scoring)
+        return quality_of(sides, measures, scoring)
 
 
-def _system(path: Path) -> str:
-    origin = read_origin(path)
-    return "" if origin is None else origin.system
-
-
-def fit(
-    files: ScoreFiles,
-    *,
-    measures: Sequence[str] = (),
-    embeddings: Embeddings | None = None,
-    durations: Mapping[str, float] | None = None,
-    p_target: float = 0.5,
-) -> Fusion:
+def fit(files: ScoreFiles, measures: Sequence[str] = ()) -> Fusion:
     """Fit a fusion on labelled score files.
 
     Args:
         files: The scores of all systems.
         measures: Quality measures, "log_norm" or "log_duration".
-        embeddings: Of the items, for the measures.
-        durations: The seconds of each item, for "log_duration".
-        p_target: The prior of a target trial at which the fusion is to be good.
 
     Raises:
         LikenessError: No file has labels; and as `fit_fusion`.
@@ -108,42 +97,31 @@ def fit(
         files.values,
         files.trials.target,
         systems=files.systems,
-        quality=files.quality(measures, embeddings, durations),
+        quality=files.quality(measures),
         names=column_names(measures),
-        p_target=p_target,
     )
 
 
-def apply(
-    files: ScoreFiles,
-    fusion: Fusion,
-    out: Path,
-    *,
-    embeddings: Embeddings | None = None,
-    durations: Mapping[str, float] | None = None,
-) -> None:
+def apply(files: ScoreFiles, fitted: Path, out: Path) -> None:
     """Write the fused scores of the trials, which are log-likelihood ratios.
 
     Args:
         files: The scores of the systems that were fused, in their order.
-        fusion: What `fit` gave.
+        fitted: The file of the fusion.
         out: The score file.
-        embeddings: Of the items, for the quality measures of the fusion.
-        durations: The seconds of each item.
 
     Raises:
         LikenessError: The files are of other systems, or what a measure needs is missing.
     """
-    if len(files.systems) != len(fusion.systems):
+    fusion = load_fusion(fitted)
+    fits = len(files.systems) == len(fusion.systems) and all(
+        system == expected or not (system and expected)
+        for system, expected in zip(files.systems, fusion.systems, strict=True)
+    )
+    if not fits:
         raise LikenessError(
-            f"{len(files.systems)} score files, but the fusion is of {len(fusion.systems)} "
-            "systems; give theirs, in its order"
+            f"the fusion was fitted for scores of {list(fusion.systems)}, but these are of "
+            f"{list(files.systems)}; give the score files of its systems, in its order"
         )
-    for system, expected in zip(files.systems, fusion.systems, strict=True):
-        if system and expected and system != expected:
-            raise LikenessError(
-                f"the fusion was fitted for scores of [{expected}], but these are of [{system}]; "
-                "give the score files of its systems, in its order"
-            )
-    quality = files.quality(measures_of(fusion.names), embeddings, durations)
+    quality = files.quality(measures_of(fusion.names))
     write_scores(out, files.trials, fusion.apply(files.values, quality))

@@ -18,7 +18,6 @@ from toolkit.data.items import Item
 from toolkit.data.reading import Bad
 from toolkit.gallery.gallery import Gallery, exists, open_gallery
 from toolkit.gallery.postgres import masked
-from toolkit.gallery.store import Entry
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
@@ -85,7 +84,6 @@ class Enrolled(NamedTuple):
         subjects: Of how many subjects.
         skipped: Subjects who were enrolled before and stay as they are.
         bad: Files that cannot be read, with the reasons.
-        repeated: Files whose embedding is that of another file of the subject; they are left out.
         size: How many subjects the gallery has now.
     """
 
@@ -93,7 +91,6 @@ class Enrolled(NamedTuple):
     subjects: int
     skipped: tuple[str, ...]
     bad: Sequence[Bad]
-    repeated: tuple[str, ...]
     size: int
 
 
@@ -158,16 +155,11 @@ def enrol(
         embeddings, bad = _embed(model, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
     if embeddings is None:
-        return Enrolled(0, 0, skipped, bad, (), len(known))
-    subjects = [of_item[item_id] for item_id in embeddings.ids]
-    kept, repeated = _distinct(embeddings, subjects)
-    names = [subjects[i] for i in kept]
-    rows = Embeddings(
-        tuple(embeddings.ids[i] for i in kept), embeddings.matrix[kept], embeddings.meta
-    )
+        return Enrolled(0, 0, skipped, bad, len(known))
+    names = [of_item[item_id] for item_id in embeddings.ids]
     with opened(name, model.meta, makes=True) as gallery:
-        _write(gallery, rows, names, set(before) if existing == "replace" else set())
-        return Enrolled(len(kept), len(set(names)), skipped, bad, repeated, len(gallery))
+        _write(gallery, embeddings, names, set(before) if existing == "replace" else set())
+        return Enrolled(len(names), len(set(names)), skipped, bad, len(gallery))
 
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
@@ -179,20 +171,6 @@ def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: s
         if chosen:
             part = Embeddings(tuple(rows.ids[i] for i in chosen), rows.matrix[chosen], rows.meta)
             store(part, [names[i] for i in chosen])
-
-
-def _distinct(embeddings: Embeddings, subjects: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
-    """The rows without those that a subject has twice, and the ids of these."""
-    seen: set[tuple[str, bytes]] = set()
-    kept, repeated = [], []
-    for i, (name, row) in enumerate(zip(subjects, embeddings.matrix, strict=True)):
-        key = name, row.tobytes()
-        if key in seen:
-            repeated.append(embeddings.ids[i])
-        else:
-            seen.add(key)
-            kept.append(i)
-    return kept, tuple(repeated)
 
 
 def _subject(item: Item, subject_of: Mapping[str, str] | None, by_folder: bool) -> str:
@@ -289,9 +267,7 @@ class Found:
         probes = {row.probe for row in self.rows}
         bad = [row for row in self.rows if row.note]
         accepted = {row.probe for row in self.rows if row.accepted}
-        number = len(probes) - len(bad)
-        files, subjects = "s" * (number != 1), "s" * (self.enrolled != 1)
-        searched = f"{number:,} file{files} searched among {self.enrolled:,} subject{subjects}"
+        searched = f"files searched: {len(probes) - len(bad):,}; subjects: {self.enrolled:,}"
         if self.threshold is None:
             lines = [searched, f"no verdict: {NO_DECISION}"]
         else:
@@ -375,23 +351,3 @@ def search(
             accepted = None if threshold is None else match.score >= threshold
             rows.append(FoundRow(item.id, rank, match.subject, match.score, accepted))
     return Found(rows, gallery.similarity, threshold, source, len(gallery), far)
-
-
-def entries_of(name: str | Path) -> tuple[list[Entry], Mapping[str, str]]:
-    """Who is enrolled in a gallery, in the order of enrolment, and the gallery's meta."""
-    with opened(name, None) as gallery:
-        return gallery.entries(), dict(gallery.meta)
-
-
-def remove(name: str | Path, subjects: Sequence[str]) -> int:
-    """Erase subjects from a gallery.
-
-    Returns:
-        How many are left.
-
-    Raises:
-        LikenessError: Some are not enrolled; nobody is removed then.
-    """
-    with opened(name, None) as gallery:
-        gallery.remove(subjects)
-        return len(gallery)

@@ -23,49 +23,31 @@ if TYPE_CHECKING:
 NUM_TRIALS = 20_000  # at most, where the recipe has none
 
 
-@dataclass(frozen=True)
 class HeldOutFiles:
     """Where a run keeps what it left of its held-out items.
 
     Attributes:
         run: The folder of the run.
+        folder: The folder of all files.
+        embeddings: The raw embeddings of the items.
+        trials: The trials with their labels.
+        scores: The scores of the trials. What gave them stands beside, so that thresholds know it.
+        labels: Lines `id label`, where the items have labels.
+        items: Lines `id path`, unless items lie in tar shards.
 
     Example:
         >>> HeldOutFiles(Path("runs/voices")).scores.as_posix()
         'runs/voices/held-out/scores.txt'
     """
 
-    run: Path
-
-    @property
-    def folder(self) -> Path:
-        """The folder of all files."""
-        return self.run / "held-out"
-
-    @property
-    def embeddings(self) -> Path:
-        """The raw embeddings of the items."""
-        return self.folder / "embeddings.npz"
-
-    @property
-    def trials(self) -> Path:
-        """The trials with their labels."""
-        return self.folder / "trials.txt"
-
-    @property
-    def scores(self) -> Path:
-        """The scores of the trials. What gave them stands beside, so that thresholds know it."""
-        return self.folder / "scores.txt"
-
-    @property
-    def labels(self) -> Path:
-        """Lines `id label`, where the items have labels."""
-        return self.folder / "labels.txt"
-
-    @property
-    def items(self) -> Path:
-        """Lines `id path`, unless items lie in tar shards."""
-        return self.folder / "items.txt"
+    def __init__(self, run: Path):
+        self.run = run
+        self.folder = run / "held-out"
+        self.embeddings = self.folder / "embeddings.npz"
+        self.trials = self.folder / "trials.txt"
+        self.scores = self.folder / "scores.txt"
+        self.labels = self.folder / "labels.txt"
+        self.items = self.folder / "items.txt"
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,6 @@ def is_within(path: str | Path) -> bool:
     )
 
 
-def card(model: str = VOICE) -> str:
-    """The card of an included model, in Markdown: data, numbers, thresholds, limits."""
-    return (Path(resolved(model)) / "CARD.md").read_text(encoding="utf-8")
-
-
 def model_for(model: str | None, files: Iterable[str | Path]) -> str:
     """The model that somebody named, else the included one for voices.
 
@@ -100,16 +95,6 @@ def about(model: str) -> str:
         return ""
     return (
         f"{model} is the small voice model that comes with Likeness. It was trained on a few "
-        "hundred speakers, and is for trying things out, not for decisions about people."
-    )
-
-
-def introduction(model: str) -> str:
-    """`about` for the command line, which also names other models and the card."""
-    if not is_included(model):
-        return ""
-    return (
-        f"{about(model)} Name a stronger one by --model, such as "
-        "speechbrain:speechbrain/spkrec-ecapa-voxceleb. How well it works is in its card, "
-        f"{Path(resolved(model)) / 'CARD.md'}."
+        "hundred speakers, and is for trying things out, not for decisions about people: a "
+        "stronger one is speechbrain:speechbrain/spkrec-ecapa-voxceleb."
     )

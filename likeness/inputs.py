@@ -149,7 +149,6 @@ class _Maker:
             return value if key is None else value._replace(id=key)
         number = number if key is None else key
         if isinstance(value, str | os.PathLike):
-            _refuse_address(value)
             path = Path(place_below(self.root or Path(), os.fspath(value)))
             return Item(str(value) if key is None else key, path)
         if _is_recording(value):
@@ -165,7 +164,6 @@ class _Maker:
         )
 
     def _from_path(self, path: Path, text: str) -> Sequence[Item]:
-        _refuse_address(text)
         if is_url(text) and path.suffix.lower() in self.suffixes:
             return [Item(text, path)]
         if not text or not path.exists():
@@ -258,27 +256,12 @@ class _Maker:
 
 
 def _read_whole(file: Any) -> bytes:
-    """Read an open file to its end, or to one byte more than is allowed.
-
-    A pipe or a raw file gives less than was asked for before its end.
-    """
-    parts: list[bytes] = []
-    left = MAX_SPAN + 1
-    while left > 0:
-        # Reading in text mode may fail, because what is there is no text.
-        part = None if isinstance(file, io.TextIOBase) else file.read(left)
-        if not isinstance(part, bytes):
-            raise LikenessError("an open file must be in binary mode; open it with 'rb'")
-        if not part:
-            break
-        parts.append(part)
-        left -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _refuse_address(path: str | os.PathLike[str]) -> None:
-    if isinstance(path, str) and path.startswith(("http://", "https://")):
-        raise LikenessError(f"{path} is an address, and nothing is downloaded here; give a file")
+    """Read an open file to its end, or to one byte more than is allowed."""
+    # Reading in text mode may fail, because what is there is no text.
+    content = None if isinstance(file, io.TextIOBase) else file.read(MAX_SPAN + 1)
+    if not isinstance(content, bytes):
+        raise LikenessError("an open file must be in binary mode; open it with 'rb'")
+    return content
 
 
 def _is_array(value: Any) -> bool:

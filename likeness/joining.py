@@ -149,11 +149,6 @@ def _fitting_head(
             f"{str(stated.get('model'))[:16]}, and {model} is {base.digest[:16]}; give that model, "
             "or embed with this one and train a head on the result"
         )
-    if stated.get("dim") != base.embedder.dim:
-        raise LikenessError(
-            f"{path} takes embeddings of {stated.get('dim')} dimensions, and {model} gives "
-            f"{base.embedder.dim}"
-        )
     part = description["backbone"]
     assert isinstance(part, dict)
     return part

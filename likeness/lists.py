@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -173,19 +172,10 @@ def draw_lists(every: Items, draw: Draw, *, where: str) -> tuple[Items, Trials]:
         seed=draw.seed,
         where=where,
     )
-    names, numbers = label_numbers(chosen)
-    single = [names[number] for number in np.flatnonzero(np.bincount(numbers) == 1)]
-    if single:
-        warnings.warn(
-            f"{where}: {len(single)} of {len(names)} subjects have a single file and so no "
-            f"target trial ({name_first(single)})",
-            stacklevel=2,
-        )
     same = _column(chosen, "sex", "--same-sex", where) if draw.same_sex else None
     across = _column(chosen, "session", "--cross-session", where) if draw.cross_session else None
     if same is not None:
         same = [name.casefold() for name in same]
-        _refuse_two_sexes(chosen, same, where)
     try:
         trials = draw_pairs(
             chosen,
@@ -222,18 +212,6 @@ def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
             f"which {option} needs; fill the column, or leave the option out"
         )
     return [str(value) for value in values]
-
-
-def _refuse_two_sexes(chosen: Items, same: Sequence[str], where: str) -> None:
-    seen: dict[str, set[str]] = {}
-    for name, sex in zip(chosen.labels, same, strict=True):
-        seen.setdefault(str(name), set()).add(sex)
-    several = [name for name, sexes in seen.items() if len(sexes) > 1]
-    if several:
-        raise LikenessError(
-            f"{where}: {len(several)} subjects have several sexes ({name_first(several)}); correct "
-            "the column, or leave out --same-sex"
-        )
 
 
 def write_lists(out: Path, chosen: Items, trials: Trials, root: Path) -> None:

@@ -9,80 +9,49 @@ Example:
     0.3333333333333333
 """
 
-from __future__ import annotations
-
-from eval.bootstrap import interval, intervals
-from eval.calibration import error_versus_reject, fit_calibration
-from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
-from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
-from eval.guarantee import guaranteed_threshold
-from eval.identification import cmc, rank_k, tpir_at_fpir
-from eval.protocols.lfw import ten_fold_accuracy
-from eval.retrieval import f1, nmi, query_metrics, retrieval_metrics
-from eval.scoring.normalization import as_norm, cohort_mean, s_norm, subtract_mean, t_norm, z_norm
-from eval.scoring.plda import fit_plda
-from eval.similarity import matrix, pairs
-from eval.uncertainty import aurc, e_aurc, quality_auroc, risk_coverage
-from eval.verification import (
-    actual_dcf,
-    cllr,
-    det,
-    eer,
-    min_cllr,
-    min_dcf,
-    min_dcf_threshold,
-    roc,
-    tar_at_far,
-    tar_threshold,
-    threshold_at_eer,
-    verification_metrics,
-)
-
-__all__ = [
-    "accuracy",
-    "actual_dcf",
-    "as_norm",
-    "aurc",
-    "auroc",
-    "cllr",
-    "cluster_diversity",
-    "cmc",
-    "cohort_mean",
-    "det",
-    "e_aurc",
-    "ece",
-    "eer",
-    "error_versus_reject",
-    "f1",
-    "feature_diversity",
-    "fit_calibration",
-    "fit_plda",
-    "fit_temperature",
-    "guaranteed_threshold",
-    "interval",
-    "intervals",
-    "matrix",
-    "min_cllr",
-    "min_dcf",
-    "min_dcf_threshold",
-    "nmi",
-    "pairs",
-    "quality_auroc",
-    "query_metrics",
-    "rank_k",
-    "retrieval_metrics",
-    "risk_coverage",
-    "roc",
-    "s_norm",
-    "softmax",
-    "spectral_decay",
-    "subtract_mean",
-    "t_norm",
-    "tar_at_far",
-    "tar_threshold",
-    "ten_fold_accuracy",
-    "threshold_at_eer",
-    "tpir_at_fpir",
-    "verification_metrics",
-    "z_norm",
-]
+from eval.bootstrap import interval as interval
+from eval.bootstrap import intervals as intervals
+from eval.calibration import error_versus_reject as error_versus_reject
+from eval.calibration import fit_calibration as fit_calibration
+from eval.classification import accuracy as accuracy
+from eval.classification import auroc as auroc
+from eval.classification import ece as ece
+from eval.classification import fit_temperature as fit_temperature
+from eval.classification import softmax as softmax
+from eval.diversity import cluster_diversity as cluster_diversity
+from eval.diversity import feature_diversity as feature_diversity
+from eval.diversity import spectral_decay as spectral_decay
+from eval.guarantee import guaranteed_threshold as guaranteed_threshold
+from eval.identification import cmc as cmc
+from eval.identification import rank_k as rank_k
+from eval.identification import tpir_at_fpir as tpir_at_fpir
+from eval.protocols.lfw import ten_fold_accuracy as ten_fold_accuracy
+from eval.retrieval import f1 as f1
+from eval.retrieval import nmi as nmi
+from eval.retrieval import query_metrics as query_metrics
+from eval.retrieval import retrieval_metrics as retrieval_metrics
+from eval.scoring.normalization import as_norm as as_norm
+from eval.scoring.normalization import cohort_mean as cohort_mean
+from eval.scoring.normalization import s_norm as s_norm
+from eval.scoring.normalization import subtract_mean as subtract_mean
+from eval.scoring.normalization import t_norm as t_norm
+from eval.scoring.normalization import z_norm as z_norm
+from eval.scoring.plda import fit_plda as fit_plda
+from eval.similarity import matrix as matrix
+from eval.similarity import pairs as pairs
+from eval.uncertainty import aurc as aurc
+from eval.uncertainty import e_aurc as e_aurc
+from eval.uncertainty import quality_auroc as quality_auroc
+from eval.uncertainty import risk_coverage as risk_coverage
+from eval.verification import actual_dcf as actual_dcf
+from eval.verification import cllr as cllr
+from eval.verification import det as det
+from eval.verification import eer as eer
+from eval.verification import min_cllr as min_cllr
+from eval.verification import min_dcf as min_dcf
+from eval.verification import min_dcf_threshold as min_dcf_threshold
+from eval.verification import roc as roc
+from eval.verification import tar_at_far as tar_at_far
+from eval.verification import tar_threshold as tar_threshold
+from eval.verification import threshold_at_eer as threshold_at_eer
+from eval.verification import verification_metrics as verification_metrics

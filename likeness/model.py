@@ -475,10 +475,10 @@ def train(
         >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
         'speaker'
     """
-    from likeness.commands.recipes import located
     from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from likeness.models.trust import packages_of
+    from likeness.recipe_files import located
     from toolkit.models.parts import describe
     from toolkit.training.recipe import Recipe, override
     from toolkit.training.recipe import load as load_recipe

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from eval.errors import LikenessError
 
@@ -54,7 +54,7 @@ class Network:
             waves at `rate_hz`.
 
     Raises:
-        LikenessError: A setting is out of its range, or there is no such setting.
+        LikenessError: A setting is out of its range.
 
     Example:
         >>> from torch import nn
@@ -80,19 +80,6 @@ class Network:
     output: int | str = ""
     similarity: str = "cosine"
     read: Callable[..., Any] | None = None
-
-    if not TYPE_CHECKING:  # the type checker knows the fields from the lines above
-
-        def __new__(cls, *values: Any, **settings: Any) -> Network:
-            from toolkit.training.assign import suggest
-
-            known = cls.__dataclass_fields__
-            for name in settings.keys() - known:
-                raise LikenessError(
-                    f"Network has no setting {name!r}{suggest(name, known)}; it has "
-                    f"{', '.join(known)}"
-                )
-            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         from eval.similarity import check_similarity

@@ -239,14 +239,13 @@ def _rows(
         norms = embeddings.norms.astype(float)
         for i, (a, b), score in zip(readable, sides.tolist(), scores.tolist(), strict=True):
             results[i] = judged(comparer, score, (float(norms[a]), float(norms[b])))
-    return [_row(comparer, pair, results.get(i), id_of, why) for i, pair in enumerate(pairs)]
+    return [_row(comparer, pair, results.get(i), why) for i, pair in enumerate(pairs)]
 
 
 def _row(
     comparer: Comparer,
     pair: Pair,
     result: Verification | None,
-    id_of: dict[str, str],
     why: dict[str, str],
 ) -> PairRow:
     if result is None:
@@ -254,7 +253,6 @@ def _row(
         reason = why[side] if side in why[side] else f"{side}: {why[side]}"
         return PairRow(*pair, threshold=comparer.threshold, note=reason)
     quality = result.norms if comparer.model.norm_is_quality else (None, None)
-    same_file = id_of[pair.first] == id_of[pair.second]
     return PairRow(
         *pair,
         score=result.score,
@@ -263,5 +261,4 @@ def _row(
         probability=result.probability,
         quality_first=quality[0],
         quality_second=quality[1],
-        note="both are the same file" if same_file else "",
     )

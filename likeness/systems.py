@@ -90,11 +90,6 @@ def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, S
             read[name] = read_bare_scores(Path(system), order)
         else:
             read[name] = system
-    if order is not None and read == systems:
-        raise LikenessError(
-            f"score_order={order!r} is for score files of lines `label score`, and none is one; "
-            "leave it out"
-        )
     bare = [name for name, system in read.items() if isinstance(system, Scores)]
     if bare and len(bare) < len(read):
         raise LikenessError(

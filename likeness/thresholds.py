@@ -86,23 +86,15 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
             "as the threshold"
         )
     system = Scoring().system(meta)
-    reasons = []
     for entry in entries:
         origin = entry.origin
-        if wrong := contradictions(origin.meta, meta):
-            reasons.append(f"those measured on {entry.data} are for {'; '.join(wrong)}")
-        elif origin.calibration:
-            reasons.append(f"those measured on {entry.data} are for calibrated scores")
-        elif origin.system != system:
-            reasons.append(
-                f"those measured on {entry.data} are for [{origin.system}], and these scores are "
-                f"[{system}]"
-            )
-        else:
+        fits = origin.system == system and not origin.calibration
+        if fits and not contradictions(origin.meta, meta):
             return entry, ""
     return None, (
-        f"none of the stored thresholds holds here: {', and '.join(reasons)}; measure them anew "
-        f"with `{SAVE}`, from scores of this model by `likeness score` without further options"
+        f"none of the stored thresholds holds here: they are for [{entries[0].origin.system}], and "
+        f"these scores are [{system}]; measure them anew with `{SAVE}`, from scores of this model "
+        "by `likeness score` without further options"
     )
 
 

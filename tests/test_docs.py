@@ -30,7 +30,7 @@ import torch
 import typer
 
 from likeness.cli import app, main
-from likeness.commands.recipes import located, names
+from likeness.recipe_files import located, names
 from tests.scripts import loaded
 from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import encode

@@ -16,7 +16,7 @@ import pytest
 
 from eval import per_item
 from eval.per_item import PerItem
-from likeness.commands.recipes import located
+from likeness.recipe_files import located
 from modalities.image import small_sets
 from tests.scripts import loaded
 from toolkit.training import recipe as recipes

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from likeness.commands.recipes import located
+from likeness.recipe_files import located
 from toolkit.models import user_files
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes

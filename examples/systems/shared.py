@@ -59,8 +59,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from likeness.commands.recipes import located
 from likeness.errors import one_sentence
+from likeness.recipe_files import located
 from toolkit.console import Interrupted, say
 from toolkit.data.batch import collate
 from toolkit.data.items import Item

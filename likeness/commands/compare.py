@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import recipes
+from likeness import recipe_files
 from likeness.commands.options import (
     Columns,
     LabelPattern,
@@ -85,7 +85,7 @@ def compare(
     from toolkit.training import compare as comparing
 
     chosen, ranges = comparing.load_variants(
-        recipes.located(recipe), _names(variants), overrides or []
+        recipe_files.located(recipe), _names(variants), overrides or []
     )
     chosen = {
         name: with_data_settings(value, columns=",".join(columns or ()), label=label, root=root)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands import recipes
+from likeness import recipe_files
 from likeness.commands.options import stoppable
 from toolkit.console import say
 
@@ -36,7 +36,9 @@ def demo(
 
     The demo takes minutes on two cores, and nothing is downloaded.
     """
-    scripts = {script.parent.name: script for script in sorted(recipes.folder().glob("*/demo.py"))}
+    scripts = {
+        script.parent.name: script for script in sorted(recipe_files.folder().glob("*/demo.py"))
+    }
     if only not in ("", *scripts):
         raise LikenessError(f"--only {only!r} has no demo; there is: {', '.join(scripts)}")
     folders = {only: out} if only else {name: out / name for name in scripts}
@@ -52,17 +54,14 @@ def demo(
 
 def _refuse_taken(folders: Mapping[str, Path]) -> None:
     """Refuse folders that hold a demo, before the first of several trains for nothing."""
-    taken = [str(folder) for folder in folders.values() if (folder / "run").exists()]
-    if taken:
-        raise LikenessError(
-            f"{' and '.join(taken)} already {'holds a demo' if len(taken) == 1 else 'hold demos'}; "
-            "choose another --out"
-        )
+    for folder in folders.values():
+        if (folder / "run").exists():
+            raise LikenessError(f"{folder} already holds a demo; choose another --out")
 
 
 def _run_all(folders: Mapping[str, Path], out: Path) -> None:
     """Run every demo in its folder, and report on all of them in `out`."""
-    from likeness.all_demos import run_all
+    from likeness.demo import command, overview, program, run_all, summary
 
     demos = {
         name: ["-m", "likeness", "demo", "--only", name, "--out", str(folder)]
@@ -73,8 +72,6 @@ def _run_all(folders: Mapping[str, Path], out: Path) -> None:
     except KeyboardInterrupt:
         say(_STOPPED, error=True)
         raise typer.Exit(130) from None
-    from likeness.demo import command, overview, program, summary
-
     page = overview(folders, out)
     face = out / "face"
     serve = ("serve", "--model", face / "run", "--examples", face / "data")

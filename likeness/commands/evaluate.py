@@ -1,6 +1,6 @@
 """`likeness evaluate`: score files become tables, JSON and a page.
 
-With --ijb the work is done by likeness/commands/ijb.py.
+With --ijb the work is done by likeness/ijb.py.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def evaluate(
     refuse_beside_ijb(context, ijb, "scores", "far")
     refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
     if ijb is not None:
-        from likeness.commands import ijb as pack
+        from likeness import ijb as pack
 
         if run is not None:
             raise LikenessError(f"{run.run} is a folder; --ijb needs files of embeddings")
@@ -176,8 +176,6 @@ def evaluate(
             embeddings = embeddings or [run.embeddings]
         if report is not None:
             media = media or existing(run.items)
-    refuse_idle(context, ("media",), "--report", report)
-    refuse_idle(context, ("embeddings",), "--report", report or quality == "norm")
     if save_to is not None:
         if len(scores) > 1:
             raise LikenessError("--save-to keeps the thresholds of one score file; give it alone")

@@ -106,13 +106,10 @@ def export(
             f"--precision {precision} makes .onnx files for ONNX Runtime, and not for {runtime}; "
             "leave one of the two out"
         )
-    refuse_idle(context, ("size",), "--for likeness", runtime != "sherpa-onnx")
     refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
     refuse_idle(
         context, ("trials",), "--precision float16 or --precision int8", precision != "float32"
     )
-    refuse_idle(context, ("items", "far", "max_loss"), "--trials", trials)
-    refuse_idle(context, ("root",), "--trials or --calibrate", trials or calibrate)
     if trials is not None and items is None:
         raise LikenessError("--trials needs the items that the trials name; give --items LIST")
     height_width = size_of(size) if size else None

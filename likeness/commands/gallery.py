@@ -25,12 +25,11 @@ from likeness.commands.options import (
     Workers,
     input_file,
     known_model,
-    refuse_idle,
     rule_of,
     writes,
 )
 from likeness.presence import print_bad
-from toolkit.console import one_line, say, warn
+from toolkit.console import one_line, say
 from toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
@@ -124,11 +123,6 @@ def enrol(
         workers=workers,
     )
     print_bad(done.bad, "files")
-    if done.repeated:
-        warn(
-            f"{len(done.repeated)} files are left out, because their subject has the same "
-            f"embedding from another file; the first is {done.repeated[0]!r}"
-        )
     if done.skipped:
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
@@ -202,12 +196,12 @@ def list_subjects(gallery: Gallery) -> None:
     from eval.results import aligned
     from likeness import galleries
 
-    entries, meta = galleries.entries_of(gallery)
+    with galleries.opened(gallery, None) as store:
+        entries = store.entries()
     rows = [["subject", "enrolments", "norm"]]
     rows += [[e.subject, f"{e.enrolments:,}", f"{e.norm:.4g}"] for e in entries]
     say("\n".join(map(one_line, aligned(rows))))
-    model = f" of model {meta['model'][:16]}" if "model" in meta else ""
-    say(f"{len(entries):,} subjects in {masked(gallery)}{model}", error=True)
+    say(f"{len(entries):,} subjects in {masked(gallery)}", error=True)
 
 
 @app.command(epilog="Example: likeness gallery remove ann bob --gallery people")
@@ -218,12 +212,9 @@ def remove(
     """Erase subjects, from the disk too."""
     from likeness import galleries
 
-    left = galleries.remove(gallery, subjects)
-    erased = len(set(subjects))
-    say(
-        f"{erased:,} subject{'s' * (erased != 1)} erased; {left:,} {'is' if left == 1 else 'are'} "
-        "left"
-    )
+    with galleries.opened(gallery, None) as store:
+        store.remove(subjects)
+        say(f"subjects erased: {len(set(subjects)):,}; left: {len(store):,}")
 
 
 @app.command(
@@ -277,7 +268,6 @@ def cluster(
 
     DATA is a folder, a list or a table of at most 10,000 files, or a file of their embeddings.
     """
-    refuse_idle(context, ("media",), "--report", report)
     rule = rule_of(threshold, far, thresholds)
     if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
         raise LikenessError(

@@ -1,6 +1,6 @@
 """`likeness identify`: embeddings and their subjects become a table and JSON.
 
-With --ijb the work is done by likeness/commands/ijb.py.
+With --ijb the work is done by likeness/ijb.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from likeness.commands.options import (
     SubjectLines,
     input_file,
     refuse_beside_ijb,
-    refuse_idle,
     write_search,
 )
 from toolkit.console import say
@@ -81,7 +80,6 @@ def identify(
     """
     if (gallery is None) == (ijb is None):
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
-    refuse_idle(context, ("media",), "--report", report)
     refuse_beside_ijb(context, ijb, "probes", "fpir", "rank")
     from eval.protocols.identification import IdentificationSettings
 
@@ -93,7 +91,7 @@ def identify(
         num_resamples=resamples,
     )
     if ijb is not None:
-        from likeness.commands import ijb as pack
+        from likeness import ijb as pack
 
         presets = pack.read_presets(preset, switch)
         say(pack.identify_files(probes, ijb, presets, settings=settings, json_file=json_file))

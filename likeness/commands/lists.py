@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -70,13 +69,9 @@ def lists(
         every = items(data, kind, columns=named, label=label, root=root)
         draw = Draw(split, test_share, seed, num_trials, same_sex, cross_session)
         chosen, trials = draw_lists(every, draw, where=str(data))
-    start_from = root or (data if data.is_dir() else data.parent)
-    write_lists(out, chosen, trials, start_from)
+    write_lists(out, chosen, trials, root or (data if data.is_dir() else data.parent))
     target = 0 if trials.target is None else int(trials.target.sum())
     say(
         f"{len(chosen)} items of {len(set(chosen.labels))} subjects, and {len(trials)} trials "
         f"({target} target) in {out}"
     )
-    line = ["likeness", "embed", "--model", "MODEL", "--items", str(out / "items.txt")]
-    line += ["--root", str(start_from), "--out", "embeddings.npz"]
-    say(f"embed them with: {shlex.join(line)}")

@@ -1,23 +1,15 @@
-"""The recipes that come with likeness: `likeness recipes` lists them, shows one, and copies one.
-
-They lie in the folder recipes/ of a clone, and in likeness/recipes/ of an installed wheel. They are
-run, never imported.
-"""
+"""`likeness recipes` lists recipes, shows one, and copies one. The work is in recipe_files.py."""
 
 from __future__ import annotations
 
-import ast
-import difflib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from eval.errors import LikenessError
 from toolkit.console import say
 
 app = typer.Typer()
-SHARED = "_shared.py"  # what the recipes of one folder share
 
 
 @app.command(epilog="Example: likeness recipes --copy speaker/an4 mine.py")
@@ -36,125 +28,9 @@ def recipes(
 
     With a name, print what the recipe's head says of it.
     """
+    from likeness import recipe_files
+
     if copy_to:
-        if name:
-            raise LikenessError(f"recipe {name!r} beside --copy would not be used; leave it out")
-        copied, *shared = copy(*copy_to)
-        beside = f" and {shared[0]}, which it shares with others" if shared else ""
-        say(f"wrote {copied}{beside}; train it with: likeness train {copied} --data DATA --out OUT")
+        say(f"wrote {' and '.join(map(str, recipe_files.copy(*copy_to)))}")
     else:
-        say(head(_path(name)) if name else table())
-
-
-def folder() -> Path:
-    """The folder that holds MODALITY/NAME.py, and the recipes of no modality.
-
-    Raises:
-        LikenessError: there is none beside this installation.
-    """
-    package = Path(__file__).resolve().parents[1]
-    for place in (package / "recipes", package.parent / "recipes"):
-        if place.is_dir():
-            return place
-    raise LikenessError(
-        f"no recipes beside {package}; install likeness again, from a wheel or with pip install "
-        "-e . in a clone"
-    )
-
-
-def names() -> list[str]:
-    """Every recipe, as in `speaker/an4`, in alphabetical order."""
-    return sorted(
-        path.relative_to(folder()).with_suffix("").as_posix()
-        for path in folder().rglob("*.py")
-        if path.name != SHARED
-    )
-
-
-def located(recipe: str) -> str:
-    """RECIPE[:VARIANT] with the file that RECIPE stands for.
-
-    A file that exists is taken as it is. Otherwise MODALITY/NAME is a recipe that comes with
-    likeness.
-
-    Args:
-        recipe: `mine.py`, `mine.py:arcface`, `speaker/an4` or `speaker/an4:arcface`.
-
-    Returns:
-        The same with a path in place of the name. A name that ends in .py and does not exist is
-        returned as it is: whoever reads it says so.
-
-    Raises:
-        LikenessError: it is neither a file nor the name of a recipe.
-
-    >>> located("speaker/an4:simple").endswith("an4.py:simple")
-    True
-    """
-    file, colon, variant = recipe.partition(":")
-    if not file:
-        raise LikenessError(
-            f"recipe {recipe!r} names no recipe; give RECIPE.py, or a name such as speaker/an4"
-        )
-    if Path(file).is_file() or file.endswith(".py"):
-        return recipe
-    return f"{_path(file)}{colon}{variant}"
-
-
-def _path(name: str) -> Path:
-    """The file of a recipe."""
-    known = names()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        raise LikenessError(
-            f"recipe {name!r} is neither a file nor a recipe of likeness"
-            f"{f'; did you mean {close[0]!r}?' if close else ''}; give RECIPE.py, or a name that "
-            "`likeness recipes` lists"
-        )
-    return folder() / f"{name}.py"
-
-
-def head(path: Path) -> str:
-    """A recipe's docstring, read without running the file."""
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-
-
-def table() -> str:
-    """One line for each recipe: its name, and the first line of its head."""
-    width = max(map(len, names()))
-    return "\n".join(
-        f"{name:<{width}}  {head(_path(name)).partition(chr(10))[0]}" for name in names()
-    )
-
-
-def copy(name: str, path: Path) -> list[Path]:
-    """Write a recipe to `path`, and beside it the _shared.py that it uses, if any.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        LikenessError: there is no such recipe, `path` is no new .py file, or its folder has another
-            _shared.py. Nothing is written then.
-    """
-    from eval.formats.writing import atomic_path
-
-    source = _path(name)
-    if path.suffix != ".py" or path.exists() or path.name == SHARED:
-        raise LikenessError(
-            f"{path} {'exists' if path.exists() else 'is no name for a recipe'}; name a new file "
-            "that ends in .py"
-        )
-    texts = {path: source.read_bytes()}
-    shared = source.with_name(SHARED)
-    if b"from _shared import" in texts[path]:
-        beside, text = path.with_name(SHARED), shared.read_bytes()
-        if beside.exists() and beside.read_bytes() != text:
-            raise LikenessError(
-                f"{name} needs its own {SHARED}, and {beside} is another one; copy it into another "
-                "folder"
-            )
-        texts[beside] = text
-    for target, text in reversed(texts.items()):
-        with atomic_path(target) as partial:
-            partial.write_bytes(text)
-    return list(texts)
+        say(recipe_files.head(recipe_files.path_of(name)) if name else recipe_files.table())

@@ -15,7 +15,6 @@ from likeness.commands.options import (
     Resamples,
     Similarity,
     input_file,
-    refuse_idle,
     write_search,
 )
 
@@ -60,7 +59,6 @@ def retrieve(
     from likeness.files import quality_of
     from likeness.searching import retrieve as search
 
-    refuse_idle(context, ("media",), "--report", report)
     settings = RetrievalSettings(
         similarity=similarity,
         ks=tuple(k or (1, 2, 4, 8)),

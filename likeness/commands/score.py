@@ -4,7 +4,6 @@ that is fitted on them.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +16,6 @@ from likeness.commands.options import (
     Similarity,
     TrialColumns,
     input_file,
-    is_default,
     refuse_idle,
 )
 from toolkit.console import say
@@ -152,21 +150,15 @@ def score(
     if not calibrate:
         check_written(out)
     if fuse:
-        say(_fuse(context, scores or [], out))
+        say(_fuse(context.params, scores or [], out))
         return
     if scores or trials is None or embeddings is None:
         raise LikenessError(
             "scoring needs --trials and --embeddings; score files are taken with --fuse only"
         )
     refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
-    refuse_idle(context, ("top_n",), "--norm as", norm == "as")
-    refuse_idle(context, ("pooling",), "--enrolment", enrolment)
     # A calibration that is applied names its own measures.
     refuse_idle(context, ("quality",), "--calibrate", calibrate)
-    timed = "log_duration" in (quality or ()) if calibrate else calibration
-    refuse_idle(
-        context, ("durations",), "--calibrate --quality log_duration, or --calibration,", timed
-    )
     import likeness
 
     options = context.params
@@ -190,45 +182,24 @@ def score(
     say(f"{len(scored)} trials scored by {scored.system}{fitted_at or ''} in {out}")
 
 
-def _fuse(context: typer.Context, scores: Sequence[Path], out: Path) -> str:
-    """Fit a fusion of score files, or apply one; says what was done.
-
-    Raises:
-        LikenessError: Options do not go with --fuse, or there are fewer than two files.
-    """
-    options = context.params
-    taken = ("scores", "out", "fuse", "embeddings", "calibration", "calibrate", "quality")
-    stated = [name for name in options if not is_default(context, name)]
-    others = [name for name in stated if name not in (*taken, "durations")]
-    if idle := [f"--{name.replace('_', '-')}" for name in others]:
-        raise LikenessError(f"{' and '.join(idle)} would change nothing with --fuse; leave it out")
+def _fuse(options: dict[str, Any], scores: Sequence[Path], out: Path) -> str:
+    """Fit a fusion of score files, or apply one; says what was done."""
     if len(scores) < 2 or bool(options["calibrate"]) == bool(options["calibration"]):
         raise LikenessError(
             "--fuse needs two score files or more; and --calibrate, which fits the weights on "
             "labelled trials, or --calibration FUSION.json, which applies them"
         )
-    refuse_idle(context, ("quality",), "--calibrate", options["calibrate"])
-
-    from eval.calibration import load_fusion
-    from eval.formats.embeddings import read
-    from eval.formats.subjects import read_durations
     from likeness import fusing
 
-    files = fusing.ScoreFiles(scores)
-    embeddings = read(options["embeddings"]) if options["embeddings"] else None
-    durations = read_durations(options["durations"]) if options["durations"] else None
-    if options["calibrate"]:
-        measures = tuple(options["quality"] or ())
-        fitted = fusing.fit(files, measures=measures, embeddings=embeddings, durations=durations)
-        fitted.save(out)
-        pairs = zip(fitted.weights, scores, strict=True)
-        weights = ", ".join(f"{weight:.4g} x {path.name}" for weight, path in pairs)
-        num_trials = len(files.trials)
-        return f"fusion of {len(scores)} systems fitted on {num_trials} trials in {out}: {weights}"
-    fusion = load_fusion(options["calibration"])
-    fusing.apply(files, fusion, out, embeddings=embeddings, durations=durations)
-    line = shlex.join(["likeness", "evaluate", *map(str, scores), str(out)])
+    files = fusing.ScoreFiles(scores, options["embeddings"], options["durations"])
+    num_trials = len(files.trials)
+    if options["calibration"]:
+        fusing.apply(files, options["calibration"], out)
+        return f"{num_trials} trials fused from {len(scores)} systems in {out}"
+    fitted = fusing.fit(files, options["quality"] or ())
+    fitted.save(out)
+    weights = (f"{w:.4g} x {path.name}" for w, path in zip(fitted.weights, scores, strict=True))
     return (
-        f"{len(files.trials)} trials fused from {len(scores)} systems in {out}\n"
-        f"see what it gains with: {line}"
+        f"fusion of {len(scores)} systems fitted on {num_trials} trials in {out}: "
+        f"{', '.join(weights)}"
     )

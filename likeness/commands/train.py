@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from likeness.commands import recipes
+from likeness import recipe_files
 from likeness.commands.options import (
     Columns,
     LabelPattern,
@@ -66,7 +66,7 @@ def train(
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
 
-    loaded, variant = load(recipes.located(recipe))
+    loaded, variant = load(recipe_files.located(recipe))
     chosen = with_data_settings(
         override(loaded, overrides or []), columns=",".join(columns or ()), label=label, root=root
     )

@@ -25,9 +25,9 @@ from likeness.commands.options import (
     rule_of,
     writes,
 )
-from likeness.included import introduction, model_for
+from likeness.included import about, model_for
 from likeness.presence import refuse_missing_files
-from toolkit.console import say, warn
+from toolkit.console import say
 
 app = typer.Typer()
 
@@ -87,17 +87,12 @@ def verify(
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
-    refuse_idle(context, ("out", "root", "columns", "workers"), "--pairs", pairs)
+    refuse_idle(context, ("out",), "--pairs", pairs)
     refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = [path for path in (first, second) if path is not None]
     if len(files) != (2 if pairs is None else 0):
-        raise LikenessError(
-            f"verify takes two files, or --pairs LIST and none, but {len(files)} "
-            f"{'is' if len(files) == 1 else 'are'} given" + (" beside --pairs" if pairs else "")
-        )
+        raise LikenessError("verify takes two files, or --pairs LIST and none; give one of both")
     refuse_missing_files(files)
-    if len(files) == 2 and files[0].samefile(files[1]):
-        warn(f"A and B are the same file ({files[0]})")
     rule = rule_of(threshold, far, thresholds)
     listed = None
     if pairs is not None:
@@ -119,8 +114,6 @@ def verify(
         thresholds=thresholds,
     )
     decides: dict[str, Any] = {"threshold": rule.threshold, "far": rule.far}
-    # Said with the result, so that an error stands alone.
-    about = introduction(chosen) if model is None else ""
     if listed is None:
         verified = loaded.verify(*files, **decides)
         if json_file:
@@ -132,8 +125,8 @@ def verify(
         if out is not None:
             many.save(out)
             text, summary = f"{summary}\n{len(many):,} rows in {out}", ""
-    if about:
-        say(about, error=True)
+    if model is None:
+        say(about(chosen), error=True)
     say(text)
     if summary:
         say(summary, error=True)

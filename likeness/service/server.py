@@ -28,7 +28,7 @@ from eval.cores import num_cores
 from eval.errors import LikenessError
 from eval.temporary import temporary_folder
 from likeness.defaults import METRICS_FOLDER
-from likeness.included import about, introduction
+from likeness.included import about
 from likeness.models.filterbanks import Frontend
 from likeness.thresholds import Rule
 
@@ -275,7 +275,7 @@ def _application(setup: Setup) -> tuple[Any, str, list[str]]:
         limits=Limits(max_bytes=setup.max_bytes, threads=threads),
         extras=Extras(thresholds, reason, examples, setup.keeps_media, about(setup.model)),
     )
-    lines = [text] if (text := introduction(setup.model)) else []
+    lines = [text] if (text := about(setup.model)) else []
     lines += _about_media(gallery, setup.keeps_media)
     if comparer.source:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from likeness.all_demos import run_all
 from likeness.cli import main
-from likeness.demo import summary
+from likeness.demo import run_all, summary
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of Unix")
 
@@ -56,13 +55,10 @@ def demos(folder: Path, **texts: str) -> dict[str, list[str]]:
     return {name: [str(folder / f"{name}.py"), str(folder / name)] for name in texts}
 
 
-@pytest.mark.parametrize("num_cores", [1, 2])
-def test_lines_come_demo_by_demo(
-    num_cores: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run_all(demos(tmp_path, face=WRITES, image=WRITES), num_cores=num_cores)
+def test_lines_come_demo_by_demo(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_all(demos(tmp_path, face=WRITES, image=WRITES))
     lines = [line for line in capfd.readouterr().out.splitlines() if line]
-    assert lines[num_cores - 1 :] == [
+    assert lines[1:] == [
         line
         for name in ("face", "image")
         for line in (f"{name}:", f"first of {name}", f"second of {name}")
@@ -72,7 +68,7 @@ def test_lines_come_demo_by_demo(
 
 def test_they_run_at_the_same_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
-    run_all(demos(tmp_path, face=WAITS, image=ENDS), num_cores=2)
+    run_all(demos(tmp_path, face=WAITS, image=ENDS))
     out = capfd.readouterr().out
     assert 0 < out.index("waited") < out.index("ended")
 
@@ -81,7 +77,7 @@ def test_one_failure_is_reported_and_the_others_run_to_their_end(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ValueError, match=r"1 of 2 demos failed, face"):
-        run_all(demos(tmp_path, face=FAILS, image=WRITES), num_cores=2)
+        run_all(demos(tmp_path, face=FAILS, image=WRITES))
     out = capfd.readouterr().out
     assert "no recording is there" in out
     assert "second of image" in out
@@ -91,7 +87,7 @@ def test_one_failure_is_reported_and_the_others_run_to_their_end(
 def test_a_signal_ends_all_of_them(name: str, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
-        run_all(demos(tmp_path, face=WAITS_LONG, image=INTERRUPTS.format(name)), num_cores=2)
+        run_all(demos(tmp_path, face=WAITS_LONG, image=INTERRUPTS.format(name)))
     for demo in ("face", "image"):
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / f"{demo}.pid").read_text()), 0)
@@ -104,7 +100,7 @@ def test_the_command_says_that_it_was_stopped(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("likeness.all_demos.run_all", stop)
+    monkeypatch.setattr("likeness.demo.run_all", stop)
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--out", str(tmp_path)])
     assert ended.value.code == 130

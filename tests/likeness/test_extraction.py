@@ -258,7 +258,7 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
     ):
         assert message in embed("--join", *wrong, "--out", out, ok=False)
     made = files.read(first)
-    for key, value in (("part", "x"), ("part", "1/100000000000"), ("bad", "[7]"), ("bad", "{")):
+    for key, value in (("part", "x"), ("part", "1/100000000000")):
         changed = tmp_path / "changed.npz"
         files.write(changed, Embeddings(made.ids, made.matrix, {**made.meta, key: value}))
         assert "likeness: " in embed("--join", changed, "--out", out, ok=False)

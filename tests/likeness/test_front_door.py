@@ -111,13 +111,6 @@ def test_every_public_name_exists_and_is_documented() -> None:
         _ = likeness.nonsense
 
 
-@pytest.mark.parametrize("name", ["embed", "export", "verify"])
-def test_what_a_model_does_is_no_function_of_the_package(name: str) -> None:
-    importlib.import_module("likeness.verification")  # a submodule becomes an attribute
-    with pytest.raises(AttributeError, match=rf"load\(MODEL\)\.{name}"):
-        getattr(likeness, name)
-
-
 @pytest.mark.parametrize("room", [toolkit.losses, toolkit.backbones], ids=["losses", "backbones"])
 def test_the_flat_lists_are_complete(room: ModuleType) -> None:
     """Every public network or loss of the room is in the flat list, and nothing else."""
@@ -131,7 +124,7 @@ def test_the_flat_lists_are_complete(room: ModuleType) -> None:
         and value.__module__ == info.name
         and not value.__name__.startswith("_")
     }
-    assert set(listed.__all__) == classes - {"KeyBank"}
+    assert {name for name in dir(listed) if name[0] != "_"} == classes - {"KeyBank"}
 
 
 def test_a_folder_a_list_and_a_table_give_the_same(
@@ -248,8 +241,6 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         (np.array(["a.wav"]), ValueError, "does not exist"),
         (io.StringIO("text"), ValueError, "binary"),
         (io.TextIOWrapper(io.BytesIO(b"\xc0\xff")), ValueError, "binary"),
-        ("https://example.org/a.wav", ValueError, "address"),
-        (["https://example.org/a.wav"], ValueError, "address"),
         (io.BytesIO(b"no sound"), ValueError, "none of 1"),
         (np.zeros(16000, np.float32), ValueError, "silent"),
         (np.full(16000, np.nan, np.float32), ValueError, "NaN"),

@@ -389,7 +389,7 @@ def test_every_face_has_one_detector_score(tmp_path):
 
 def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_path):
     from eval.formats import embeddings
-    from likeness.commands import ijb as ijb_command
+    from likeness import ijb as ijb_command
 
     meta = tmp_path / "meta"
     meta.mkdir()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from likeness import recipe_files
 from likeness.cli import main
-from likeness.commands import recipes
 from toolkit.models.parts import describe
 from toolkit.training import recipe
 
@@ -40,8 +40,8 @@ def test_a_name_shows_the_head(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_name_stands_for_its_file() -> None:
     folders = str(ROOT / "recipes" / "speaker" / "folders.py")
-    assert recipes.located("speaker/folders:ecapa") == f"{folders}:ecapa"
-    assert recipes.located("speaker/folders") == folders
+    assert recipe_files.located("speaker/folders:ecapa") == f"{folders}:ecapa"
+    assert recipe_files.located("speaker/folders") == folders
 
 
 def test_a_file_that_exists_is_taken_as_it_is(
@@ -49,12 +49,14 @@ def test_a_file_that_exists_is_taken_as_it_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "speaker" / "folders").mkdir(parents=True)
-    assert Path(recipes.located("speaker/folders")).is_absolute()  # a folder is no recipe
+    assert Path(recipe_files.located("speaker/folders")).is_absolute()  # a folder is no recipe
     (tmp_path / "speaker" / "folders").rmdir()
     for name in ("speaker/folders", "speaker/mine.py"):
         (tmp_path / name).touch()
-        assert recipes.located(f"{name}:ecapa") == f"{name}:ecapa"
-    assert recipes.located("absent.py:ecapa") == "absent.py:ecapa"  # train says that it is absent
+        assert recipe_files.located(f"{name}:ecapa") == f"{name}:ecapa"
+    assert (
+        recipe_files.located("absent.py:ecapa") == "absent.py:ecapa"
+    )  # train says that it is absent
 
 
 @pytest.mark.parametrize("command", [("train",), ("compare",)])
@@ -66,9 +68,9 @@ def test_an_unknown_name_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", recipe_files.names())
 def test_a_copy_trains_the_same(name: str, tmp_path: Path) -> None:
-    written = recipes.copy(name, tmp_path / "mine.py")
+    written = recipe_files.copy(name, tmp_path / "mine.py")
     assert sorted(tmp_path.iterdir()) == sorted(written)
     ours, theirs = (
         recipe.read(str(path))["RECIPES"]
@@ -102,11 +104,6 @@ def test_what_cannot_be_copied_is_left_alone(
     assert (tmp_path / "there.py").read_text() == "mine"
 
 
-def test_copy_says_how_to_train_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("recipes", "--copy", "speaker/an4", str(tmp_path / "mine.py")) == 0
-    assert f"likeness train {tmp_path / 'mine.py'}" in capsys.readouterr().out
-
-
 def test_each_folder_has_its_own_shared_part(tmp_path: Path) -> None:
     for folder, text in (("a", "first"), ("b", "second")):
         (tmp_path / folder).mkdir()
@@ -128,17 +125,17 @@ def test_each_folder_has_its_own_shared_part(tmp_path: Path) -> None:
     ],
 )
 def test_a_data_set_alone_is_its_first_variant(name: str, variant: str) -> None:
-    assert recipe.load(recipes.located(name))[1] == variant
+    assert recipe.load(recipe_files.located(name))[1] == variant
 
 
 def test_a_name_that_is_no_recipe_is_refused() -> None:
-    assert recipes.located("mine/image/mnist.py") == "mine/image/mnist.py"
+    assert recipe_files.located("mine/image/mnist.py") == "mine/image/mnist.py"
     for name in ("", ":arcface", "else/image/mnist"):
         with pytest.raises(ValueError, match="recipe"):
-            recipes.located(name)
+            recipe_files.located(name)
 
 
 @pytest.mark.parametrize("name", [".", "/", ".."])
 def test_a_folder_is_no_recipe(name: str) -> None:
     with pytest.raises(ValueError, match="neither a file nor a recipe"):
-        recipes.located(name)
+        recipe_files.located(name)

@@ -187,9 +187,7 @@ def test_a_list_for_calibration_starts_from_the_root(
     ("words", "named"),
     [
         (["m.onnx", "--calibrate", "."], "--precision int8"),
-        (["m.onnx", "--max-loss", "1"], "--trials"),
         (["m.onnx", "--for", "sherpa-onnx", "--precision", "int8"], "not for sherpa-onnx"),
-        (["m.onnx", "--for", "sherpa-onnx", "--size", "9x9"], "--for likeness"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(

@@ -33,7 +33,6 @@ class Net(nn.Module):
 """
 FIRST = len(HEAD.splitlines()) + 1  # the line of what comes after it
 SETTINGS = {
-    "weigths='x.pt'": "did you mean 'weights'",
     "network=Net()": "give a class",
     "network='Net'": "network is 'Net'",
     "modality='faces'": "speaker, face, image",

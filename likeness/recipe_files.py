@@ -1,0 +1,123 @@
+"""The recipes that come with likeness, by their names: where they lie, and how one is copied.
+
+They lie in the folder recipes/ of a clone, and in likeness/recipes/ of an installed wheel. They are
+run, never imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from pathlib import Path
+
+from eval.errors import LikenessError
+from eval.formats.writing import atomic_path
+
+SHARED = "_shared.py"  # what the recipes of one folder share
+
+
+def folder() -> Path:
+    """The folder that holds MODALITY/NAME.py, and the recipes of no modality."""
+    package = Path(__file__).resolve().parent
+    inside = package / "recipes"
+    return inside if inside.is_dir() else package.parent / "recipes"
+
+
+def names() -> list[str]:
+    """Every recipe, as in `speaker/an4`, in alphabetical order."""
+    return sorted(
+        path.relative_to(folder()).with_suffix("").as_posix()
+        for path in folder().rglob("*.py")
+        if path.name != SHARED
+    )
+
+
+def located(recipe: str) -> str:
+    """RECIPE[:VARIANT] with the file that RECIPE stands for.
+
+    A file that exists is taken as it is. Otherwise MODALITY/NAME is a recipe that comes with
+    likeness.
+
+    Args:
+        recipe: `mine.py`, `mine.py:arcface`, `speaker/an4` or `speaker/an4:arcface`.
+
+    Returns:
+        The same with a path in place of the name. A name that ends in .py and does not exist is
+        returned as it is: whoever reads it says so.
+
+    Raises:
+        LikenessError: it is neither a file nor the name of a recipe.
+
+    >>> located("speaker/an4:simple").endswith("an4.py:simple")
+    True
+    """
+    file, colon, variant = recipe.partition(":")
+    if not file:
+        raise LikenessError(
+            f"recipe {recipe!r} names no recipe; give RECIPE.py, or a name such as speaker/an4"
+        )
+    if Path(file).is_file() or file.endswith(".py"):
+        return recipe
+    return f"{path_of(file)}{colon}{variant}"
+
+
+def path_of(name: str) -> Path:
+    """The file of a recipe.
+
+    Raises:
+        LikenessError: There is no recipe of this name.
+    """
+    known = names()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        raise LikenessError(
+            f"recipe {name!r} is neither a file nor a recipe of likeness"
+            f"{f'; did you mean {close[0]!r}?' if close else ''}; give RECIPE.py, or a name that "
+            "`likeness recipes` lists"
+        )
+    return folder() / f"{name}.py"
+
+
+def head(path: Path) -> str:
+    """A recipe's docstring, read without running the file."""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def table() -> str:
+    """One line for each recipe: its name, and the first line of its head."""
+    width = max(map(len, names()))
+    return "\n".join(
+        f"{name:<{width}}  {head(path_of(name)).partition(chr(10))[0]}" for name in names()
+    )
+
+
+def copy(name: str, path: Path) -> list[Path]:
+    """Write a recipe to `path`, and beside it the _shared.py that it uses, if any.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        LikenessError: there is no such recipe, `path` is no new .py file, or its folder has another
+            _shared.py. Nothing is written then.
+    """
+    source = path_of(name)
+    if path.suffix != ".py" or path.exists() or path.name == SHARED:
+        raise LikenessError(
+            f"{path} {'exists' if path.exists() else 'is no name for a recipe'}; name a new file "
+            "that ends in .py"
+        )
+    texts = {path: source.read_bytes()}
+    shared = source.with_name(SHARED)
+    if b"from _shared import" in texts[path]:
+        beside, text = path.with_name(SHARED), shared.read_bytes()
+        if beside.exists() and beside.read_bytes() != text:
+            raise LikenessError(
+                f"{name} needs its own {SHARED}, and {beside} is another one; copy it into another "
+                "folder"
+            )
+        texts[beside] = text
+    for target, text in reversed(texts.items()):
+        with atomic_path(target) as partial:
+            partial.write_bytes(text)
+    return list(texts)
