@@ -53,7 +53,7 @@ _VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature
 _REFUSED_IDS = {
     ".npz": (r"\0\Z", "end in a NUL character, which numpy strips"),
     ".ark": (r"^$|[\s\ud800-\udfff]", "are empty or hold blanks, which Kaldi files cannot hold"),
-    ".parquet": (r"[\ud800-\udfff]", "are no Unicode text, which Parquet needs"),
+    ".parquet": (r"^\Z|[\ud800-\udfff]", "are empty or no Unicode text, which Parquet needs"),
 }
 
 
@@ -268,15 +268,15 @@ def _read_parquet(path: Path, limit: int) -> Read:
                 f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
                 "a file of its size; it is damaged or hostile"
             )
-        names = parquet.read_columns(path, file, [id_column], 1 << 16)[id_column]
-        if names.missing.any():
+        (names,) = parquet.read_columns(path, file, [id_column])
+        assert isinstance(names, parquet.Column)
+        if "" in names.keys:
             raise LikenessError(f"{path}: ids are missing; each vector needs one")
-        texts = names.texts or []
         batches = file.iter_batches(_ROWS, columns=[vector_column], use_threads=False)
         matrix = _matrix(path, (batch.column(0) for batch in batches))
         if matrix is None:
             matrix = np.zeros((0, max(1, getattr(lists, "list_size", 1))), np.float32)
-        return tuple(map(texts.__getitem__, names.values.tolist())), matrix, meta.decode()
+        return tuple(names.texts()), matrix, meta.decode()
 
 
 def _columns_of(path: Path, types: dict[str, str]) -> tuple[str, str]:

@@ -32,9 +32,10 @@ def read_items(
 ) -> Items:
     """Reads a list or a table of files.
 
-    A list has lines `path` or `id path [label]`. A table has a header, or is a .parquet file; its
-    columns are known by their names (`eval.formats.column_names`). The columns start, end, sex,
-    age, session and group are carried along (Items.column), others are passed over.
+    All lines of a list are `path`, `id path` or `id path label`. A table has a header, or is a
+    .parquet file; its columns are known by their names (`eval.formats.column_names`). The columns
+    start, end, sex, age, session and group are carried along (Items.column), others are passed
+    over.
 
     Args:
         path: The file (see `eval.formats.lists`).
@@ -60,8 +61,8 @@ def read_items(
         is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
         if stated or is_table or is_header(fields):
             return lists.Shape(separator, len(fields), chosen(fields), not by_number(stated))
-        separator = "\t" if any("\t" in line for line in sample) else separator
-        width = max(len(lists.split(line, separator)) for line in sample)
+        separator = "\t" if "\t" in sample[0] else separator
+        width = len(lists.split(sample[0], separator))
         if width > len(_LAYOUTS):
             raise LikenessError(
                 f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, or "
@@ -72,21 +73,9 @@ def read_items(
         return lists.Shape(separator, width, places)
 
     rows = lists.read_rows(path, shape, chosen)
-    blocks = (_cells(roles or (), columns) for roles, columns in rows)
+    blocks = (dict(zip(roles or (), columns, strict=True)) for roles, columns in rows)
     is_text = path.suffix.lower() != ".parquet"
     return _items(blocks, str(path), path.parent if root is None else root, is_text)
-
-
-def _cells(roles: tuple[str, ...], columns: list[list[str]]) -> dict[str, list[str]]:
-    """The columns by their roles. In a list some lines may be a path alone."""
-    cells = dict(zip(roles, columns, strict=True))
-    if roles in _LAYOUTS[1:] and "" in cells["path"]:
-        alone = [not any(rest) for rest in zip(*columns[1:], strict=True)]
-        cells["path"] = [
-            id if is_path else path
-            for id, path, is_path in zip(cells["id"], cells["path"], alone, strict=True)
-        ]
-    return cells
 
 
 def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
