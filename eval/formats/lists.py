@@ -232,6 +232,19 @@ def ranked_shape(
     return best[1]
 
 
+def named_shape(sample: list[str], choose: Choose, *, header: bool) -> Shape:
+    """Returns the shape of a text of which `choose` knows the columns by the fields of its head.
+
+    Args:
+        sample: The first lines.
+        choose: Gives role -> place of the columns to read.
+        header: Whether the first line has the names of the columns.
+    """
+    separator = separator_of(sample[0])
+    fields = split(sample[0], separator)
+    return Shape(separator, len(fields), choose(fields), header)
+
+
 def separator_of(first: str) -> str:
     """Returns what separates the fields of a first line: a tab, else a comma or semicolon."""
     bare = re.sub(r'"[^"]*"', "", first)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats.column_names import FURTHER, by_number, choose
-from eval.formats.lists import Shape, read_rows, separator_of
-from eval.formats.lists import split as fields_of
+from eval.formats.lists import Shape, named_shape, read_rows
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
@@ -76,9 +75,7 @@ def items(
         return choose(names, stated, str(source), {}, ()) | further
 
     def shape(sample: list[str]) -> Shape:
-        separator = separator_of(sample[0])
-        fields = fields_of(sample[0], separator)
-        return Shape(separator, len(fields), chosen(fields), not by_number(stated))
+        return named_shape(sample, chosen, header=not by_number(stated))
 
     made, missing = ItemsBuilder(), list[str]()
     for roles, columns in read_rows(source, shape, chosen):

@@ -60,7 +60,7 @@ def read_items(
         # A list may be called .csv too. Its first line has a path where a table has names.
         is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
         if stated or is_table or is_header(fields):
-            return lists.Shape(separator, len(fields), chosen(fields), not by_number(stated))
+            return lists.named_shape(sample, chosen, header=not by_number(stated))
         separator = "\t" if "\t" in sample[0] else separator
         width = len(lists.split(sample[0], separator))
         if width > len(_LAYOUTS):
