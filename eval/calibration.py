@@ -28,14 +28,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.json_files import read_json
+from eval.formats.files import atomic_path, read_json
 from eval.progress import step
 from eval.types import Bools, Floats
 from eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
-_MAX_BYTES = 1 << 20
 FRACTIONS = tuple(k / 20 for k in range(10))
 
 
@@ -109,9 +107,7 @@ def load_calibration(path: str | Path) -> Calibration:
         lambda fields: Calibration(
             **fields | {"weights": tuple(fields["weights"]), "names": tuple(fields["names"])}
         ),
-        most=_MAX_BYTES,
-        otherwise="not a calibration file ({error}); fit one with fit_calibration and "
-        "Calibration.save",
+        "not a calibration file ({error}); fit one with fit_calibration and Calibration.save",
     )
 
 

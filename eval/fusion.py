@@ -21,14 +21,12 @@ from numpy.typing import ArrayLike
 
 from eval.calibration import finite_columns, logistic
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.json_files import read_json
+from eval.formats.files import atomic_path, read_json
 from eval.progress import step
 from eval.types import Floats
 from eval.verification import as_labels, check_costs
 
 FORMAT = "likeness fusion 1"
-_MAX_BYTES = 1 << 20
 _TUPLES = ("weights", "quality_weights", "systems", "names")
 
 
@@ -104,8 +102,7 @@ def load_fusion(path: str | Path) -> Fusion:
         Path(path),
         FORMAT,
         lambda fields: Fusion(**fields | {name: tuple(fields[name]) for name in _TUPLES}),
-        most=_MAX_BYTES,
-        otherwise="not a fusion ({error}); fit one with `likeness score --fuse ... --calibrate`",
+        "not a fusion ({error}); fit one with `likeness score --fuse ... --calibrate`",
     )
 
 

@@ -125,13 +125,7 @@ def test_another_file_is_refused_and_never_replaced(text: str, tmp_path: Path) -
     assert path.read_text(encoding="latin-1") == text
 
 
-def test_what_could_not_be_read_again_is_not_stored(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    first, _ = measure(scores(), ORIGIN, data="first", fars=[0.1])
-    save(path, first)
-    with pytest.raises(ValueError, match="unchanged"):
-        save(path, measure(scores(), ORIGIN, data="x" * (1 << 21), fars=[0.1])[0])
-    assert load(path) == (first,)
+def test_a_name_of_data_is_printable() -> None:
     with pytest.raises(ValueError, match="printable"):
         measure(scores(), ORIGIN, data="a\nb", fars=[0.1])
 
