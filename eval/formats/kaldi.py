@@ -19,13 +19,12 @@ from typing import IO, cast
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.files import bounded, file_digest
+from eval.formats.files import file_digest, json_object
 from eval.formats.writing import full_disk, move, remove, staged, sync
 from eval.types import Embeddings, Floats32, quoted
 
 MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes
-MAX_META = 1 << 24  # bytes
 
 _ARCHIVE = "archive_sha256"  # a key of the meta's JSON
 _MAX_TEXT = 1 << 17  # bytes of a vector as text
@@ -45,22 +44,18 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
         meta: A JSON object of texts, as text.
 
     Raises:
-        LikenessError: The path cannot stand in a .scp. The path is a folder.
         OSError: The disk is full; what was there before stays.
     """
-    text = str(path)
-    if text != text.strip() or text.startswith("|") or text.endswith("|") or "\n" in text:
-        raise LikenessError(
-            f"{text!r}: no such name can stand in a .scp file; choose one without | and blanks at "
-            "its ends"
-        )
-    if path.is_dir():
-        raise LikenessError(f"{path} is a folder; name a file in it")
     ark, scp, side = (
         Path(os.path.realpath(name)) for name in (path, path.with_suffix(".scp"), meta_path(path))
     )
     with staged(ark) as new_ark, staged(scp) as new_scp, staged(side) as new_side, full_disk(path):
-        _write_vectors(new_ark, new_scp, text, embeddings)
+        head = b"\0BFV \4" + struct.pack("<i", embeddings.matrix.shape[1])
+        place = 0
+        with new_ark.open("wb") as file, new_scp.open("w", encoding="utf-8", newline="\n") as index:
+            for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
+                index.write(f"{name} {path}:{place + len(name.encode()) + 1}\n")
+                place += file.write(name.encode() + b" " + head + row.astype("<f4").tobytes())
         stated = json.loads(meta) | {_ARCHIVE: file_digest(new_ark)}
         new_side.write_text(json.dumps(stated), encoding="utf-8")
         # What a full disk refuses, it refuses here, while the old files are still there.
@@ -70,18 +65,6 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
         move(new_side, side)
         move(new_ark, ark)
         move(new_scp, scp)
-
-
-def _write_vectors(
-    ark_path: Path, scp_path: Path, name_in_scp: str, embeddings: Embeddings
-) -> None:
-    """Writes an archive and its index."""
-    head = b"\0BFV \4" + struct.pack("<i", embeddings.matrix.shape[1])
-    place = 0
-    with ark_path.open("wb") as ark, scp_path.open("w", encoding="utf-8", newline="\n") as scp:
-        for name, row in zip(embeddings.ids, embeddings.matrix, strict=True):
-            scp.write(f"{name} {name_in_scp}:{place + len(name.encode()) + 1}\n")
-            place += ark.write(name.encode() + b" " + head + row.astype("<f4").tobytes())
 
 
 def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floats32, str]:
@@ -148,18 +131,11 @@ def meta_path(path: Path) -> Path:
 
 
 def _meta_of(ark: Path, side: Path) -> str:
-    """What `side` says of an archive, as JSON text in one order.
-
-    A text that is not an object is passed on; the caller refuses it.
-    """
+    """What `side` says of an archive, as JSON text in one order."""
     if not side.exists():
         return "{}"
-    text = bounded(side, MAX_META).decode(errors="replace")
-    try:
-        stated = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if isinstance(stated, dict) and stated.pop(_ARCHIVE, None) not in (None, file_digest(ark)):
+    stated = json_object(side)
+    if stated.pop(_ARCHIVE, None) not in (None, file_digest(ark)):
         raise LikenessError(
             f"{side} belongs to another {ark.name} than is there; write the embeddings again, or "
             "remove it if they are of another tool"

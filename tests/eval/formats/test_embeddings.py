@@ -189,8 +189,6 @@ def test_writing_refuses_ids_it_cannot_give_back(tmp_path):
     for name, bad in (("e.npz", "a\0"), ("e.ark", "a b"), ("e.ark", ""), ("e.ark", "a\n")):
         with pytest.raises(ValueError, match="1 ids"):
             write(tmp_path / name, Embeddings((bad, "fine"), np.ones((2, 2))))
-    with pytest.raises(ValueError, match=r"stand in a \.scp"):
-        write("| cat .ark", SMALL)
     assert list(tmp_path.iterdir()) == []
 
 
