@@ -1,142 +1,17 @@
-"""Data sets that are given by lists: any CSV of files, and trial lists that name their ids.
-
-Other data sets use find() and matched() too.
-"""
+"""The items of trial lists and of lists of ids: matched() and find()."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.column_names import FURTHER, by_number, choose
-from eval.formats.lists import Shape, named_shape, read_rows
-from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import Item, Items, ItemsBuilder
-
-
-def items(
-    data: str | Path,
-    *,
-    file: str = "items.csv",
-    path: str = "path",
-    label: str = "label",
-    id: str = "",
-    split_column: str = "",
-    split: str = "",
-) -> Items:
-    """List the files of a CSV, in its order.
-
-    The CSV is UTF-8 text with commas, semicolons or tabs, and with quotes where they are needed.
-    Its columns start, end, sex, age and session are carried along (Items.column).
-
-    Args:
-        data: The folder that relative paths start from.
-        file: The path of the CSV, from `data` unless it is absolute.
-        path: The name of the column of the paths, which start from `data` unless they are absolute.
-            If all columns that are given are numbers, they count the columns from 1, and there is
-            no header.
-        label: The name of the column of the labels; "" leaves the items unlabelled.
-        id: The name of the column of the ids; "" takes the path as it is written.
-        split_column: The name of the column of the splits; "" takes all rows.
-        split: The value in that column of the rows to take.
-
-    Returns:
-        One item for each row.
-
-    Raises:
-        LikenessError: The CSV is missing. A column is unknown, a row has another width or no path
-            or id, a file is missing, an id is repeated, or no row is left. All are counted, and the
-            first is named.
-    """
-    data = Path(data)
-    source = data / file
-    if not path or bool(split_column) != bool(split):
-        raise LikenessError(
-            f"{source}: path is {path!r}, split_column is {split_column!r} and split is {split!r}; "
-            "a path is needed, and the last two go together"
-        )
-    if not source.is_file():
-        raise LikenessError(
-            f"{source}: no such file; give the CSV's path with file=..., from the data folder"
-        )
-    stated = {"path": path, "label": label, "id": id, "split": split_column}
-    stated = {role: name for role, name in stated.items() if name}
-
-    def chosen(names: list[str]) -> dict[str, int]:
-        further = {name: names.index(name) for name in FURTHER if name in names}
-        return choose(names, stated, str(source), {}, ()) | further
-
-    def shape(sample: list[str]) -> Shape:
-        return named_shape(sample, chosen, header=not by_number(stated))
-
-    made, missing = ItemsBuilder(), list[str]()
-    for roles, columns in read_rows(source, shape, chosen):
-        named = (dict(zip(roles or (), row, strict=True)) for row in zip(*columns, strict=True))
-        rows = [row for row in named if any(row.values()) and row.get("split", "") == split]
-        carried = [name for name in FURTHER if name in (roles or ())]
-        if any(not row["path"] or row.get("id") == "" for row in rows):
-            raise LikenessError(f"{source}: rows have no path or no id; correct them")
-        names = [row["path"] for row in rows]
-        # Path.is_file raises where a name is too long.
-        missing += [name for name in names if not os.path.isfile(data / name)]
-        made.add(
-            [row.get("id") or PurePosixPath(row["path"]).as_posix() for row in rows],
-            [(data / name).as_posix() for name in names],
-            [row["label"] or None for row in rows] if label else None,
-            further={name: [row[name] for row in rows] for name in carried},
-        )
-    items = made.build()
-    if not items:
-        of_split = f"with {split!r} in column {split_column!r}; give one of its values"
-        raise LikenessError(
-            f"{source}: no rows {of_split if split else 'below the header; list the files'}"
-        )
-    if missing:
-        raise LikenessError(
-            f"{source}: {len(missing)} of {len(items)} files do not exist below {data} "
-            f"({name_first(missing)}); correct the paths or fetch the files"
-        )
-    check_unique(items, str(source))
-    return items
-
-
-def trials(
-    data: str | Path,
-    *,
-    file: str = "items.csv",
-    trial_list: str = "trials.txt",
-    path: str = "path",
-    label: str = "label",
-    id: str = "",
-    split_column: str = "",
-    split: str = "",
-) -> tuple[Items, Trials]:
-    """List the items that a trial list names, and its trials.
-
-    Args:
-        data: As in items(). So are file, path, label, id, split_column and split.
-        trial_list: The path of the trial list, from `data` unless it is absolute, in any format
-            that eval.formats.trials reads.
-
-    Returns:
-        The items, and the trials.
-
-    Raises:
-        LikenessError: A list is missing. What items() and matched() refuse.
-    """
-    listed = Path(data) / trial_list
-    chosen = items(
-        data, file=file, path=path, label=label, id=id, split_column=split_column, split=split
-    )
-    return matched(read_trials(listed), chosen, where=str(listed))
+from toolkit.data.items import Item, Items
 
 
 def matched(
