@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
-import io
 import json
 import math
 import os
@@ -51,16 +50,14 @@ def bounded(path: Path, limit: int) -> bytes:
         LikenessError: There are more bytes than `limit`.
         OSError: It cannot be read.
     """
-    # One read of everything that is allowed would take that much memory for any file.
-    content = io.BytesIO()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            if content.write(block) and content.tell() > limit:
-                raise LikenessError(
-                    f"{path}: it has over {limit} bytes, but at most so many are read of a file of "
-                    "this kind"
-                )
-    return content.getvalue()
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise LikenessError(
+            f"{path}: it has over {limit} bytes, but at most so many are read of a file of this "
+            "kind"
+        )
+    return content
 
 
 def file_digest(path: Path) -> str:

@@ -77,27 +77,23 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
 
 
 def numbers(array: Any) -> NDArray[Any]:
-    """The numbers or booleans (P,) of an array of pyarrow; what is null has any value.
+    """The numbers (P,) of an array of pyarrow; what is null has any value.
 
     Its own `to_numpy` imports pandas, which takes longer than reading most lists.
     """
-    kind, where = str(array.type), slice(array.offset, array.offset + len(array))
-    if kind == "bool":
-        return _bits(array.buffers()[1], where)
+    kind = str(array.type)
     dtype = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(kind, kind)
-    return np.frombuffer(array.buffers()[1] or b"", dtype)[where]
+    return np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset :][: len(array)]
 
 
 def missing_in(array: Any) -> Bools:
     """Which elements (P,) of an array of pyarrow are null."""
     if not array.null_count:
         return np.zeros(len(array), dtype=np.bool_)
-    return ~_bits(array.buffers()[0], slice(array.offset, array.offset + len(array)))
-
-
-def _bits(buffer: Any, where: slice) -> Bools:
-    bits = np.frombuffer(buffer or b"", np.uint8)[: -(-where.stop // 8)]
-    return np.unpackbits(bits, count=where.stop, bitorder="little")[where].view(np.bool_)
+    bits = np.frombuffer(array.buffers()[0], np.uint8)
+    present = np.unpackbits(bits, count=array.offset + len(array), bitorder="little")
+    missing: Bools = present[array.offset :] == 0
+    return missing
 
 
 def size_limit(path: Path) -> int:
