@@ -58,14 +58,20 @@ class Table(NamedTuple):
 
     Attributes:
         where: The file, for messages.
-        roles: What each column is, where that is known; else None.
+        roles: What each column is; none where that is not known.
         columns: The columns. One of decimal fractions is an array (P,) of numbers, with NaN for a
             text that is not a number.
     """
 
     where: str
-    roles: tuple[str, ...] | None
+    roles: tuple[str, ...]
     columns: list[Column | Floats]
+
+    def column(self, role: str) -> Column:
+        """The column of this role, which is one of texts."""
+        column = self.columns[self.roles.index(role)]
+        assert isinstance(column, Column)
+        return column
 
 
 ShapeOf = Callable[[list[str]], Shape]
@@ -113,18 +119,13 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
     return Table(str(path), _roles(shape), columns)
 
 
-def read_rows(
-    path: Path, shape_of: ShapeOf, choose: Choose
-) -> Iterator[tuple[tuple[str, ...] | None, list[list[str]]]]:
-    """Yields blocks of rows of a table of text or .parquet, as the texts of their columns.
+def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
+    """Yields blocks of rows of a table of text or .parquet: the texts of each column by its role.
 
     Args:
         path: The file.
-        shape_of: As for `read_table`.
+        shape_of: As for `read_table`; it knows the places of the columns.
         choose: Gives role -> place of the columns to read from the names of those of a .parquet.
-
-    Yields:
-        The roles of the columns, where they are known, and the texts of each.
 
     Raises:
         LikenessError: It is no such file, or lines differ in their number of fields.
@@ -134,19 +135,18 @@ def read_rows(
     refuse_other_kinds(path)
     if path.suffix.lower() == ".parquet":
         table = read_parquet(path, choose)
-        values = [c.texts() if isinstance(c, Column) else c.tolist() for c in table.columns]
-        yield table.roles, [list(map(text_of, column)) for column in values]
+        yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return
     for shape, text in _texts(path, shape_of, comments=False, block_size=_ROWS_AT_ONCE):
         arrays = _parsed(path, text, shape, [pyarrow.string()] * shape.width)
         columns: list[list[str]] = [array.to_pylist() for array in arrays]
         if b" " in text or b'"' in text or (b"\t" in text and shape.separator != "\t"):
             columns = [[_bare(field, shape) for field in column] for column in columns]
-        yield _roles(shape), columns
+        yield dict(zip(_roles(shape), columns, strict=True))
 
 
 def read_parquet(path: Path, choose: Choose) -> Table:
-    """Reads columns of a .parquet file: texts by their number, decimal fractions as numbers.
+    """Reads columns of a .parquet file: texts by their number, and scores as numbers.
 
     Args:
         path: The file.
@@ -159,7 +159,13 @@ def read_parquet(path: Path, choose: Choose) -> Table:
     with parquet.opened(path) as file:
         names = list(parquet.column_types(file))
         places = choose(names)
-        columns = parquet.read_columns(path, file, [names[place] for place in places.values()])
+        read = parquet.read_columns(path, file, [names[place] for place in places.values()])
+    columns = [
+        column
+        if isinstance(column, Column) or role == "score"
+        else Column.of(list(map(text_of, column.tolist())))
+        for role, column in zip(places, read, strict=True)
+    ]
     return Table(str(path), tuple(places), columns)
 
 
@@ -464,5 +470,5 @@ def _numeric(shape: Shape, columns: list[Any]) -> list[bool]:
     return numeric if sum(numeric) < 2 else [False] * len(columns)
 
 
-def _roles(shape: Shape) -> tuple[str, ...] | None:
-    return None if shape.places is None else tuple(shape.places)
+def _roles(shape: Shape) -> tuple[str, ...]:
+    return tuple(shape.places or ())

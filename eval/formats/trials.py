@@ -87,8 +87,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
         >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
         (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
-    table, fitting = _read(source, TRIAL_LAYOUTS, columns)
-    return trials_of(table, _only(table, fitting))
+    return trials_of(_only(_read(source, TRIAL_LAYOUTS, columns)[0]))
 
 
 def read_scores(
@@ -112,33 +111,33 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    table, fitting = _read(source, SCORE_LAYOUTS, columns)
+    fitting, is_named = _read(source, SCORE_LAYOUTS, columns)
     if len(fitting) > 1 and trials is not None:
         # Some ids are numbers. The trial list knows which columns hold its ids.
         sides = {"enrol": set(trials.enrol_ids), "probe": set(trials.probe_ids)}
-        known = tuple(
-            layout
-            for layout in fitting
-            if all(ids.issuperset(_column(table, layout, side).keys) for side, ids in sides.items())
-        )
+        known = [
+            table
+            for table in fitting
+            if all(ids.issuperset(table.column(side).keys) for side, ids in sides.items())
+        ]
         fitting = known or fitting
-    layout = _only(table, fitting)
-    column = table.columns[layout.index("score")]
+    table = _only(fitting)
+    column = table.columns[table.roles.index("score")]
     all_binary = isinstance(column, Column) and {"0", "1"}.issuperset(column.keys)
-    if table.roles is None and "label" not in layout and all_binary:
+    if not is_named and "label" not in table.roles and all_binary:
         raise LikenessError(
             f"{table.where}: all scores are 0 or 1, as the labels of a trial list are; give the "
-            f"score file, or put `{' '.join(layout)}` as a header line on top if these are scores"
+            f"score file, or put `{' '.join(table.roles)}` as a header line on top if these are "
+            "scores"
         )
-    values = _numbers(column)
-    scored = trials_of(table, layout)
+    values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise LikenessError(
             f"{table.where}: scores are NaN, infinite or not numbers (first: "
             f"{pair_text(scored, int(bad[0]))}); score these trials again"
         )
-    return (scored, values) if trials is None else _align(table, scored, values, trials)
+    return (scored, values) if trials is None else _align(table.where, scored, values, trials)
 
 
 def read_pairs(
@@ -156,12 +155,11 @@ def read_pairs(
     Raises:
         LikenessError: As for `read_trials`.
     """
-    table, fitting = _read(source, TRIAL_LAYOUTS, columns, label_needed=False)
-    layout = _only(table, fitting)
-    enrol, probe = (_column(table, layout, side).texts() for side in ("enrol", "probe"))
+    table = _only(_read(source, TRIAL_LAYOUTS, columns, label_needed=False)[0])
+    enrol, probe = (table.column(side).texts() for side in ("enrol", "probe"))
     labels: list[bool | None] = [None] * len(enrol)
-    if "label" in layout:
-        column = _column(table, layout, "label")
+    if "label" in table.roles:
+        column = table.column("label")
         of_key = [_value_of(key) if key else None for key in column.keys]
         labels = [of_key[code] for code in column.codes.tolist()]
     return enrol, probe, labels
@@ -202,21 +200,17 @@ def read_bare_scores(path: str | Path) -> Scores:
         ...     read_bare_scores(path).targets.tolist()
         [0.7]
     """
-    table, fitting = _read(Path(path), BARE_LAYOUTS, "")
-    layout = _only(table, fitting)
+    table = _only(_read(Path(path), BARE_LAYOUTS, "")[0])
     try:
-        return Scores(
-            _numbers(table.columns[layout.index("score")]),
-            _targets(_column(table, layout, "label")),
-        )
+        return Scores(_scores(table), _targets(table.column("label")))
     except LikenessError as error:
         raise LikenessError(f"{path}: {error}") from None
 
 
 def _read(
     source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
-) -> tuple[Table, Layouts]:
-    """The table, and the layouts (at least one) that all of its rows fit."""
+) -> tuple[list[Table], bool]:
+    """The table as all of its rows can be read, in one way or several; and if they are named."""
     stated = parse_columns(columns, TRIALS)
     has_scores = "score" in layouts[-1]
 
@@ -247,9 +241,12 @@ def _read(
 
     def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
+        is_of = {"label": is_label, "score": is_number}
         return any(
             len(layout) == len(fields)
-            and all(_is(role, field) for role, field in zip(layout, fields, strict=True))
+            and all(
+                is_of.get(role, bool)(field) for role, field in zip(layout, fields, strict=True)
+            )
             for layout in layouts
         )
 
@@ -262,7 +259,7 @@ def _read(
     else:
         lists.refuse_other_kinds(path)
         table = lists.read_table(path, shape, fractions=has_scores)
-    possible = layouts if table.roles is None else (table.roles,)
+    possible = (table.roles,) if table.roles else layouts
     candidates = tuple(layout for layout in possible if len(layout) == len(table.columns))
     if not candidates:
         allowed = ", ".join(f"`{' '.join(layout)}`" for layout in possible)
@@ -279,45 +276,34 @@ def _read(
                 "these rows"
             )
     misfits = {layout: _misfit(table, layout) for layout in candidates}
-    fitting = tuple(layout for layout in candidates if not misfits[layout])
+    fitting = [table._replace(roles=layout) for layout in candidates if not misfits[layout]]
     if not fitting:
-        ways = "; ".join(filter(None, misfits.values()))
-        raise LikenessError(f"{table.where}: {ways}; {LABEL_HINT} throughout")
-    return table, fitting
-
-
-def _only(table: Table, fitting: Layouts) -> tuple[str, ...]:
-    """The layout of a table, if it fits one alone."""
-    if len(fitting) > 1:
-        ways = " and as ".join(f"`{' '.join(layout)}`" for layout in fitting)
         raise LikenessError(
-            f"{table.where}: its lines can be read as {ways}; put the right one as a header line "
-            "on top"
+            f"{table.where}: {'; '.join(misfits.values())}; {LABEL_HINT} throughout"
+        )
+    return fitting, bool(table.roles)
+
+
+def _only(fitting: Sequence[Table]) -> Table:
+    """The table, if it can be read in one way alone."""
+    if len(fitting) > 1:
+        ways = " and as ".join(f"`{' '.join(table.roles)}`" for table in fitting)
+        raise LikenessError(
+            f"{fitting[0].where}: its lines can be read as {ways}; put the right one as a header "
+            "line on top"
         )
     return fitting[0]
 
 
 def _of_values(table: Table) -> Table:
-    """A table of values: ids and labels are texts, numbered as those of text are."""
-    assert table.roles is not None
-    columns: list[Column | Floats] = []
-    for role, column in zip(table.roles, table.columns, strict=True):
-        if role != "score" and not isinstance(column, Column):
-            column = Column.of(list(map(lists.text_of, column.tolist())))
-        try:
-            columns.append(lists.in_order(column) if isinstance(column, Column) else column)
-        except LikenessError as error:  # of a name that is no text
-            raise LikenessError(f"{table.where}: {error}") from None
-    if not all(len(c.codes if isinstance(c, Column) else c) for c in columns):
+    """A table of values, whose ids and labels are numbered as those of text are."""
+    try:
+        columns = [lists.in_order(c) if isinstance(c, Column) else c for c in table.columns]
+    except LikenessError as error:  # of a name that is no text
+        raise LikenessError(f"{table.where}: {error}") from None
+    if not table.column("enrol").codes.size:
         raise LikenessError(f"{table.where}: it holds no trials; expected one row for each")
     return table._replace(columns=columns)
-
-
-def _is(role: str, field: str) -> bool:
-    """Whether a field can play a role."""
-    if role == "label":
-        return is_label(field)
-    return is_number(field) if role == "score" else bool(field)
 
 
 def _misfit(table: Table, layout: tuple[str, ...]) -> str:
@@ -331,7 +317,7 @@ def _misfit(table: Table, layout: tuple[str, ...]) -> str:
         if not isinstance(column, Column):
             wrong = [] if role == "score" else ["a number"]
         elif role == "label":
-            kinds = LABELS if table.roles is None else NAMED_LABELS
+            kinds = NAMED_LABELS if table.roles else LABELS
             keys = [key for key in column.keys if key]
             wrong = min(([k for k in keys if k.lower() not in kind] for kind in kinds), key=len)
         elif role == "score":
@@ -352,22 +338,22 @@ def _targets(labels: Column) -> Bools:
     return is_target[labels.codes]
 
 
-def _numbers(column: Column | Floats) -> Floats:
-    """(P,) the scores of a column, NaN where a text is no number."""
+def _scores(table: Table) -> Floats:
+    """(P,) the scores of a table, NaN where a text is no number."""
+    column = table.columns[table.roles.index("score")]
     return as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
 
 
-def trials_of(table: Table, layout: tuple[str, ...]) -> Trials:
-    """Returns the trials of a table whose layout is known.
+def trials_of(table: Table) -> Trials:
+    """Returns the trials of a table whose columns are known.
 
     Raises:
         LikenessError: A pair has both labels.
     """
-    enrol, probe = (_column(table, layout, side) for side in ("enrol", "probe"))
+    enrol, probe = table.column("enrol"), table.column("probe")
     target: Bools | None = None
-    if "label" in layout:
-        column = _column(table, layout, "label")
-        target = _targets(column)
+    if "label" in table.roles:
+        target = _targets(table.column("label"))
         # Equal numbers but for the last bit are one pair with both labels.
         marked = _pairs(enrol.codes, probe.codes, len(probe.keys))
         marked *= 2
@@ -391,7 +377,7 @@ def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
     return pair
 
 
-def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
+def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
     sides = []
     for ids, known, codes in (
@@ -417,13 +403,13 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         ):
             if rows.size:
                 raise LikenessError(
-                    f"{table.where}: {rows.size} {what} (first: {pair_text(of, int(rows[0]))}); "
+                    f"{where}: {rows.size} {what} (first: {pair_text(of, int(rows[0]))}); "
                     "does the trial list belong to these scores?"
                 )
         clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
         if clash.size:
             raise LikenessError(
-                f"{table.where}: repeated pairs have differing scores (first: "
+                f"{where}: repeated pairs have differing scores (first: "
                 f"{pair_text(scored, int(order[clash[0]]))}); keep one"
             )
     if scored.target is not None and trials.target is None:
@@ -433,7 +419,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise LikenessError(
-                f"{table.where}: labels contradict the trial list (first: "
+                f"{where}: labels contradict the trial list (first: "
                 f"{pair_text(trials, int(wrong[0]))})"
             )
     return trials, values[at]
@@ -479,13 +465,6 @@ def _read_npz(path: Path, *, has_scores: bool) -> Table:
         if has_scores:
             columns["score"] = np.asarray(archive.read("score"), dtype=np.float64)
     return Table(str(path), tuple(columns), list(columns.values()))
-
-
-def _column(table: Table, layout: tuple[str, ...], role: str) -> Column:
-    """The column of ids or labels that plays a role in a layout."""
-    column = table.columns[layout.index(role)]
-    assert isinstance(column, Column)
-    return column
 
 
 def pair_text(trials: Trials, row: int) -> str:

@@ -72,8 +72,7 @@ def read_items(
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
         return lists.Shape(separator, width, places)
 
-    rows = lists.read_rows(path, shape, chosen)
-    blocks = (dict(zip(roles or (), columns, strict=True)) for roles, columns in rows)
+    blocks = lists.read_rows(path, shape, chosen)
     is_text = path.suffix.lower() != ".parquet"
     return _items(blocks, str(path), path.parent if root is None else root, is_text)
 
@@ -96,11 +95,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
         'ann'
     """
     read = lists.read_frame(table, lambda names: choose(names, columns, "the table"))
-    cells = {
-        role: column.texts()
-        for role, column in zip(read.roles or (), read.columns, strict=True)
-        if isinstance(column, lists.Column)
-    }
+    cells = {role: read.column(role).texts() for role in read.roles}
     return _items([cells], "the table", root, is_text=False)
 
 

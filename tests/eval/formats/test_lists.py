@@ -30,9 +30,8 @@ def read(path: Path) -> list[list[str]]:
     """The rows of a table with the columns file and who."""
     return [
         list(row)
-        for roles, columns in read_rows(path, shape, choose)
-        for row in zip(*columns, strict=True)
-        if roles == ("path", "label")
+        for cells in read_rows(path, shape, choose)
+        for row in zip(cells["path"], cells["label"], strict=True)
     ]
 
 
@@ -140,8 +139,8 @@ def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
     )
     frame.to_parquet(tmp_path / "t.parquet")
     places = {name: place for place, name in enumerate(frame.columns) if name != "vector"}
-    ((roles, columns),) = read_rows(tmp_path / "t.parquet", shape, lambda names: places)
-    assert dict(zip(roles or (), columns, strict=True)) == {
+    (cells,) = read_rows(tmp_path / "t.parquet", shape, lambda names: places)
+    assert cells == {
         "file": ["a.wav", "", "c.wav"],
         "who": ["ann", "bob", ""],
         "whole": ["1", "2", "3"],
