@@ -13,6 +13,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 from unicodedata import normalize
@@ -169,16 +170,15 @@ def as_stored(root: Path, name: str) -> Path:
     place = root
     for part in Path(name).parts:
         if not os.path.lexists(place / part):
-            try:
-                part = next(
-                    entry
-                    for entry in sorted(os.listdir(place))
-                    if normalize("NFC", entry) == normalize("NFC", part)
-                )
-            except (OSError, StopIteration):
-                return whole
+            with suppress(OSError):
+                there = sorted(os.listdir(place))
+                part = next((entry for entry in there if _are_equal(entry, part)), part)
         place = place / part
-    return place
+    return place if os.path.lexists(place) else whole
+
+
+def _are_equal(name: str, other: str) -> bool:
+    return normalize("NFC", name) == normalize("NFC", other)
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
