@@ -32,15 +32,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.json_files import read_json
+from eval.formats.files import atomic_path, read_json
 from eval.progress import step
 from eval.types import Bools, Floats
 from eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
 FUSION_FORMAT = "likeness fusion 1"
-_MAX_BYTES = 1 << 20
 T = TypeVar("T")
 FRACTIONS = tuple(k / 20 for k in range(10))
 
@@ -176,7 +174,7 @@ def _load(path: str | Path, form: str, make: Callable[..., T], otherwise: str) -
     def fitted(fields: dict[str, Any]) -> T:
         return make(**{name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()})
 
-    return read_json(Path(path), form, fitted, most=_MAX_BYTES, otherwise=otherwise)
+    return read_json(Path(path), form, fitted, otherwise)
 
 
 def _finite_llrs(what: str, llrs: Floats) -> Floats:

@@ -25,16 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
+from eval.formats.files import read_json
 from eval.formats.writing import atomic_path
 from eval.guarantee import Guarantee, guaranteed_threshold
-from eval.json_files import read_json
 from eval.scoring.origin import Origin
 from eval.types import Scores, check_counts
 from eval.verification import AnyFloats, tar_threshold, threshold_at_eer
 
 FORMAT = "likeness.thresholds/1"
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing
-_MAX_BYTES = 1 << 21
 _OTHERWISE = (
     "not a file of thresholds ({error}); make one with `likeness evaluate SCORES --save-to MODEL`"
 )
@@ -329,7 +328,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
     path = Path(path)
     if not path.exists():
         raise LikenessError(f"{path}: there is no such file of thresholds; correct the path")
-    return read_json(path, FORMAT, _entries_from, most=_MAX_BYTES, otherwise=_OTHERWISE)
+    return read_json(path, FORMAT, _entries_from, _OTHERWISE)
 
 
 def save(path: str | Path, thresholds: Thresholds) -> Thresholds:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
-from eval.formats.trials import Order
 from eval.protocols.side_by_side import Compared, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.results import Result, write_json
@@ -258,7 +257,6 @@ def evaluate(
     subjects: Names | None = None,
     groups: Names | Sequence[Names] | None = None,
     reference: File | None = None,
-    score_order: Order | None = None,
     quality: Literal["norm"] | File | Mapping[str, float] | None = None,
     embeddings: Embedded | None = None,
 ) -> Evaluation:
@@ -281,8 +279,6 @@ def evaluate(
             are then measured within and across groups as well.
         reference: the system to which the differences of the others are taken, by its name or its
             score file; by default the first.
-        score_order: "label-score" or "score-label", of score files without ids whose columns can
-            both be labels.
         quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
             each id, as an `id quality` list or a mapping. How well it says which trials are decided
             wrongly is then measured as well.
@@ -305,7 +301,7 @@ def evaluate(
         (True, True)
     """
     named = systems_of(scores)
-    systems = with_bare(named, score_order)
+    systems = with_bare(named)
     if reference is not None:
         reference = _name_of(reference, named)
     settings = settings or VerificationSettings()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from eval.errors import LikenessError
 from eval.formats import embeddings as stored
 from eval.formats.provenance import sha256
-from eval.formats.subjects import read_mapping, read_qualities
+from eval.formats.subjects import read_mapping, read_numbers
 from eval.formats.trials import read_trials
 from eval.scoring.templates import read_enrolment
 from eval.types import Embeddings, Trials, name_first
@@ -136,7 +136,7 @@ def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping
         return quality
     if isinstance(quality, str) and quality == "norm":
         return "norm"
-    return read_qualities(_path(quality, "quality"))
+    return read_numbers(_path(quality, "quality"), "quality")
 
 
 def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.trials import Order, is_bare, read_bare_scores, read_scores
+from eval.formats.trials import is_bare, read_bare_scores, read_scores
 from eval.protocols.side_by_side import Compared, labelled, refuse_one_kind
 from eval.protocols.verification import VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
@@ -77,17 +77,16 @@ def _names_in(listed: Sequence[Any]) -> list[str]:
     return names
 
 
-def with_bare(systems: Mapping[str, System], order: Order | None) -> dict[str, System]:
+def with_bare(systems: Mapping[str, System]) -> dict[str, System]:
     """The systems, with the Scores of files that have no ids.
 
     Raises:
-        LikenessError: An order of columns is named, and no file has lines `label score`. Some
-            systems have ids and others have not.
+        LikenessError: Some systems have ids and others have not.
     """
     read: dict[str, System] = {}
     for name, system in systems.items():
         if not isinstance(system, Scored | Scores) and is_bare(Path(system)):
-            read[name] = read_bare_scores(Path(system), order)
+            read[name] = read_bare_scores(Path(system))
         else:
             read[name] = system
     bare = [name for name, system in read.items() if isinstance(system, Scores)]

@@ -204,7 +204,6 @@ CASES = {
     "mapping": Case("m.txt", content(b"a ann\nb bob\n"), subjects.read_mapping),
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
     "ark": Case("e.ark", write_embeddings, embeddings.read),
-    "ark text": Case("e.ark", content(b"a [ 1 2 ]\nb [ 3 4 ]\n"), embeddings.read),
     "npz": Case("e.npz", write_embeddings, embeddings.read),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read, native=True),
     "per item": Case("p.npz", write_results, per_item.read),

@@ -243,8 +243,7 @@ def trial_header(
 ) -> dict[str, int] | None:
     """Returns the columns that a header of trials or scores states, None for a line of data.
 
-    A line with a label or a number is never a header. Where a label or a score is named, one or two
-    columns of other names are the ids that are not, in their order.
+    A line with a label or a number is never a header.
 
     Args:
         fields: The fields of the line.
@@ -253,8 +252,6 @@ def trial_header(
     Example:
         >>> trial_header(["file_x", "file_y", "Decision"], TRIAL_LAYOUTS)
         {'enrol': 0, 'probe': 1, 'label': 2}
-        >>> trial_header(["key", "id of a", "id of b"], TRIAL_LAYOUTS)
-        {'label': 0, 'enrol': 1, 'probe': 2}
         >>> trial_header(["a", "b"], TRIAL_LAYOUTS)
     """
     roles = [role_of(field, TRIALS) for field in fields]
@@ -265,11 +262,6 @@ def trial_header(
             return None
     elif any(is_label(field) or is_number(field) for field in fields):
         return None
-    unknown = [i for i, field in enumerate(fields) if roles[i] is None and field]
-    free = [side for side in ("enrol", "probe") if side not in roles]
-    if ("label" in roles or "score" in roles) and len(unknown) == len(free):
-        for i, side in zip(unknown, free, strict=True):
-            roles[i] = side
     places = {role: place for place, role in enumerate(roles) if role is not None}
     named = [role for role in roles if role is not None]
     allowed = {frozenset(layout) for layout in layouts}

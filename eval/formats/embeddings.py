@@ -53,7 +53,7 @@ _VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature
 _REFUSED_IDS = {
     ".npz": (r"\0\Z", "end in a NUL character, which numpy strips"),
     ".ark": (r"^$|[\s\ud800-\udfff]", "are empty or hold blanks, which Kaldi files cannot hold"),
-    ".parquet": (r"[\ud800-\udfff]", "are no Unicode text, which Parquet needs"),
+    ".parquet": (r"^\Z|[\ud800-\udfff]", "are empty or no Unicode text, which Parquet needs"),
 }
 
 
@@ -248,35 +248,42 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
 
 def _read_parquet(path: Path, limit: int) -> Read:
     """Reads a .parquet file."""
+    import pyarrow
+
     with parquet.opened(path) as file:
         id_column, vector_column = _columns_of(path, parquet.column_types(file))
-        schema = file.schema_arrow
-        lists = schema.field(vector_column).type
-        meta = (schema.metadata or {}).get(_KEY, b"{}")
+        schema, metadata = file.schema_arrow, file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        columns = [group.column(i) for group in groups for i in range(group.num_columns)]
         # The bytes that the file states are those of encoded values, and encoded equal values take
         # no bytes. So the values are counted.
-        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-        columns = [group.column(i) for group in groups for i in range(group.num_columns)]
         num_values = sum(
             column.num_values
             for column in columns
             if column.path_in_schema.startswith(f"{vector_column}.")
         )
-        size = num_values * lists.value_type.bit_width // 8
+        lists, rows = schema.field(vector_column).type, metadata.num_rows
+        dim = getattr(lists, "list_size", num_values // max(1, rows)) or 1
+        size = max(num_values, rows * dim) * lists.value_type.bit_width // 8
         if size > limit:
             raise LikenessError(
                 f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
                 "a file of its size; it is damaged or hostile"
             )
-        names = parquet.read_columns(path, file, [id_column], 1 << 16)[id_column]
-        if names.missing.any():
-            raise LikenessError(f"{path}: ids are missing; each vector needs one")
-        texts = names.texts or []
-        batches = file.iter_batches(_ROWS, columns=[vector_column], use_threads=False)
-        matrix = _matrix(path, (batch.column(0) for batch in batches))
-        if matrix is None:
-            matrix = np.zeros((0, max(1, getattr(lists, "list_size", 1))), np.float32)
-        return tuple(map(texts.__getitem__, names.values.tolist())), matrix, meta.decode()
+        (names,) = parquet.read_columns(path, file, [id_column])
+        assert isinstance(names, parquet.Column)
+        matrix, start = np.zeros((rows, dim), np.float32), 0
+        for batch in file.iter_batches(_ROWS, columns=[vector_column], use_threads=False):
+            # This raises an error for vectors of another number of dims.
+            vectors = batch.column(0).cast(pyarrow.list_(lists.value_type, dim))
+            values = vectors.flatten()
+            if vectors.null_count or values.null_count or "" in names.keys:
+                raise LikenessError(f"{path}: ids, vectors or their values are missing")
+            with np.errstate(over="ignore"):  # Embeddings refuses what is not finite
+                matrix[start : start + len(vectors)] = parquet.numbers(values).reshape(-1, dim)
+            start += len(vectors)
+        meta = (schema.metadata or {}).get(_KEY, b"{}").decode()
+        return tuple(names.texts()), matrix, meta
 
 
 def _columns_of(path: Path, types: dict[str, str]) -> tuple[str, str]:
@@ -303,29 +310,3 @@ def _columns_of(path: Path, types: dict[str, str]) -> tuple[str, str]:
             )
         chosen += fitting
     return chosen[0], chosen[1]
-
-
-def _matrix(path: Path, columns: Iterable[Any]) -> NDArray[Any] | None:
-    """The vectors (N, D) in arrays of lists; None where there are none."""
-    parts: list[NDArray[Any]] = []
-    for vectors in columns:
-        # flatten() and value_lengths() would import pandas, which takes longer than reading.
-        if hasattr(vectors, "offsets"):
-            offsets = parquet.numbers(vectors.offsets)
-            start, stop, sizes = int(offsets[0]), int(offsets[-1]), np.diff(offsets)
-        else:
-            size = vectors.type.list_size
-            start, stop = vectors.offset * size, (vectors.offset + len(vectors)) * size
-            sizes = np.array([size])
-        values = vectors.values[start:stop]
-        if vectors.null_count or values.null_count:
-            raise LikenessError(f"{path}: vectors or their values are null; all must be there")
-        sizes = np.concatenate([sizes, [part.shape[1] for part in parts[:1]]])
-        low, high = int(sizes.min(initial=kaldi.MAX_DIM)), int(sizes.max(initial=0))
-        if low != high or not 0 < low <= kaldi.MAX_DIM:
-            raise LikenessError(
-                f"{path}: its vectors have {low} to {high} dims; all must have one number of them, "
-                f"1 to {kaldi.MAX_DIM}"
-            )
-        parts.append(parquet.numbers(values).reshape(len(vectors), -1))
-    return np.concatenate(parts) if parts else None

@@ -8,13 +8,14 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
-import io
 import json
+import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 from unicodedata import normalize
 
 import numpy as np
@@ -32,7 +33,9 @@ EXPANSION = 100
 FREE_EXPANSION = 1 << 28
 
 _BLOCK = 1 << 24  # bytes
-_MAX_JSON = 1 << 26  # bytes
+_MAX_JSON = 1 << 27  # bytes
+
+T = TypeVar("T")
 
 
 def bounded(path: Path, limit: int) -> bytes:
@@ -48,16 +51,14 @@ def bounded(path: Path, limit: int) -> bytes:
         LikenessError: There are more bytes than `limit`.
         OSError: It cannot be read.
     """
-    # One read of everything that is allowed would take that much memory for any file.
-    content = io.BytesIO()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            if content.write(block) and content.tell() > limit:
-                raise LikenessError(
-                    f"{path}: it has over {limit} bytes, but at most so many are read of a file of "
-                    "this kind"
-                )
-    return content.getvalue()
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise LikenessError(
+            f"{path}: it has over {limit} bytes, but at most so many are read of a file of this "
+            "kind"
+        )
+    return content
 
 
 def file_digest(path: Path) -> str:
@@ -88,6 +89,54 @@ def json_object(path: Path) -> dict[str, Any]:
             "restore it or remove it"
         )
     return content
+
+
+def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherwise: str) -> T:
+    """Reads a value that was written as an object of JSON with its format.
+
+    Args:
+        path: The file: a calibration, a fusion, a PLDA, thresholds or the origin of scores.
+        form: What the object has as "format".
+        make: Makes the value of the other fields. What it raises becomes part of the message.
+        otherwise: What the message says of another file; `{error}` stands for the reason.
+
+    Raises:
+        LikenessError: The file is damaged, or another one.
+        FileNotFoundError: There is none.
+    """
+    try:
+        fields = json_object(path)
+        if fields.pop("format", None) != form:
+            raise LikenessError(f"its format is not {form!r}")
+        return make(fields)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise LikenessError(f"{path}: {otherwise.format(error=error)}") from None
+
+
+def read_mat(path: Path, name: str, *, max_bytes: int, squeeze: bool = False) -> Any:
+    """Reads one variable of a MATLAB file (.mat).
+
+    Args:
+        path: The file.
+        name: The variable.
+        max_bytes: The most bytes that the file may have. Its outer array may have as many cells.
+        squeeze: Whether dimensions of size 1 are left out.
+
+    Returns:
+        What scipy.io.loadmat gives for the variable.
+
+    Raises:
+        LikenessError: The file is larger or damaged, or contains no such variable.
+    """
+    from scipy.io import loadmat, whosmat
+
+    try:
+        shapes = {found: shape for found, shape, _ in whosmat(path)}
+        if max(path.stat().st_size, math.prod(shapes[name])) > max_bytes:
+            raise LikenessError(f"over {max_bytes} bytes or cells; this is no list of the data set")
+        return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]
+    except Exception as error:  # scipy raises many kinds for a damaged file
+        raise LikenessError(f"{path}: it has no {name} to read ({first_line(error)})") from None
 
 
 def refuse_device(path: Path) -> None:
@@ -121,16 +170,15 @@ def as_stored(root: Path, name: str) -> Path:
     place = root
     for part in Path(name).parts:
         if not os.path.lexists(place / part):
-            try:
-                part = next(
-                    entry
-                    for entry in sorted(os.listdir(place))
-                    if normalize("NFC", entry) == normalize("NFC", part)
-                )
-            except (OSError, StopIteration):
-                return whole
+            with suppress(OSError):
+                there = sorted(os.listdir(place))
+                part = next((entry for entry in there if _are_equal(entry, part)), part)
         place = place / part
-    return place
+    return place if os.path.lexists(place) else whole
+
+
+def _are_equal(name: str, other: str) -> bool:
+    return normalize("NFC", name) == normalize("NFC", other)
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,43 +22,30 @@ import numpy as np
 from eval.errors import LikenessError, first_line
 from eval.formats import parquet
 from eval.formats.files import text_blocks
-from eval.types import Floats, Ints, nfc, quoted
+from eval.formats.parquet import Column as Column
+from eval.formats.parquet import text_of as text_of
+from eval.types import Floats, Ints, nfc
 
-MAX_CELL = 1 << 20  # characters
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _STRIPPED = " \t\r\n"
-_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
-_OTHERS = (".json", ".jsonl", ".pkl", ".pickle", ".feather", ".h5", ".zip")
-
-
-class Column(NamedTuple):
-    """The P texts of one column.
-
-    Attributes:
-        keys: The distinct texts.
-        codes: (P,) the number of each text among the keys.
-    """
-
-    keys: list[str]
-    codes: Ints
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Column:
-        """The column of these texts; keys are in the order of their first occurrence.
-
-        Example:
-            >>> Column.of(["b", "a", "b"])
-            Column(keys=['b', 'a'], codes=array([0, 1, 0], dtype=int32))
-        """
-        number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        codes = np.fromiter(map(number.__getitem__, texts), np.int32, len(texts))
-        return cls(list(number), codes)
-
-    def texts(self) -> list[str]:
-        """The text of each row."""
-        return list(map(self.keys.__getitem__, self.codes.tolist()))
+# What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
+_ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*")
+_OTHERS = (
+    ".xlsx",
+    ".xls",
+    ".xlsm",
+    ".ods",
+    ".numbers",
+    ".json",
+    ".jsonl",
+    ".pkl",
+    ".pickle",
+    ".feather",
+    ".h5",
+    ".zip",
+)
 
 
 class Shape(NamedTuple):
@@ -84,14 +70,20 @@ class Table(NamedTuple):
 
     Attributes:
         where: The file, for messages.
-        roles: What each column is, where that is known; else None.
+        roles: What each column is; none where that is not known.
         columns: The columns. One of decimal fractions is an array (P,) of numbers, with NaN for a
             text that is not a number.
     """
 
     where: str
-    roles: tuple[str, ...] | None
+    roles: tuple[str, ...]
     columns: list[Column | Floats]
+
+    def column(self, role: str) -> Column:
+        """The column of this role, which is one of texts."""
+        column = self.columns[self.roles.index(role)]
+        assert isinstance(column, Column)
+        return column
 
 
 ShapeOf = Callable[[list[str]], Shape]
@@ -115,69 +107,58 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
     Raises:
         LikenessError: The file is empty or no text, or lines differ in their number of fields.
     """
+    import pyarrow
+
     shape: Shape | None = None
-    numeric: list[bool] = []
-    indices: list[_Numbers] = []
+    coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    kinds: list[Any] = []
     parts: list[list[Any]] = []
     for shape, text in _texts(path, shape_of, comments=True):
-        columns = _columns(path, text, shape, numeric or [False] * shape.width)
+        arrays = _parsed(path, text, shape, kinds or [coded] * shape.width)
         if not parts:
+            kinds = [coded] * len(arrays)
             if fractions:
-                numeric = _numeric(shape, columns)
-            numeric = numeric or [False] * len(columns)
-            columns = _with_numbers(columns, numeric)
-            parts, indices = [[] for _ in columns], [_Numbers(shape) for _ in columns]
-        for column, index, part in zip(columns, indices, parts, strict=True):
-            if isinstance(column, Column):
-                numbers = map(index.__getitem__, column.keys)
-                part.append(np.fromiter(numbers, np.int32, len(column.keys))[column.codes])
-            else:
-                part.append(column)
-    joined: list[Column | Floats] = []
-    for is_number, index, part in zip(numeric, indices, parts, strict=True):
-        values = np.concatenate(part)
+                numeric = _numeric(shape, arrays)
+                kinds = [pyarrow.float64() if is_number else coded for is_number in numeric]
+            parts = [[] for _ in arrays]
+        for array, kind, part in zip(arrays, kinds, parts, strict=True):
+            part.append(array if kind == coded else _floats(array))
+    assert shape is not None
+    columns: list[Column | Floats] = []
+    for kind, part in zip(kinds, parts, strict=True):
+        columns.append(_joined(part, shape) if kind == coded else np.concatenate(part))
         part.clear()  # to save memory
-        joined.append(values if is_number else Column(list(index.names), values))
-    return Table(str(path), _roles(shape), joined)
+    return Table(str(path), _roles(shape), columns)
 
 
-def read_rows(
-    path: Path, shape_of: ShapeOf, choose: Choose
-) -> Iterator[tuple[tuple[str, ...] | None, list[list[str]]]]:
-    """Yields blocks of rows of a table of text or .parquet, as the texts of their columns.
-
-    Fields that are missing at the end of a row are empty.
+def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
+    """Yields blocks of rows of a table of text or .parquet: the texts of each column by its role.
 
     Args:
         path: The file.
-        shape_of: As for `read_table`.
+        shape_of: As for `read_table`; it knows the places of the columns.
         choose: Gives role -> place of the columns to read from the names of those of a .parquet.
 
-    Yields:
-        The roles of the columns, where they are known, and the texts of each.
-
     Raises:
-        LikenessError: It is no such file, or rows have more fields than the first line.
+        LikenessError: It is no such file, or lines differ in their number of fields.
     """
+    import pyarrow
+
     refuse_other_kinds(path)
     if path.suffix.lower() == ".parquet":
         table = read_parquet(path, choose)
-        yield (
-            table.roles,
-            [
-                list(
-                    map(text_of, column.texts() if isinstance(column, Column) else column.tolist())
-                )
-                for column in table.columns
-            ],
-        )
+        yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return
     for shape, text in _texts(path, shape_of, comments=False, block_size=_ROWS_AT_ONCE):
-        yield _roles(shape), _texts_of(path, text, shape)
+        arrays = _parsed(path, text, shape, [pyarrow.string()] * shape.width)
+        columns: list[list[str]] = [array.to_pylist() for array in arrays]
+        if b" " in text or b'"' in text or (b"\t" in text and shape.separator != "\t"):
+            columns = [[_bare(field, shape) for field in column] for column in columns]
+        yield dict(zip(_roles(shape), columns, strict=True))
 
 
 def read_parquet(path: Path, choose: Choose) -> Table:
-    """Reads columns of a .parquet file: texts by their number, decimal fractions as numbers.
+    """Reads columns of a .parquet file: texts by their number, and scores as numbers.
 
     Args:
         path: The file.
@@ -188,17 +169,16 @@ def read_parquet(path: Path, choose: Choose) -> Table:
             too long.
     """
     with parquet.opened(path) as file:
-        types = parquet.column_types(file)
-        places = choose(list(types))
-        names = [list(types)[place] for place in places.values()]
-        for name in names:
-            if not parquet.is_readable(types[name]):
-                raise LikenessError(
-                    f"{path}: its column {quoted(name)} holds {quoted(types[name])}; texts or "
-                    "numbers are needed"
-                )
-        read = parquet.read_columns(path, file, names, MAX_CELL)
-    return Table(str(path), tuple(places), [_column_of(read[name]) for name in names])
+        names = list(parquet.column_types(file))
+        places = choose(names)
+        read = parquet.read_columns(path, file, [names[place] for place in places.values()])
+    columns = [
+        column
+        if isinstance(column, Column) or role == "score"
+        else Column.of(list(map(text_of, column.tolist())))
+        for role, column in zip(places, read, strict=True)
+    ]
+    return Table(str(path), tuple(places), columns)
 
 
 def read_frame(table: Any, choose: Choose) -> Table:
@@ -224,7 +204,7 @@ def read_frame(table: Any, choose: Choose) -> Table:
 def refuse_other_kinds(path: Path) -> None:
     """Raises LikenessError for a file that is no table of text or Parquet, by its name."""
     suffix = path.suffix.lower()
-    if suffix in (*_SPREADSHEETS, *_OTHERS):
+    if suffix in _OTHERS:
         raise LikenessError(
             f"{path}: a {suffix} file is not read as a table; save it as CSV (in UTF-8) or .parquet"
         )
@@ -270,6 +250,19 @@ def ranked_shape(
     return best[1]
 
 
+def named_shape(sample: list[str], choose: Choose, *, header: bool) -> Shape:
+    """Returns the shape of a text of which `choose` knows the columns by the fields of its head.
+
+    Args:
+        sample: The first lines.
+        choose: Gives role -> place of the columns to read.
+        header: Whether the first line has the names of the columns.
+    """
+    separator = separator_of(sample[0])
+    fields = split(sample[0], separator)
+    return Shape(separator, len(fields), choose(fields), header)
+
+
 def separator_of(first: str) -> str:
     """Returns what separates the fields of a first line: a tab, else a comma or semicolon."""
     bare = re.sub(r'"[^"]*"', "", first)
@@ -300,24 +293,6 @@ def unquoted(field: str) -> str:
     if len(field) > 1 and field[0] == field[-1] == '"':
         return field[1:-1].replace('""', '"').strip(_STRIPPED)
     return field
-
-
-def text_of(value: object) -> str:
-    """Returns the text of a value in memory; "" for None, NaN, and what pandas has for those.
-
-    Example:
-        >>> text_of(17.0), text_of(1.25), text_of(float("nan")), text_of(" ann ")
-        ('17', '1.25', '', 'ann')
-    """
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return ""
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        if number != number:
-            return ""
-        # pandas makes floats of whole numbers where some are missing.
-        return str(int(number)) if number.is_integer() else repr(number)
-    return str(value).strip(_STRIPPED)
 
 
 def as_floats(texts: Sequence[str]) -> Floats:
@@ -365,126 +340,66 @@ def _texts(
 ) -> Iterator[tuple[Shape, bytes]]:
     """Yields the shape of a text, and blocks of whole rows of it below its header."""
     shape: Shape | None = None
-    pending, num_rows = b"", 0
+    pending, is_empty = b"", True
     for text in text_blocks(path, block_size):
         if shape is None:
-            if not (sample := list(islice(_data_lines(text), _SAMPLE))):
+            above = _ABOVE.match(text)
+            text = text[above.end() if above else 0 :]
+            lines = text.split(b"\n", _SAMPLE)[:_SAMPLE]
+            sample = [
+                line.decode(errors="replace")
+                for line in lines
+                if line.strip() and not line.lstrip().startswith(b"#")
+            ]
+            if not sample:
                 continue
             shape = shape_of(sample)
             if max(shape.width, len(split(sample[0], shape.separator))) > parquet.MAX_COLUMNS:
                 raise LikenessError(
                     f"{path}: over {parquet.MAX_COLUMNS} fields in a line; is this the right file?"
                 )
-            text = _below(text, header=shape.header)
+            if shape.header:
+                text = text[text.index(b"\n") + 1 :]
         pending += text
         # A quoted field may go on in the next block.
         if shape.separator in ",;" and pending.count(b'"') % 2 and len(pending) < _QUOTED:
             continue
         if tidy := _tidy(pending, shape, comments=comments or not shape.header):
-            num_rows += 1
+            is_empty = False
             yield shape, tidy
         pending = b""
     if pending:
         raise LikenessError(f"{path}: quotation marks are not closed; correct them")
-    if not num_rows:
+    if is_empty:
         raise LikenessError(
             f"{path}: the file is empty, or has no rows; expected one for each trial or item"
         )
 
 
-def _data_lines(text: bytes) -> Iterator[str]:
-    """The lines of a block that are neither blank nor comments, nor spreadsheets' sep=;."""
-    start = 0
-    while start < len(text):
-        end = text.index(b"\n", start)
-        line = text[start:end].decode(errors="replace").strip("\r\n")
-        bare = line.strip(_STRIPPED)
-        if bare and not bare.startswith("#") and not re.match(r"sep=.\s*$", line):
-            yield line
-        start = end + 1
-
-
-def _below(text: bytes, *, header: bool) -> bytes:
-    """What follows the header and the lines above it that hold no data."""
-    start = 0
-    while True:
-        end = text.index(b"\n", start) + 1
-        if next(_data_lines(text[start:end]), None) is not None:
-            return text[end:] if header else text[start:]
-        start = end
-
-
 def _tidy(text: bytes, shape: Shape, *, comments: bool) -> bytes:
     """The lines of a block with single separators, without comments and rows that are empty."""
-    mark = re.escape(shape.separator.encode())
     if shape.separator == " ":
         blanks = np.frombuffer(b"\n" + text, np.uint8) <= ord(" ")
         if b"\t" in text or (blanks[1:] & blanks[:-1]).any():
             text = re.sub(rb"[ \t]+", b" ", text)
             text = re.sub(rb"(?m)^ | $", b"", text)
-    elif text.startswith(shape.separator.encode()) or f"\n{shape.separator}".encode() in text:
-        text = re.sub(rb"(?m)^[ \t%s]+\n" % mark, b"", text)
+    else:
+        mark = shape.separator.encode()
+        if any(text.startswith(c) or b"\n" + c in text for c in (b" ", b"\t", mark)):
+            text = re.sub(rb"(?m)^[ \t%s]+\n" % mark, b"", text)
     if comments and b"#" in text:
         text = re.sub(rb"(?m)^[ \t]*#.*\n", b"", text)
-    return text
+    return text.lstrip(b"\n")
 
 
-def _columns(
-    path: Path, text: bytes, shape: Shape, numeric: Sequence[bool]
-) -> list[Column | Floats]:
-    """The columns of a block of lines that are read; `numeric` says which are to be numbers."""
-    import pyarrow
-
-    coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    kinds = [pyarrow.float64() if is_number else coded for is_number in numeric]
-    try:
-        arrays, others = _parsed(path, text, shape, kinds)
-    except LikenessError:
-        if not any(numeric):
-            raise
-        # A number is none.
-        return _with_numbers(_columns(path, text, shape, [False] * len(numeric)), numeric)
-    if others:
-        raise LikenessError(
-            f"{path}: lines differ in their number of fields; expected {shape.width}, and "
-            f"{quoted(others[0])} has {len(split(others[0], shape.separator))}"
-        )
-    return [
-        parquet.numbers(array)
-        if is_number
-        else Column(array.dictionary.to_pylist(), parquet.numbers(array.indices))
-        for array, is_number in zip(arrays, numeric, strict=False)
-    ]
-
-
-def _texts_of(path: Path, text: bytes, shape: Shape) -> list[list[str]]:
-    """The texts of the columns of a block of lines, of which some may be short."""
-    import pyarrow
-
-    arrays, others = _parsed(path, text, shape, [pyarrow.string()] * shape.width)
-    if others:
-        return _padded(path, text, shape)
-    columns: list[list[str]] = [array.to_pylist() for array in arrays]
-    if b" " in text or b'"' in text or (b"\t" in text and shape.separator != "\t"):
-        columns = [[_bare(field, shape) for field in column] for column in columns]
-    return columns
-
-
-def _parsed(path: Path, text: bytes, shape: Shape, kinds: list[Any]) -> tuple[list[Any], list[str]]:
-    """The columns of a block as arrays of these types, and rows of another number of fields."""
+def _parsed(path: Path, text: bytes, shape: Shape, kinds: list[Any]) -> list[Any]:
+    """The columns of a block of lines that are read, as arrays of pyarrow of these types."""
     import pyarrow
     from pyarrow import csv as arrow_csv
 
-    others: list[str] = []
-
-    def pass_over(row: Any) -> str:
-        if row.text.strip(_STRIPPED):
-            others.append(row.text)
-        return "skip"
-
     quoted_fields = shape.separator in ",;"
     names = list(map(str, range(shape.width)))
-    read = [names[place] for place in _places(shape)]
+    read = names if shape.places is None else [names[place] for place in shape.places.values()]
     try:
         table = arrow_csv.read_csv(
             pyarrow.BufferReader(text),
@@ -493,7 +408,6 @@ def _parsed(path: Path, text: bytes, shape: Shape, kinds: list[Any]) -> tuple[li
                 delimiter=shape.separator,
                 quote_char='"' if quoted_fields else False,
                 newlines_in_values=quoted_fields and b'"' in text,
-                invalid_row_handler=pass_over,
             ),
             arrow_csv.ConvertOptions(
                 include_columns=read,
@@ -502,61 +416,28 @@ def _parsed(path: Path, text: bytes, shape: Shape, kinds: list[Any]) -> tuple[li
             ),
         )
     except pyarrow.ArrowInvalid as error:
+        if "CSV parse error" in str(error):
+            raise LikenessError(
+                f"{path}: lines differ in their number of fields; expected {shape.width} "
+                f"({first_line(error)})"
+            ) from None
+        if pyarrow.float64() in kinds:  # a number is none
+            coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+            return _parsed(path, text, shape, [coded] * len(kinds))
         raise LikenessError(
             f"{path}: not UTF-8 text ({first_line(error)}); if it is Latin-1, as of older "
             f"spreadsheets, convert it: iconv -f LATIN1 -t UTF-8 {path.name} > converted.csv"
         ) from None
-    return [table.column(name).combine_chunks() for name in read], others
+    return [table.column(name).combine_chunks() for name in read]
 
 
-def _places(shape: Shape) -> list[int]:
-    """The places of the columns that are read."""
-    return list(range(shape.width) if shape.places is None else shape.places.values())
+def _joined(parts: list[Any], shape: Shape) -> Column:
+    """The column of names whose blocks were parsed, numbered by their first occurrence."""
+    import pyarrow
 
-
-def _with_numbers(columns: list[Column | Floats], numeric: Sequence[bool]) -> list[Column | Floats]:
-    """The columns, of which some become numbers."""
-    return [
-        as_floats(column.keys)[column.codes] if is_number and isinstance(column, Column) else column
-        for column, is_number in zip(columns, numeric, strict=False)
-    ]
-
-
-def _padded(path: Path, text: bytes, shape: Shape) -> list[list[str]]:
-    """The texts of the columns of rows that may be short."""
-    lines = [f"{line}\n" for line in text.decode(errors="replace").split("\n")]
-    if shape.separator in ",;":
-        rows: Iterator[list[str]] = csv.reader(lines, delimiter=shape.separator)
-    else:
-        rows = (split(line, shape.separator) for line in lines)
-    places = _places(shape)
-    cells: list[list[str]] = [[] for _ in places]
-    for row in rows:
-        if not any(row):
-            continue
-        if len(row) > shape.width and any(field.strip() for field in row[shape.width :]):
-            raise LikenessError(
-                f"{path}: a row has more fields than the first line "
-                f"({quoted(shape.separator.join(row))}); put quotation marks around a field that "
-                "holds the separator"
-            )
-        for column, place in zip(cells, places, strict=True):
-            column.append(row[place].strip(_STRIPPED) if place < len(row) else "")
-    return cells
-
-
-def _column_of(values: parquet.Values) -> Column | Floats:
-    """A column of a .parquet file; whole numbers and truth values are texts."""
-    if values.texts is not None:
-        keys = ["" if text is None else text for text in values.texts]
-        column = Column([*keys, ""], np.where(values.missing, len(keys), values.values))
-    elif values.values.dtype.kind == "f" and not values.missing.any():
-        return values.values.astype(np.float64, copy=False)
-    else:
-        distinct, codes = np.unique(values.values, return_inverse=True)
-        keys = list(map(text_of, distinct.tolist()))
-        column = Column([*keys, ""], np.where(values.missing, len(keys), codes))
-    return Column(column.keys, column.codes.astype(np.int32, copy=False))
+    chunks = pyarrow.chunked_array(parts).unify_dictionaries().chunks
+    keys = [nfc(_bare(key, shape)) for key in chunks[0].dictionary.to_pylist()]
+    return _renumbered(keys, np.concatenate([parquet.numbers(chunk.indices) for chunk in chunks]))
 
 
 def in_order(column: Column) -> Column:
@@ -565,24 +446,24 @@ def in_order(column: Column) -> Column:
     # Of several places, the last that is assigned stays: the first row.
     first[column.codes[::-1]] = np.arange(column.codes.size)[::-1]
     order = np.argsort(first, kind="stable")[: np.count_nonzero(first < column.codes.size)]
+    place = np.zeros(len(column.keys), dtype=np.int32)
+    place[order] = np.arange(order.size)
+    return _renumbered([nfc(column.keys[k]) for k in order.tolist()], place[column.codes])
+
+
+def _renumbered(keys: list[str], codes: Ints) -> Column:
+    """The column of these keys, of which some may be equal."""
     index: dict[str, int] = {}
-    numbers = np.full(len(column.keys), -1, dtype=np.int32)
-    for k in order.tolist():
-        numbers[k] = index.setdefault(nfc(column.keys[k]), len(index))
-    return Column(list(index), numbers[column.codes])
+    numbers = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int32)
+    return Column(list(index), numbers[codes])
 
 
-class _Numbers(dict[str, int]):
-    """The number of each text of a column of names, as it is written: names are in NFC."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.names: dict[str, int] = {}
-        self._shape = shape
-
-    def __missing__(self, text: str) -> int:
-        number = self[text] = self.names.setdefault(nfc(_bare(text, self._shape)), len(self.names))
-        return number
+def _floats(array: Any) -> Floats:
+    """The numbers of a column, with NaN for a text that is not a number."""
+    if not hasattr(array, "dictionary"):
+        return parquet.numbers(array)
+    values: Floats = as_floats(array.dictionary.to_pylist())[parquet.numbers(array.indices)]
+    return values
 
 
 def _bare(text: str, shape: Shape) -> str:
@@ -590,16 +471,16 @@ def _bare(text: str, shape: Shape) -> str:
     return text.strip(_STRIPPED) if shape.separator in ",;" else unquoted(text)
 
 
-def _numeric(shape: Shape, columns: list[Column | Floats]) -> list[bool]:
+def _numeric(shape: Shape, columns: list[Any]) -> list[bool]:
     """Which columns are scores, whose texts need not be kept."""
     if shape.places is not None:
         return [role == "score" for role in shape.places]
     numeric = [
-        isinstance(column, Column) and all_fractions([_bare(key, shape) for key in column.keys])
+        all_fractions([_bare(key, shape) for key in column.dictionary.to_pylist()])
         for column in columns
     ]
     return numeric if sum(numeric) < 2 else [False] * len(columns)
 
 
-def _roles(shape: Shape | None) -> tuple[str, ...] | None:
-    return None if shape is None or shape.places is None else tuple(shape.places)
+def _roles(shape: Shape) -> tuple[str, ...]:
+    return tuple(shape.places or ())

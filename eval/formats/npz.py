@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats.files import refuse_device
 
 
@@ -84,26 +84,19 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
                         "may; it is damaged or hostile"
                     )
                 headers = {
-                    info.filename.removesuffix(".npy"): _header(archive, info, path, remedy)
+                    info.filename.removesuffix(".npy"): _header(archive, info, path)
                     for info in archive.infolist()
                     if info.filename.endswith(".npy")
                 }
                 yield Npz(archive, headers)
-        except OSError as error:
-            # A place before the beginning of the file (EINVAL) is what a damaged file states.
-            if error.errno not in (None, errno.EINVAL):
-                raise
-            raise LikenessError(
-                f"{path}: the .npz is damaged or truncated ({error}); {remedy}"
-            ) from None
         except Exception as error:
             # The parsers of zipfile, zlib, lzma, tokenize and numpy raise exceptions of many kinds.
-            if str(path) in str(error):
+            # A place before the beginning of the file (EINVAL) is what a damaged file states.
+            is_of_system = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+            if is_of_system or str(path) in str(error):
                 raise
             raise LikenessError(
-                f"{path}: the .npz is damaged or truncated "
-                f"({str(error)[:200] or type(error).__name__}); "
-                f"{remedy}"
+                f"{path}: the .npz is damaged or truncated ({first_line(error)}); {remedy}"
             ) from None
 
 
@@ -120,28 +113,16 @@ def _refuse_non_unicode(name: str, texts: NDArray[Any]) -> None:
         )
 
 
-def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, remedy: str) -> Header:
+def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Header:
     """The type and the shape that a member declares.
 
     numpy would allocate what they say, so they have to agree with the size of the member.
     """
     with archive.open(info) as member:
-        try:
-            version = np.lib.format.read_magic(member)
-            read_header = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, _, dtype = read_header(member)
-        except (zipfile.BadZipFile, OSError, EOFError):
-            raise
-        except Exception as error:
-            # The header is Python's text for a dictionary. numpy's reader of it raises whatever its
-            # parser and tokenizer raise.
-            raise LikenessError(
-                f"{path}: {info.filename} is not a numpy array ({str(error)[:200]}); {remedy}"
-            ) from None
+        form = np.lib.format
+        is_first = form.read_magic(member) == (1, 0)
+        read = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
+        shape, _, dtype = read(member)
         if dtype.hasobject:
             raise LikenessError(
                 f"{path}: {info.filename} holds pickled objects, which run code and are refused "

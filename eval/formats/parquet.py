@@ -16,29 +16,45 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError, first_line
 from eval.formats.files import EXPANSION, refuse_device
-from eval.types import Bools, quoted
+from eval.types import Bools, Floats, Ints, quoted
 
 _FREE_EXPANSION = 1 << 30  # bytes that a file of any size may take in memory
 _ROW_BYTES = 17  # of a trial with a label and a score
 MAX_COLUMNS = 1_000  # of text and data frames, too
+MAX_CELL = 1 << 20  # characters, of text and data frames, too
 _READABLE = (
     r"(large_)?string(_view)?|dictionary<values=(large_)?string, indices=u?int\d+, ordered=[01]>"
     r"|u?int\d+|halffloat|float|double|bool|null"
 )
+_FRACTIONS = ("halffloat", "float", "double")
 
 
-class Values(NamedTuple):
-    """The P values of a column.
+class Column(NamedTuple):
+    """The P texts of one column.
 
     Attributes:
-        values: (P,) numbers, or the number of each text among `texts`.
-        texts: The distinct texts; None for a column of numbers.
-        missing: (P,) whether there is no value; the one in `values` is of no meaning.
+        keys: The distinct texts.
+        codes: (P,) the number of each text among the keys.
     """
 
-    values: NDArray[Any]
-    texts: list[str] | None
-    missing: Bools
+    keys: list[str]
+    codes: Ints
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Column:
+        """The column of these texts; keys are in the order of their first occurrence.
+
+        Example:
+            >>> Column.of(["b", "a", "b"])
+            Column(keys=['b', 'a'], codes=array([0, 1, 0], dtype=int32))
+        """
+        number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        codes = np.fromiter(map(number.__getitem__, texts), np.int32, len(texts))
+        return cls(list(number), codes)
+
+    def texts(self) -> list[str]:
+        """The text of each row."""
+        return list(map(self.keys.__getitem__, self.codes.tolist()))
 
 
 def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
@@ -61,31 +77,23 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
 
 
 def numbers(array: Any) -> NDArray[Any]:
-    """The numbers or booleans (P,) of an array of pyarrow; what is null has any value.
+    """The numbers (P,) of an array of pyarrow; what is null has any value.
 
     Its own `to_numpy` imports pandas, which takes longer than reading most lists.
     """
-    kind, where = str(array.type), slice(array.offset, array.offset + len(array))
-    if kind == "null":
-        return np.full(len(array), np.nan)
-    if kind == "bool":
-        return _bits(array.buffers()[1], where)
+    kind = str(array.type)
     dtype = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(kind, kind)
-    return np.frombuffer(array.buffers()[1] or b"", dtype)[where]
+    return np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset :][: len(array)]
 
 
 def missing_in(array: Any) -> Bools:
     """Which elements (P,) of an array of pyarrow are null."""
     if not array.null_count:
         return np.zeros(len(array), dtype=np.bool_)
-    if str(array.type) == "null":
-        return np.ones(len(array), dtype=np.bool_)
-    return ~_bits(array.buffers()[0], slice(array.offset, array.offset + len(array)))
-
-
-def _bits(buffer: Any, where: slice) -> Bools:
-    bits = np.frombuffer(buffer or b"", np.uint8)[: -(-where.stop // 8)]
-    return np.unpackbits(bits, count=where.stop, bitorder="little")[where].view(np.bool_)
+    bits = np.frombuffer(array.buffers()[0], np.uint8)
+    present = np.unpackbits(bits, count=array.offset + len(array), bitorder="little")
+    missing: Bools = present[array.offset :] == 0
+    return missing
 
 
 def size_limit(path: Path) -> int:
@@ -139,66 +147,78 @@ def column_types(file: Any) -> dict[str, str]:
     return {field.name: str(field.type) for field in file.schema_arrow}
 
 
-def is_readable(kind: str) -> bool:
-    """Returns whether a column of this type holds texts or numbers.
-
-    Example:
-        >>> is_readable("string"), is_readable("list<item: float>")
-        (True, False)
-    """
-    return re.fullmatch(_READABLE, kind) is not None
-
-
-def read_columns(path: Path, file: Any, names: Sequence[str], longest: int) -> dict[str, Values]:
+def read_columns(path: Path, file: Any, names: Sequence[str]) -> list[Column | Floats]:
     """Reads columns of texts or numbers.
 
     Args:
         path: The file, for messages.
         file: What `opened` gave for it.
         names: The columns.
-        longest: The most bytes that a text may have.
 
     Returns:
-        The values of each column.
+        For each column its texts, which are empty where there is no value; or numbers, if they are
+        decimal fractions and all there.
 
     Raises:
-        LikenessError: They would take too much memory, or a text is too long.
+        LikenessError: A column holds something else. They would take too much memory, or a text is
+            too long.
     """
     import pyarrow.parquet
 
     types, metadata, limit = column_types(file), file.metadata, size_limit(path)
+    for name in names:
+        if not re.fullmatch(_READABLE, types[name]):
+            raise LikenessError(
+                f"{path}: its column {quoted(name)} holds {quoted(types[name])}; texts or numbers "
+                "are needed"
+            )
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     needed = max(metadata.num_rows * _ROW_BYTES, sum(group.total_byte_size for group in groups))
     if needed > limit:
         raise LikenessError(f"{path}: it would take {needed} bytes, but at most {limit} are read")
-    # A text that is repeated is kept once.
-    texts = [name for name in names if "string" in types[name]]
-    file = pyarrow.parquet.ParquetFile(
-        path, read_dictionary=texts, metadata=metadata, page_checksum_verification=True
-    )
-    try:
-        table = file.read(columns=list(names), use_threads=False)
-    finally:
-        file.close()
-    columns = {}
-    for name in names:
-        column = table.column(name)
-        is_text = name in texts
-        if is_text:
-            column = column.unify_dictionaries()
-        array = column.combine_chunks()
-        missing = missing_in(array)
-        if not is_text:
-            columns[name] = Values(numbers(array), None, missing)
-            continue
-        offset_type = np.int64 if "large" in str(array.dictionary.type) else np.int32
-        offsets = np.frombuffer(array.dictionary.buffers()[1] or b"", offset_type)
-        largest = int(np.diff(offsets[: len(array.dictionary) + 1]).max(initial=0))
-        if largest > longest:
-            raise LikenessError(
-                f"{path}: a cell of the column {quoted(name)} has {largest} bytes; at most "
-                f"{longest} are read: is this the right file?"
-            )
-        known = array.dictionary.to_pylist()
-        columns[name] = Values(np.where(missing, 0, numbers(array.indices)), known, missing)
-    return columns
+    with pyarrow.parquet.ParquetFile(
+        path,
+        read_dictionary=[name for name in names if "string" in types[name]],  # each is kept once
+        metadata=metadata,
+        page_checksum_verification=True,
+    ) as again:
+        table = again.read(columns=list(names), use_threads=False)
+    return [_column_of(path, name, table.column(name)) for name in names]
+
+
+def _column_of(path: Path, name: str, column: Any) -> Column | Floats:
+    """The texts of a column, or its numbers if they are decimal fractions and all there."""
+    if str(column.type) in _FRACTIONS and not column.null_count:
+        return numbers(column.combine_chunks()).astype(np.float64, copy=False)
+    if not str(column.type).startswith("dictionary"):
+        column = column.dictionary_encode()
+    array = column.unify_dictionaries().combine_chunks()
+    known = array.dictionary.to_pylist()
+    keys = [key if isinstance(key, str) else text_of(key) for key in known]
+    longest = max(map(len, keys), default=0)
+    if longest > MAX_CELL:
+        raise LikenessError(
+            f"{path}: a cell of the column {quoted(name)} has {longest} characters; at most "
+            f"{MAX_CELL} are read: is this the right file?"
+        )
+    missing = missing_in(array)
+    codes = np.where(missing, len(keys), numbers(array.indices)).astype(np.int32, copy=False)
+    return Column([*keys, *[""] * bool(missing.any())], codes)
+
+
+def text_of(value: object) -> str:
+    """Returns the text of a value in memory; "" for None, NaN, and what pandas has for those.
+
+    Example:
+        >>> text_of(17.0), text_of(1.25), text_of(float("nan")), text_of(" ann ")
+        ('17', '1.25', '', 'ann')
+    """
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return ""
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        if number != number:
+            return ""
+        # pandas makes floats of whole numbers where some are missing.
+        return str(int(number)) if number.is_integer() else repr(number)
+    return str(value).strip(" \t\r\n")

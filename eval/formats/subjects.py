@@ -82,37 +82,27 @@ def read_durations(path: str | Path) -> dict[str, float]:
         ...     read_durations(path)
         {'utterance1': 2.5}
     """
-    return _numbers(path, "seconds")
+    return read_numbers(path, "seconds")
 
 
-def read_qualities(path: str | Path) -> dict[str, float]:
-    """Reads lines `id quality` into a dictionary from id to quality.
+def read_numbers(path: str | Path, column: str) -> dict[str, float]:
+    """Reads lines of an id and a finite number, such as a quality, below a header or none.
 
     Args:
-        path: The list; it may have a header.
-
-    Returns:
-        The quality of each id, a finite number, higher for items to be trusted more.
+        path: The list.
+        column: What errors call the second column.
 
     Raises:
         LikenessError: As `read_durations`.
     """
-    return _numbers(path, "quality")
-
-
-def _numbers(path: str | Path, column: str) -> dict[str, float]:
-    """Id -> number, of a list of two columns."""
     listed = read_mapping(path, column=column)
     if listed and not lists.is_number(next(iter(listed.values()))) and len(listed) > 1:
         del listed[next(iter(listed))]  # the header, which the reader of any list cannot know
     values = lists.as_floats(list(listed.values()))
-    wrong = [
-        f"{id} {text}" for id, text in compress(listed.items(), (~np.isfinite(values)).tolist())
-    ]
+    wrong = list(compress(listed.items(), (~np.isfinite(values)).tolist()))
     if wrong:
         raise LikenessError(
-            f"{path}: {len(wrong)} of {len(listed)} lines are not `id {column}` with a finite "
-            f"number ({name_first(wrong)}); correct them"
+            f"{path}: {' '.join(wrong[0])!r} is not `id {column}` with a finite number; correct it"
         )
     return dict(zip(listed, values.tolist(), strict=True))
 
@@ -152,10 +142,8 @@ def subjects_of(
     if trials.target is None:
         return None, "unknown: the list has no labels"
     if all("/" in id for id in trials.enrol_ids + trials.probe_ids):
-        subjects = _numbered(
-            [id.split("/", 1)[0] for id in trials.enrol_ids],
-            [id.split("/", 1)[0] for id in trials.probe_ids],
-        )
+        sides = (trials.enrol_ids, trials.probe_ids)
+        subjects = _numbered(*([id.split("/", 1)[0] for id in side] for side in sides))
         if not _contradictions(trials, subjects).any():
             return subjects, "first path component of the ids"
     subjects = _connected_groups(trials, trials.target)
@@ -207,11 +195,8 @@ def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
 
 def _numbered(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:
     """One numbering of the names of both sides, by first occurrence."""
-    number = {name: i for i, name in enumerate(dict.fromkeys([*enrol, *probe]))}
-    return (
-        np.array([number[name] for name in enrol], dtype=np.int32),
-        np.array([number[name] for name in probe], dtype=np.int32),
-    )
+    codes = lists.Column.of([*enrol, *probe]).codes
+    return codes[: len(enrol)], codes[len(enrol) :]
 
 
 def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:

@@ -31,12 +31,19 @@ from eval.types import Bools, Floats, Trials, name_first
 
 SUFFIXES = (".npz", ".parquet")
 
-_MAX_ID = 1 << 16  # bytes
-_BLOCK = 1 << 30  # bytes written at a time, at most
-_ROWS = 1 << 17  # and rows
+_ROWS = 1 << 17  # written at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
-_UNWRITABLE = re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]')
+# The ids that no file can give back, and what is wrong with them.
+_REFUSED_IN_TEXT = (
+    re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]'),
+    "are empty, begin with # or a blank, end in a blank, stand in quotation marks, or hold control "
+    "characters",
+)
+_REFUSED_IN_ARRAYS = (
+    re.compile(r"^\Z|\0\Z|[\ud800-\udfff]"),
+    "are empty, end in a NUL character or are no Unicode text",
+)
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
@@ -51,8 +58,7 @@ def write_trials(path: str | Path, trials: Trials) -> None:
         trials: At least one trial.
 
     Raises:
-        LikenessError: There are no trials, no such file can hold some of the ids, or the path ends
-            in .npz.gz or .parquet.gz.
+        LikenessError: There are no trials, or no such file can hold some of the ids.
     """
     _write(path, trials, None)
 
@@ -80,51 +86,27 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
     _write(path, trials, values)
 
 
-def check_written(path: str | Path) -> None:
-    """Refuses a path that could not be written to, before the work is done.
-
-    Raises:
-        LikenessError: It is to be compressed by gzip, which is for text.
-    """
-    if Path(path).name.lower().endswith(tuple(f"{suffix}.gz" for suffix in SUFFIXES)):
-        raise LikenessError(
-            f"{path}: arrays are not compressed by gzip; leave out .gz, or write .txt.gz"
-        )
-
-
 def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
     if not len(trials):
         raise LikenessError(f"{path}: there are no trials to write")
-    check_written(path)
     sides = [
         in_order(Column(list(ids), codes))
         for ids, codes in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
     place = Path(path)
-    if place.suffix.lower() in SUFFIXES:
-        _write_arrays(place, sides, trials.target, values)
-    else:
-        _write_text(place, sides, trials.target, values)
+    is_text = place.suffix.lower() not in SUFFIXES
+    refused, why = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_ARRAYS
+    if bad := [name for side in sides for name in side.keys if refused.search(name)]:
+        raise LikenessError(f"{path}: ids {why} ({name_first(bad)}); rename them")
+    write = _write_text if is_text else _write_arrays
+    write(place, sides, trials.target, values)
 
 
 def _write_arrays(
     path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
 ) -> None:
     """Writes .npz or .parquet."""
-    bad = [
-        name
-        for side in sides
-        for name in side.keys
-        if not name or name.endswith("\0") or len(name.encode(errors="replace")) > _MAX_ID
-    ]
-    bad += [name for side in sides for name in side.keys if re.search(r"[\ud800-\udfff]", name)]
-    if bad:
-        raise LikenessError(
-            f"{path}: ids are empty, longer than {_MAX_ID} bytes, end in a NUL character or are "
-            f"no Unicode text ({name_first(name.encode(errors='replace').decode() for name in bad)}"
-            "); rename them"
-        )
     named: dict[str, Any] = {}
     if path.suffix.lower() == ".npz":
         for name, side in zip(("enrol", "probe"), sides, strict=True):
@@ -157,12 +139,6 @@ def _write_text(
     path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
 ) -> None:
     """Writes text, compressed by gzip where the name says so."""
-    bad = [name for side in sides for name in side.keys if _UNWRITABLE.search(name)]
-    if bad:
-        raise LikenessError(
-            f"{path}: ids are empty, begin with # or a blank, end in a blank, stand in quotation "
-            f"marks, or hold control characters ({name_first(bad)}); rename them"
-        )
     names = [name for side in sides for name in side.keys]
     blank = any(" " in name for name in names)
     misread = trial_header([side.keys[0] for side in sides], TRIAL_LAYOUTS) is not None or any(
@@ -196,12 +172,10 @@ def _lines(
         for side, end in zip(sides, ("", last), strict=True)
     ]
     labels = as_arrow(["0\n", "1\n"])
-    longest = max(len(name) for side in sides for name in side.keys)
-    rows = max(1, min(_ROWS, _BLOCK // (8 * longest + 64)))  # UTF-8 has up to 4 bytes a character
     size = len(sides[0].codes)
-    for start in range(0, size, rows):
+    for start in range(0, size, _ROWS):
         report("writing", start, size)
-        part = slice(start, start + rows)
+        part = slice(start, start + _ROWS)
         columns = [
             ids.take(as_arrow(side.codes[part])) for ids, side in zip(texts, sides, strict=True)
         ]

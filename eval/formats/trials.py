@@ -14,9 +14,9 @@ or 1.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,16 +39,14 @@ from eval.formats.column_names import (
     trial_header,
 )
 from eval.formats.files import text_lines
-from eval.formats.lists import Column, Shape, Table, as_floats, is_number
+from eval.formats.lists import Column, Table, as_floats, is_number
 from eval.formats.trial_writing import SUFFIXES
 from eval.formats.trial_writing import write_scores as write_scores
 from eval.formats.trial_writing import write_trials as write_trials
 from eval.types import Bools, Floats, Ints, Scores, Trials, quoted, shortened
 
-Order = Literal["label-score", "score-label"]
 Layouts = tuple[tuple[str, ...], ...]
 
-_CHUNK = 100_000  # trials that are looked at together
 _ARRAYS = {
     "enrol_ids": "U",
     "probe_ids": "U",
@@ -57,7 +55,6 @@ _ARRAYS = {
     "target": "biu",
     "score": "fiu",
 }
-_NEEDED = ("enrol_ids", "probe_ids", "enrol", "probe")
 
 
 def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials:
@@ -90,10 +87,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
         >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
         (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
-    table, fitting = _read(source, TRIAL_LAYOUTS, columns)
-    if len(fitting) > 1:
-        raise _ambiguous(table, fitting)
-    return trials_of(table, fitting[0])
+    return trials_of(_only(_read(source, TRIAL_LAYOUTS, columns)[0]))
 
 
 def read_scores(
@@ -117,35 +111,33 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    table, fitting = _read(source, SCORE_LAYOUTS, columns)
+    fitting, is_named = _read(source, SCORE_LAYOUTS, columns)
     if len(fitting) > 1 and trials is not None:
         # Some ids are numbers. The trial list knows which columns hold its ids.
         sides = {"enrol": set(trials.enrol_ids), "probe": set(trials.probe_ids)}
-        known = tuple(
-            layout
-            for layout in fitting
-            if all(ids.issuperset(_column(table, layout, side).keys) for side, ids in sides.items())
-        )
+        known = [
+            table
+            for table in fitting
+            if all(ids.issuperset(table.column(side).keys) for side, ids in sides.items())
+        ]
         fitting = known or fitting
-    if len(fitting) > 1:
-        raise _ambiguous(table, fitting)
-    column = table.columns[fitting[0].index("score")]
+    table = _only(fitting)
+    column = table.columns[table.roles.index("score")]
     all_binary = isinstance(column, Column) and {"0", "1"}.issuperset(column.keys)
-    if table.roles is None and "label" not in fitting[0] and all_binary:
+    if not is_named and "label" not in table.roles and all_binary:
         raise LikenessError(
             f"{table.where}: all scores are 0 or 1, as the labels of a trial list are; give the "
-            f"score file, or put `{' '.join(fitting[0])}` as a header line on top if these are "
+            f"score file, or put `{' '.join(table.roles)}` as a header line on top if these are "
             "scores"
         )
-    values = _numbers(column)
-    scored = trials_of(table, fitting[0])
+    values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise LikenessError(
             f"{table.where}: scores are NaN, infinite or not numbers (first: "
             f"{pair_text(scored, int(bad[0]))}); score these trials again"
         )
-    return (scored, values) if trials is None else _align(table, scored, values, trials)
+    return (scored, values) if trials is None else _align(table.where, scored, values, trials)
 
 
 def read_pairs(
@@ -163,13 +155,11 @@ def read_pairs(
     Raises:
         LikenessError: As for `read_trials`.
     """
-    table, fitting = _read(source, TRIAL_LAYOUTS, columns, label_needed=False)
-    if len(fitting) > 1:
-        raise _ambiguous(table, fitting)
-    enrol, probe = (_column(table, fitting[0], side).texts() for side in ("enrol", "probe"))
+    table = _only(_read(source, TRIAL_LAYOUTS, columns, label_needed=False)[0])
+    enrol, probe = (table.column(side).texts() for side in ("enrol", "probe"))
     labels: list[bool | None] = [None] * len(enrol)
-    if "label" in fitting[0]:
-        column = _column(table, fitting[0], "label")
+    if "label" in table.roles:
+        column = table.column("label")
         of_key = [_value_of(key) if key else None for key in column.keys]
         labels = [of_key[code] for code in column.codes.tolist()]
     return enrol, probe, labels
@@ -187,14 +177,13 @@ def is_bare(path: str | Path) -> bool:
     return len(lists.split(first, lists.separator_of(first))) == 2
 
 
-def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
+def read_bare_scores(path: str | Path) -> Scores:
     r"""Reads the scores of labelled trials whose ids are not known.
 
     Args:
         path: Lines of a label and a score, plain or compressed by gzip. Labels are of one kind
-            throughout, as in trial lists. The first line may be a header.
-        order: Which comes first; None takes it from the header, or from the fields if only one
-            column can hold labels.
+            throughout, as in trial lists. The first line may be a header, and has to be one where
+            both columns can be labels.
 
     Returns:
         The scores and labels (P,), in the order of the file.
@@ -211,34 +200,17 @@ def read_bare_scores(path: str | Path, order: Order | None = None) -> Scores:
         ...     read_bare_scores(path).targets.tolist()
         [0.7]
     """
-    table, fitting = _read(Path(path), BARE_LAYOUTS, "")
-    if order is not None:
-        stated = tuple(order.split("-"))
-        if table.roles not in (None, stated):
-            raise LikenessError(
-                f"{path}: its header says the other order than {order}; leave the order out"
-            )
-        fitting = tuple(layout for layout in fitting if layout == stated)
-    if len(fitting) != 1:
-        raise LikenessError(
-            f"{path}: both columns can be labels, so that the scores are not known; say which is "
-            "which by a first line `label score` or `score label`, or by --score-order"
-        )
-    labels = _column(table, fitting[0], "label")
-    values = _numbers(table.columns[fitting[0].index("score")])
-    bad = ~np.isfinite(values)
-    if bad.any():
-        raise LikenessError(
-            f"{path}: {bad.sum()} of {values.size} scores are NaN, infinite or not numbers; score "
-            "these trials again"
-        )
-    return Scores(values, _targets(labels))
+    table = _only(_read(Path(path), BARE_LAYOUTS, "")[0])
+    try:
+        return Scores(_scores(table), _targets(table.column("label")))
+    except LikenessError as error:
+        raise LikenessError(f"{path}: {error}") from None
 
 
 def _read(
     source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
-) -> tuple[Table, Layouts]:
-    """The table, and the layouts (at least one) that all of its rows fit."""
+) -> tuple[list[Table], bool]:
+    """The table as all of its rows can be read, in one way or several; and if they are named."""
     stated = parse_columns(columns, TRIALS)
     has_scores = "score" in layouts[-1]
 
@@ -256,6 +228,28 @@ def _read(
             places = choose(names, stated, str(source), TRIALS, layouts[0])
         return {role: place for role, place in places.items() if role != "score" or has_scores}
 
+    def shape(sample: list[str]) -> lists.Shape:
+        if stated:
+            return lists.named_shape(sample, places_of, header=not by_number(stated))
+        found = lists.ranked_shape(sample, fits, header)
+        fields = lists.split(sample[0], found.separator)
+        is_header = any(role_of(field, TRIALS) for field in fields)
+        is_header &= not any(is_label(field) or is_number(field) for field in fields)
+        if found.places is None and path.suffix.lower() in (".csv", ".tsv") and is_header:
+            choose(fields, {}, str(source), TRIALS, layouts[0])  # says what the header lacks
+        return found
+
+    def fits(fields: Sequence[str]) -> bool:
+        """Whether the fields look like a line of one of the layouts."""
+        is_of = {"label": is_label, "score": is_number}
+        return any(
+            len(layout) == len(fields)
+            and all(
+                is_of.get(role, bool)(field) for role, field in zip(layout, fields, strict=True)
+            )
+            for layout in layouts
+        )
+
     if not isinstance(source, str | os.PathLike):
         table = _of_values(lists.read_frame(source, places_of))
     elif (path := Path(source)).suffix.lower() == ".npz":
@@ -264,133 +258,73 @@ def _read(
         table = _of_values(lists.read_parquet(path, places_of))
     else:
         lists.refuse_other_kinds(path)
-        table = lists.read_table(
-            path,
-            lambda sample: (
-                _shape(path, sample, layouts, header)
-                if not stated
-                else _stated_shape(sample, places_of, header=not by_number(stated))
-            ),
-            fractions=has_scores,
-        )
-    width = len(table.columns)
-    possible = layouts if table.roles is None else (table.roles,)
-    candidates = tuple(layout for layout in possible if len(layout) == width)
+        table = lists.read_table(path, shape, fractions=has_scores)
+    possible = (table.roles,) if table.roles else layouts
+    candidates = tuple(layout for layout in possible if len(layout) == len(table.columns))
     if not candidates:
         allowed = ", ".join(f"`{' '.join(layout)}`" for layout in possible)
         raise LikenessError(
-            f"{table.where}: {width} fields in each line; expected {allowed}, or a header with "
-            "names of columns; say which are which with --columns enrol=NAME,probe=NAME"
+            f"{table.where}: {len(table.columns)} fields in each line; expected {allowed}, or a "
+            "header with names of columns; say which are which with --columns "
+            "enrol=NAME,probe=NAME"
         )
-    _refuse_empty(table, label_needed=label_needed)
-    fitting = tuple(
-        layout
-        for layout in candidates
-        if not any(
-            _misfits(column, role, table).any()
-            for role, column in zip(layout, table.columns, strict=True)
-        )
-    )
+    for role, column in zip(table.roles or [""] * len(table.columns), table.columns, strict=True):
+        is_needed = role != "label" or label_needed
+        if is_needed and isinstance(column, Column) and "" in column.keys:
+            raise LikenessError(
+                f"{table.where}: fields are empty{f' of {role}' * bool(role)}; fill or remove "
+                "these rows"
+            )
+    misfits = {layout: _misfit(table, layout) for layout in candidates}
+    fitting = [table._replace(roles=layout) for layout in candidates if not misfits[layout]]
     if not fitting:
-        ways = "; ".join(_misfit_text(table, layout) for layout in candidates)
-        raise LikenessError(f"{table.where}: {ways}; {LABEL_HINT} throughout")
-    return table, fitting
-
-
-def _shape(
-    path: Path,
-    sample: list[str],
-    layouts: Layouts,
-    header: Callable[[Sequence[str]], dict[str, int] | None],
-) -> Shape:
-    """The shape of a text of trials or scores."""
-
-    def fits(fields: Sequence[str]) -> bool:
-        """Whether the fields look like a line of one of the layouts."""
-        return any(
-            len(layout) == len(fields)
-            and all(_is(role, field) for role, field in zip(layout, fields, strict=True))
-            for layout in layouts
+        raise LikenessError(
+            f"{table.where}: {'; '.join(misfits.values())}; {LABEL_HINT} throughout"
         )
-
-    shape = lists.ranked_shape(sample, fits, header)
-    fields = lists.split(sample[0], shape.separator)
-    is_data = any(is_label(field) or is_number(field) for field in fields)
-    is_data = is_data or not any(role_of(field, TRIALS) for field in fields)
-    if shape.places is None and path.suffix.lower() in (".csv", ".tsv") and not is_data:
-        choose(fields, {}, str(path), TRIALS, layouts[0])  # says what the header lacks
-    return shape
+    return fitting, bool(table.roles)
 
 
-def _stated_shape(sample: list[str], places_of: lists.Choose, *, header: bool) -> Shape:
-    """The shape of a text of which somebody stated the columns."""
-    separator = lists.separator_of(sample[0])
-    fields = lists.split(sample[0], separator)
-    return Shape(separator, len(fields), places_of(fields), header)
+def _only(fitting: Sequence[Table]) -> Table:
+    """The table, if it can be read in one way alone."""
+    if len(fitting) > 1:
+        ways = " and as ".join(f"`{' '.join(table.roles)}`" for table in fitting)
+        raise LikenessError(
+            f"{fitting[0].where}: its lines can be read as {ways}; put the right one as a header "
+            "line on top"
+        )
+    return fitting[0]
 
 
 def _of_values(table: Table) -> Table:
-    """A table of values: ids and labels are texts, numbered as those of text are."""
-    assert table.roles is not None
-    columns: list[Column | Floats] = []
-    for role, column in zip(table.roles, table.columns, strict=True):
-        if role != "score" and not isinstance(column, Column):
-            column = Column.of(list(map(lists.text_of, column.tolist())))
-        try:
-            columns.append(lists.in_order(column) if isinstance(column, Column) else column)
-        except LikenessError as error:  # of a name that is no text
-            raise LikenessError(f"{table.where}: {error}") from None
-    if not all(len(c.codes if isinstance(c, Column) else c) for c in columns):
+    """A table of values, whose ids and labels are numbered as those of text are."""
+    try:
+        columns = [lists.in_order(c) if isinstance(c, Column) else c for c in table.columns]
+    except LikenessError as error:  # of a name that is no text
+        raise LikenessError(f"{table.where}: {error}") from None
+    if not table.column("enrol").codes.size:
         raise LikenessError(f"{table.where}: it holds no trials; expected one row for each")
     return table._replace(columns=columns)
 
 
-def _refuse_empty(table: Table, *, label_needed: bool) -> None:
-    """Raises LikenessError if fields are empty."""
-    for place, column in enumerate(table.columns):
-        is_label_column = table.roles is not None and table.roles[place] == "label"
-        if isinstance(column, Column) and "" in column.keys:
-            if is_label_column and not label_needed:
-                continue
-            what = "fields" if table.roles is None else f"fields of {table.roles[place]}"
-            raise LikenessError(f"{table.where}: {what} are empty; fill or remove these rows")
+def _misfit(table: Table, layout: tuple[str, ...]) -> str:
+    """What of a table cannot play its role in a layout, for messages; "" if all can.
 
-
-def _is(role: str, field: str) -> bool:
-    """Whether a field can play a role."""
-    if role == "label":
-        return is_label(field)
-    return is_number(field) if role == "score" else bool(field)
-
-
-def _misfits(column: Column | Floats, role: str, table: Table) -> Bools:
-    """Which of the distinct fields (K,) of a column cannot play a role.
-
-    For labels these are the ones that are not of the kind that is most common in the column. The
-    numbers of a column of fractions (P,) all play the same role.
+    Of labels these are the ones that are not of the kind that is most common in the column. The
+    numbers of a column of fractions are scores.
     """
-    if not isinstance(column, Column):
-        return np.array([role != "score"])
-    if role == "label":
-        kinds = LABELS if table.roles is None else NAMED_LABELS
-        bad = ~np.array(
-            [[not key or key.lower() in kind for key in column.keys] for kind in kinds], np.bool_
-        )
-        misfits: Bools = bad[int(np.argmin(bad.sum(axis=1)))]
-        return misfits
-    if role == "score":
-        return np.array([not is_number(key) for key in column.keys], dtype=np.bool_)
-    return np.zeros(len(column.keys), dtype=np.bool_)
-
-
-def _misfit_text(table: Table, layout: tuple[str, ...]) -> str:
-    """The first field that cannot play its role in a layout, for messages."""
     for role, column in zip(layout, table.columns, strict=True):
-        misfits = np.flatnonzero(_misfits(column, role, table))
-        if misfits.size:
-            field = quoted(column.keys[misfits[0]]) if isinstance(column, Column) else "a number"
-            return f"as `{' '.join(layout)}`, {field} is no {role}"
-    raise AssertionError(f"{layout} fits")
+        wrong: list[str] = []
+        if not isinstance(column, Column):
+            wrong = [] if role == "score" else ["a number"]
+        elif role == "label":
+            kinds = NAMED_LABELS if table.roles else LABELS
+            keys = [key for key in column.keys if key]
+            wrong = min(([k for k in keys if k.lower() not in kind] for kind in kinds), key=len)
+        elif role == "score":
+            wrong = [key for key in column.keys if not is_number(key)]
+        if wrong:
+            return f"as `{' '.join(layout)}`, {quoted(wrong[0])} is no {role}"
+    return ""
 
 
 def _value_of(label: str) -> bool:
@@ -404,44 +338,35 @@ def _targets(labels: Column) -> Bools:
     return is_target[labels.codes]
 
 
-def _numbers(column: Column | Floats) -> Floats:
-    """(P,) the scores of a column, NaN where a text is no number."""
+def _scores(table: Table) -> Floats:
+    """(P,) the scores of a table, NaN where a text is no number."""
+    column = table.columns[table.roles.index("score")]
     return as_floats(column.keys)[column.codes] if isinstance(column, Column) else column
 
 
-def trials_of(table: Table, layout: tuple[str, ...]) -> Trials:
-    """Returns the trials of a table whose layout is known.
+def trials_of(table: Table) -> Trials:
+    """Returns the trials of a table whose columns are known.
 
     Raises:
         LikenessError: A pair has both labels.
     """
-    enrol, probe = (_column(table, layout, side) for side in ("enrol", "probe"))
+    enrol, probe = table.column("enrol"), table.column("probe")
     target: Bools | None = None
-    if "label" in layout:
-        column = _column(table, layout, "label")
-        target = _targets(column)
-        _refuse_both_labels(table, enrol, probe, target)
+    if "label" in table.roles:
+        target = _targets(table.column("label"))
+        # Equal numbers but for the last bit are one pair with both labels.
+        marked = _pairs(enrol.codes, probe.codes, len(probe.keys))
+        marked *= 2
+        marked += target
+        marked.sort()
+        both = np.flatnonzero(np.bitwise_xor(marked[1:], marked[:-1]) == 1)
+        if both.size:
+            first, second = divmod(int(marked[both[0]]) >> 1, len(probe.keys))
+            raise LikenessError(
+                f"{table.where}: pairs are labelled both target and nontarget (first: "
+                f"{quoted(f'{enrol.keys[first]} {probe.keys[second]}')}); remove one label of each"
+            )
     return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target)
-
-
-def _refuse_both_labels(table: Table, enrol: Column, probe: Column, target: Bools) -> None:
-    """Raises LikenessError for pairs that are listed as target and as nontarget."""
-    marked = _pairs(enrol.codes, probe.codes, len(probe.keys))
-    marked *= 2
-    marked += target
-    marked.sort()
-    contradictory = []
-    for start in range(0, marked.size, _CHUNK):
-        part = marked[start : start + _CHUNK + 1]
-        contradictory.append(part[:-1][(part[1:] - part[:-1] == 1) & (part[:-1] & 1 == 0)] >> 1)
-    del marked
-    both = np.unique(np.concatenate(contradictory))
-    if both.size:
-        first, second = divmod(int(both[0]), len(probe.keys))
-        raise LikenessError(
-            f"{table.where}: pairs are labelled both target and nontarget (first: "
-            f"{quoted(f'{enrol.keys[first]} {probe.keys[second]}')}); remove one label of each"
-        )
 
 
 def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
@@ -452,13 +377,7 @@ def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
     return pair
 
 
-def _repeats(pairs: NDArray[np.int64]) -> bool:
-    """Whether a pair occurs twice."""
-    ordered = np.sort(pairs)
-    return bool((ordered[1:] == ordered[:-1]).any())
-
-
-def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
+def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[Trials, Floats]:
     """The scores in the order of `trials`, with its labels."""
     sides = []
     for ids, known, codes in (
@@ -473,7 +392,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
     del sides
     # Lists that are in one order are the usual case, and much the quicker.
     at = order = np.arange(have.size)
-    if not np.array_equal(have, want) or _repeats(have):
+    if not np.array_equal(have, want) or np.unique(have).size < have.size:
         order = np.argsort(have, kind="stable")
         pairs, in_order = have[order], values[order]
         # A pair may be scored in several rows. Any of them will do, since they have to agree.
@@ -484,13 +403,13 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         ):
             if rows.size:
                 raise LikenessError(
-                    f"{table.where}: {rows.size} {what} (first: {pair_text(of, int(rows[0]))}); "
+                    f"{where}: {rows.size} {what} (first: {pair_text(of, int(rows[0]))}); "
                     "does the trial list belong to these scores?"
                 )
         clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
         if clash.size:
             raise LikenessError(
-                f"{table.where}: repeated pairs have differing scores (first: "
+                f"{where}: repeated pairs have differing scores (first: "
                 f"{pair_text(scored, int(order[clash[0]]))}); keep one"
             )
     if scored.target is not None and trials.target is None:
@@ -500,7 +419,7 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
         wrong = np.flatnonzero(scored.target[at] != trials.target)
         if wrong.size:
             raise LikenessError(
-                f"{table.where}: labels contradict the trial list (first: "
+                f"{where}: labels contradict the trial list (first: "
                 f"{pair_text(trials, int(wrong[0]))})"
             )
     return trials, values[at]
@@ -509,62 +428,43 @@ def _align(table: Table, scored: Trials, values: Floats, trials: Trials) -> tupl
 def _read_npz(path: Path, *, has_scores: bool) -> Table:
     """The table of an .npz file as `write_trials` and `write_scores` write it."""
     with npz.opened(path, parquet.size_limit(path)) as archive:
-        headers = archive.headers
-        wrong = [
-            name
-            for name, kinds in _ARRAYS.items()
-            if name in headers
-            and (headers[name].dtype.kind not in kinds or len(headers[name].shape) != 1)
-        ]
-        missing = [name for name in _NEEDED if name not in headers]
-        sizes = {headers[name].shape for name in _ARRAYS if name in headers and name[-4:] != "_ids"}
-        if wrong or missing or len(sizes) > 1 or (has_scores and "score" not in headers):
+        headers = {name: header for name, header in archive.headers.items() if name in _ARRAYS}
+        needed = {"enrol_ids", "probe_ids", "enrol", "probe", *["score"] * has_scores}
+        sizes = {header.shape for name, header in headers.items() if not name.endswith("_ids")}
+        if (
+            not needed <= headers.keys()
+            or len(sizes) > 1
+            or any(
+                header.dtype.kind not in _ARRAYS[name] or len(header.shape) != 1
+                for name, header in headers.items()
+            )
+        ):
             present = ", ".join(f"{name} {kind} {shape}" for name, (kind, shape) in headers.items())
             raise LikenessError(
                 f"{path}: not a list of trials{' with scores' * has_scores}: expected enrol_ids "
                 "and probe_ids, texts, enrol and probe (P,) integers, and perhaps target (P,) bool "
                 f"and score (P,) floats; arrays found: {quoted(present)}"
             )
-        roles = ["enrol", "probe"]
-        columns: list[Column | Floats] = [_npz_side(path, archive, name) for name in roles]
+        columns: dict[str, Column | Floats] = {}
+        for name in ("enrol", "probe"):
+            ids, codes = archive.read(f"{name}_ids"), archive.read(name)
+            if codes.size and not (codes.min() >= 0 and codes.max() < len(ids)):
+                raise LikenessError(
+                    f"{path}: numbers of {name} are outside the {len(ids)} {name}_ids; write the "
+                    "file again"
+                )
+            # A file of a few kilobytes can hold millions of ids: only those that occur become
+            # texts.
+            occurs = np.zeros(len(ids), dtype=np.bool_)
+            occurs[codes] = True
+            numbers = (np.cumsum(occurs) - 1)[codes].astype(np.int32)
+            columns[name] = Column(ids[occurs].tolist(), numbers)
         if "target" in headers:
             distinct, codes = np.unique(archive.read("target"), return_inverse=True)
-            columns.append(
-                Column(list(map(lists.text_of, distinct.tolist())), codes.astype(np.int32))
-            )
-            roles.append("label")
+            columns["label"] = Column(list(map(str, distinct.tolist())), codes.astype(np.int32))
         if has_scores:
-            columns.append(np.asarray(archive.read("score"), dtype=np.float64))
-            roles.append("score")
-    return Table(str(path), tuple(roles), columns)
-
-
-def _npz_side(path: Path, archive: npz.Npz, name: str) -> Column:
-    """The ids of one side of an .npz file."""
-    ids, codes = archive.read(f"{name}_ids"), archive.read(name)
-    if codes.size and not (codes.min() >= 0 and codes.max() < len(ids)):
-        raise LikenessError(
-            f"{path}: numbers of {name} are outside the {len(ids)} {name}_ids; write the file again"
-        )
-    # A file of a few kilobytes can hold millions of ids, so only those that occur become texts.
-    occurs = np.zeros(len(ids), dtype=np.bool_)
-    occurs[codes] = True
-    return Column(ids[occurs].tolist(), (np.cumsum(occurs) - 1)[codes].astype(np.int32))
-
-
-def _ambiguous(table: Table, fitting: Layouts) -> LikenessError:
-    """The error for a table that fits several layouts."""
-    ways = " and as ".join(f"`{' '.join(layout)}`" for layout in fitting)
-    return LikenessError(
-        f"{table.where}: its lines can be read as {ways}; put the right one as a header line on top"
-    )
-
-
-def _column(table: Table, layout: tuple[str, ...], role: str) -> Column:
-    """The column of ids or labels that plays a role in a layout."""
-    column = table.columns[layout.index(role)]
-    assert isinstance(column, Column)
-    return column
+            columns["score"] = np.asarray(archive.read("score"), dtype=np.float64)
+    return Table(str(path), tuple(columns), list(columns.values()))
 
 
 def pair_text(trials: Trials, row: int) -> str:

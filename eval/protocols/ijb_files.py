@@ -188,7 +188,7 @@ def read_template_pairs(path: str | Path) -> Trials:
         _integers(path, column._replace(codes=column.codes[:0]))
     if len(columns) < 3 or not {"0", "1"}.issuperset(columns[2].keys):
         raise LikenessError(f"{path}: labels are neither 0 nor 1; fetch the file again")
-    return trials_of(table, ("enrol", "probe", "label"))
+    return trials_of(table)
 
 
 def read_side(path: str | Path) -> Side:

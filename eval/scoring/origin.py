@@ -17,12 +17,11 @@ from typing import Any
 
 from eval.calibration import Calibration
 from eval.errors import LikenessError
+from eval.formats.files import read_json
 from eval.formats.provenance import sha256
 from eval.formats.writing import atomic_path
-from eval.json_files import read_json
 
 FORMAT = "likeness.origin/1"
-_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,6 @@ def read_origin(scores: str | Path) -> Origin | None:
         path,
         FORMAT,
         lambda fields: (fields.pop("scores_sha256"), Origin(**fields)),
-        most=_MAX_BYTES,
-        otherwise="damaged ({error}); remove it, or score the trials again",
+        "damaged ({error}); remove it, or score the trials again",
     )
     return origin if digest == sha256(Path(scores)) else None

@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.json_files import read_json
+from eval.formats.files import atomic_path, read_json
 from eval.progress import tracked
 from eval.similarity import pairs
 from eval.types import Floats, check_choice
@@ -42,7 +41,6 @@ SCORING_LENGTHS = {
     "simple": "u is scaled so that sum_k u_k^2 = K (Kaldi's --simple-length-normalization)",
     "none": "u stays as it is",
 }
-_MAX_BYTES = 1 << 27
 _ARRAYS = ("mean", "lda", "centre", "transform", "psi")
 
 
@@ -138,8 +136,7 @@ def load_plda(path: str | Path) -> Plda:
         lambda fields: Plda(
             **fields | {name: np.array(fields[name], dtype=np.float64) for name in _ARRAYS}
         ),
-        most=_MAX_BYTES,
-        otherwise="not a PLDA file ({error}); fit one with `likeness plda`",
+        "not a PLDA file ({error}); fit one with `likeness plda`",
     )
 
 

@@ -141,10 +141,6 @@ def evaluate(
         int,
         typer.Option(min=0, help="Resamples of the bootstrap; 0, the default with --ijb: none."),
     ] = 1000,
-    score_order: Annotated[
-        Literal["label-score", "score-label"] | None,
-        typer.Option(help="Which of two columns comes first, in score files without ids."),
-    ] = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
 
@@ -206,7 +202,6 @@ def evaluate(
         subjects=subjects,
         groups=groups,
         reference=reference,
-        score_order=score_order,
         quality=quality,
         embeddings=embeddings,
     )

@@ -145,10 +145,6 @@ def score(
     calibrated. A fusion is fitted on one list by `--fuse A.txt B.txt --calibrate --out FUSION.json`
     and applied to another by `--fuse A2.txt B2.txt --calibration FUSION.json --out FUSED.txt`.
     """
-    from eval.formats.trial_writing import check_written
-
-    if not calibrate:
-        check_written(out)
     if fuse:
         say(_fuse(context.params, scores or [], out))
         return

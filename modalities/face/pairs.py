@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.errors import LikenessError, first_line
-from eval.formats.files import as_stored, text_lines
-from eval.formats.mat import read_variable
+from eval.formats.files import as_stored, read_mat, text_lines
 from eval.protocols import lfw
 from eval.types import Trials, name_first
 from toolkit.data.images import SUFFIXES
@@ -207,7 +206,7 @@ def read_agedb(path: str | Path) -> Trials:
         LikenessError: The file is nested otherwise, is too large, or has too few or empty folds.
     """
     path = Path(path)
-    content = read_variable(path, "splits", max_bytes=_MAX_MAT)
+    content = read_mat(path, "splits", max_bytes=_MAX_MAT)
     try:
         folds = [_agedb_fold(fold[0][0][0]) for fold in content]
     except Exception as error:  # arrays of other nesting raise many kinds

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from eval.errors import LikenessError, first_line
-from eval.formats.mat import read_variable
+from eval.formats.files import read_mat
 from modalities.image import packed
 from modalities.image.lists import check_whole, inside
 from modalities.image.splits import Protocol, Split, of_classes
@@ -80,7 +80,7 @@ def items(
 def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:
     """Return (path below the root, class 1 to 196) of every image in a .mat file."""
     try:
-        content = read_variable(path, "annotations", max_bytes=_MAX_MAT, squeeze=True)
+        content = read_mat(path, "annotations", max_bytes=_MAX_MAT, squeeze=True)
         listed = [
             (f"{prefix}{annotation[field]}", int(annotation["class"]))
             for annotation in content.reshape(-1)

@@ -70,7 +70,7 @@ def test_bfloat16_is_read() -> None:
 
 def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "a b.png")
-    (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\n")
+    (tmp_path / "list.tsv").write_text("# items\none\ta b.png\tann\ntwo\tgone.png\tbob\n")
     media = media_of(tmp_path / "list.tsv")
     assert '<img alt="one" class="tiny" src="data:image/png;base64,' in media.show("one")
     assert media.show("two") == media.show("three") == ""

@@ -33,9 +33,9 @@ def read_items(
 ) -> Items:
     """Reads a list or a table of files.
 
-    A list has lines `path` or `id path [label]`. A table has a header, or is a .parquet file; its
-    columns are known by their names (`eval.formats.column_names`). All other columns are carried
-    along under their own names (Items.column).
+    All lines of a list are `path`, `id path` or `id path label`. A table has a header, or is a
+    .parquet file; its columns are known by their names (`eval.formats.column_names`). All other
+    columns are carried along under their own names (Items.column).
 
     Args:
         path: The file (see `eval.formats.lists`).
@@ -60,9 +60,9 @@ def read_items(
         # A list may be called .csv too. Its first line has a path where a table has names.
         is_table = path.suffix.lower() in SUFFIXES and not re.search(r"[/\\.]", sample[0])
         if stated or is_table or is_header(fields):
-            return lists.Shape(separator, len(fields), chosen(fields), not by_number(stated))
-        separator = "\t" if any("\t" in line for line in sample) else separator
-        width = max(len(lists.split(line, separator)) for line in sample)
+            return lists.named_shape(sample, chosen, header=not by_number(stated))
+        separator = "\t" if "\t" in sample[0] else separator
+        width = len(lists.split(sample[0], separator))
         if width > len(_LAYOUTS):
             raise LikenessError(
                 f"{path}: a line has {width} fields; each must be `path` or `id path [label]`, or "
@@ -72,22 +72,9 @@ def read_items(
         places = {role: place for place, role in enumerate(_LAYOUTS[width - 1])}
         return lists.Shape(separator, width, places)
 
-    rows = lists.read_rows(path, shape, chosen)
-    blocks = (_cells(roles or (), columns) for roles, columns in rows)
+    blocks = lists.read_rows(path, shape, chosen)
     is_text = path.suffix.lower() != ".parquet"
     return _items(blocks, str(path), path.parent if root is None else root, is_text)
-
-
-def _cells(roles: tuple[str, ...], columns: list[list[str]]) -> dict[str, list[str]]:
-    """The columns by their roles. In a list some lines may be a path alone."""
-    cells = dict(zip(roles, columns, strict=True))
-    if roles in _LAYOUTS[1:] and "" in cells["path"]:
-        alone = [not any(rest) for rest in zip(*columns[1:], strict=True)]
-        cells["path"] = [
-            id if is_path else path
-            for id, path, is_path in zip(cells["id"], cells["path"], alone, strict=True)
-        ]
-    return cells
 
 
 def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
@@ -112,11 +99,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
         return with_further(names, choose(names, columns, "the table"), columns)
 
     read = lists.read_frame(table, chosen)
-    cells = {
-        role: column.texts()
-        for role, column in zip(read.roles or (), read.columns, strict=True)
-        if isinstance(column, lists.Column)
-    }
+    cells = {role: read.column(role).texts() for role in read.roles}
     return _items([cells], "the table", root, is_text=False)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from eval.errors import LikenessError
 from eval.formats.files import text_lines
-from eval.types import name_first
+from eval.formats.subjects import read_mapping
+from eval.types import name_first, nfc
 from toolkit.data.item_checks import check_unique
 from toolkit.data.items import Items, ItemsBuilder
 from toolkit.data.remote import place_below
@@ -41,10 +42,10 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
     rows = [(id, id, "", "") for id in paths]
     if (folder / "segments").is_file():
         rows = _segments(folder / "segments", paths)
-    speakers = _mapping(folder / "utt2spk")
-    sexes = _mapping(folder / "spk2gender") or {}
+    files = (folder / "utt2spk", folder / "spk2gender")
+    speakers, sexes = (read_mapping(file) if file.is_file() else None for file in files)
     if speakers is not None:
-        unknown = [row[0] for row in rows if row[0] not in speakers]
+        unknown = [row[0] for row in rows if nfc(row[0]) not in speakers]
         if unknown:
             raise LikenessError(
                 f"{folder / 'utt2spk'}: {len(unknown)} of {len(rows)} utterances have no speaker "
@@ -52,12 +53,12 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
             )
     made = ItemsBuilder()
     ids = [row[0] for row in rows]
-    labels = None if speakers is None else [speakers[id] for id in ids]
+    labels = None if speakers is None else [speakers[nfc(id)] for id in ids]
     further = {"sex": [sexes.get(label, "") for label in labels]} if labels and sexes else {}
     if any(row[2] for row in rows):
         further |= {"start": [row[2] for row in rows], "end": [row[3] for row in rows]}
-    files = [place_below(start_from, paths[row[1]]) for row in rows]
-    made.add(ids, files, labels, further=further)
+    places = [place_below(start_from, paths[row[1]]) for row in rows]
+    made.add(ids, places, labels, further=further)
     try:
         items = made.build()
     except ValueError as error:
@@ -105,17 +106,3 @@ def _segments(file: Path, paths: Mapping[str, str]) -> list[tuple[str, str, str,
         end = "" if fields[3] in ("-1", "-1.0") else fields[3]
         rows.append((fields[0], fields[1], fields[2], end))
     return rows
-
-
-def _mapping(file: Path) -> dict[str, str] | None:
-    """First field -> second, of a file that may be missing."""
-    if not file.is_file():
-        return None
-    pairs = dict[str, str]()
-    for number, line in text_lines(file):
-        fields = line.split(maxsplit=1)
-        if len(fields) != 2 or pairs.setdefault(fields[0], fields[1]) != fields[1]:
-            raise LikenessError(
-                f"{file}: line {number} is no `id name`, or contradicts an earlier one"
-            )
-    return pairs

@@ -32,13 +32,13 @@ def test_the_order_is_recognised(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("1 0\n0 1\n", "both columns"),
-        ("1 0\n1 1\n", "both columns"),
+        ("1 0\n0 1\n", "header line"),
+        ("1 0\n1 1\n", "header line"),
         ("a b\nc d\n", "no label"),
         ("1 0.5\n2 0.3\n", "no label"),
         ("1 0.5\ntarget 0.3\n", "no label"),
-        ("label score\n1 0.5\n0 nan\n", "1 of 2 scores"),
-        ("label score\n1 0.5\n0 x\n", "1 of 2 scores"),
+        ("label score\n1 0.5\n0 nan\n", "finite score"),
+        ("label score\n1 0.5\n0 x\n", "finite score"),
         ("label score\n5 0.5\n0 1\n", "labels"),
     ],
 )
@@ -46,16 +46,6 @@ def test_what_cannot_be_known_is_refused(tmp_path: Path, text: str, says: str) -
     (tmp_path / "s.txt").write_text(text)
     with pytest.raises(ValueError, match=says):
         read_bare_scores(tmp_path / "s.txt")
-
-
-def test_an_order_that_is_stated_decides(tmp_path: Path) -> None:
-    path = tmp_path / "s.txt"
-    path.write_text("1 0\n0 1\n0 0\n")
-    assert read_bare_scores(path, "label-score").target.tolist() == [True, False, False]
-    assert read_bare_scores(path, "score-label").target.tolist() == [False, True, False]
-    path.write_text("label score\n1 0\n0 1\n")
-    with pytest.raises(ValueError, match="header"):
-        read_bare_scores(path, "score-label")
 
 
 def test_they_are_evaluated_over_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

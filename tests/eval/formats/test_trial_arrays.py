@@ -249,20 +249,6 @@ def test_ids_that_do_not_occur_become_no_texts(tmp_path):
     assert peak < 30_000_000  # the texts alone would take over 40 MB
 
 
-@pytest.mark.parametrize("suffix", [*SUFFIXES, ".Npz"])
-def test_arrays_are_not_compressed_by_gzip(tmp_path, suffix):
-    path = tmp_path / f"list{suffix}.gz"
-    trials = Trials(("a",), ("x",), [0], [0])
-    for write in (
-        lambda: write_trials(path, trials),
-        lambda: write_scores(path, trials, np.ones(1)),
-        lambda: trial_writing.check_written(path),
-    ):
-        with pytest.raises(ValueError, match="gzip"):
-            write()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("names", [["a", "a", "score"], ["enrol", "enrol", "probe"]])
 def test_columns_of_one_name_are_refused(tmp_path, names):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

@@ -123,11 +123,6 @@ def test_a_row_without_a_path_is_refused(tmp_path: Path, header: str) -> None:
         read_items(tmp_path / "list.csv")
 
 
-def test_labels_may_be_missing_at_the_end_of_lines(tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_text("a a.wav ann\n# a comment\n\nb b.wav\n")
-    assert [item.label for item in read_items(tmp_path / "list.txt")] == ["ann", None]
-
-
 @pytest.mark.parametrize("header", ["id,path,path", "ID,path,id", "label,id,path,Label"])
 def test_a_header_names_each_column_once(tmp_path: Path, header: str) -> None:
     (tmp_path / "list.csv").write_text(f"{header}\n" + ",".join("abcd"[: header.count(",") + 1]))

@@ -213,7 +213,7 @@ def test_a_kaldi_folder(folder: Path, tmp_path: Path) -> None:
         ({"wav_scp": "r1\n"}, "line 1"),
         ({"wav_scp": "r1 a.wav\nr1 b.wav\n"}, "line 2"),
         ({"wav_scp": "r1 a.wav\n", "utt2spk": "r2 ann\n"}, "1 of 1 utterances have no speaker"),
-        ({"wav_scp": "r1 a.wav\n", "utt2spk": "r1 ann\nr1 bob\n"}, "line 2"),
+        ({"wav_scp": "r1 a.wav\n", "utt2spk": "r1 ann\nr1 bob\n"}, "more than one"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r9 0 1\n"}, r"wav.scp .*r9"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r1 1 0\n"}, r"1 of 1 items have times"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r1 0 1\nu r1 1 2\n"}, "twice|repeated"),
