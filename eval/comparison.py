@@ -17,7 +17,6 @@ import numpy as np
 
 from eval import per_item
 from eval.bootstrap import (
-    FEW_DRAWN,
     MIN_DRAWN,
     Bounds,
     Drawn,
@@ -55,14 +54,13 @@ class Outcome:
     """A finished run: the value of each metric, and its (R,) values on resamples of the subjects,
     whose draws are equal for all runs of one trial_list.
 
-    drawn: what the resamples rest on, see eval.bootstrap.bounds; None where that is not known, and
-    then not judged.
+    drawn: what the resamples rest on, see eval.bootstrap.bounds.
     """
 
     values: Mapping[str, float]
     replicates: Mapping[str, Floats]
     trial_list: str
-    drawn: Drawn | None = None
+    drawn: Drawn
 
 
 @dataclass(frozen=True)
@@ -351,7 +349,7 @@ def _bounds(
     replicates: Floats, mean: float, runs: Mapping[int, Outcome], *, difference: bool = False
 ) -> Bounds:
     """The interval of the mean of these runs, which were measured on one list."""
-    drawn = next(iter(runs.values())).drawn or Drawn(FEW_DRAWN, "subjects")
+    drawn = next(iter(runs.values())).drawn
     return bounds(replicates, mean, LEVEL, drawn, difference=difference)
 
 
@@ -370,9 +368,8 @@ def _difference(
     drawn = drawn[~np.isnan(drawn)]  # resamples on which the metric has no value
     mean = float(each.mean())
     interval = _bounds(drawn, mean, against, difference=True)
-    behind = against[seeds[0]].drawn
     p = None
-    if behind is None or behind.number >= MIN_DRAWN:
+    if against[seeds[0]].drawn.number >= MIN_DRAWN:
         tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
         p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
     ends = interval.ends
