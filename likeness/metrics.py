@@ -14,7 +14,7 @@ from __future__ import annotations
 from eval.bootstrap import interval, intervals
 from eval.calibration import error_versus_reject, fit_calibration
 from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
-from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
+from eval.dataset_quality import cluster_diversity, feature_diversity, spectral_decay
 from eval.guarantee import guaranteed_threshold
 from eval.identification import cmc, rank_k, tpir_at_fpir
 from eval.protocols.lfw import ten_fold_accuracy, val_at_far

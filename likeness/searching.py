@@ -8,14 +8,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from eval.clustering import Counts, Method, fit_of
-from eval.clustering import cluster as cluster_rows
+from eval.dataset_quality import Method, fit_of
+from eval.dataset_quality import cluster as cluster_rows
 from eval.errors import LikenessError
 from eval.protocols.identification import IdentificationSettings, Identified
 from eval.protocols.identification import identify as identify_values
 from eval.protocols.labels import labels_of
 from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
+from eval.ranks import Counts
 from eval.results import Result, as_html, write_json
 from eval.types import Embeddings
 from likeness.files import (
@@ -330,7 +331,7 @@ def cluster(
         The clusters, the largest first.
 
     Raises:
-        LikenessError: The file does not exist. As `eval.clustering.cluster`.
+        LikenessError: The file does not exist. As `eval.dataset_quality.cluster`.
 
     Example:
         >>> import likeness

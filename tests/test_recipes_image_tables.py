@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.diversity import cluster_diversity, feature_diversity
+from eval.dataset_quality import cluster_diversity, feature_diversity
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.losses.probabilistic import ProbabilisticNCA
 from toolkit.models.parts import describe

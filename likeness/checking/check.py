@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from eval.cleaning import near_pairs, suspects
+from eval.dataset_quality import near_pairs, suspects
 from eval.errors import LikenessError
 from eval.types import Embeddings
 from likeness.checking.files import Files, Modality, Problem, inspection_of, look_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from eval.cleaning import near_pairs, suspects
+from eval.dataset_quality import near_pairs, suspects
 from eval.types import Floats32
 
 

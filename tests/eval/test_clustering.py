@@ -7,7 +7,7 @@ import pytest
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
-from eval.clustering import cluster, fit_of
+from eval.dataset_quality import cluster, fit_of
 from eval.similarity import matrix
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from eval import per_item
 from eval.classification import fit_temperature, softmax
-from eval.diversity import cluster_diversity, feature_diversity
+from eval.dataset_quality import cluster_diversity, feature_diversity
 from eval.errors import LikenessError
 from eval.per_item import PerItem
 from eval.progress import tracked
@@ -281,7 +281,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     if settings.diversity:
         columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
         columns["cluster_diversity"] = np.full(len(tested), np.nan)
-        # one value a class, on its first item: their mean is eval.diversity's
+        # one value a class, on its first item: their mean is eval.dataset_quality's
         for number in np.flatnonzero(np.bincount(labels) >= 3):
             members = np.flatnonzero(labels == number)
             columns["cluster_diversity"][members[0]] = cluster_diversity(
