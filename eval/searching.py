@@ -6,11 +6,11 @@ what a search keeps, block by block, never the scores of all probes against all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,13 +19,12 @@ from eval.blocks import CELLS, TILE, borders, repeated, scorer
 from eval.errors import LikenessError
 from eval.memory import keep_freed_memory
 from eval.progress import report
-from eval.ranks import check_rows, prepared, same_kind
-from eval.similarity import matrix, single
+from eval.ranks import check_rows, prepared, row_keys, same_kind
+from eval.similarity import single
 from eval.types import Floats, Floats32
 
 Counts = NDArray[np.int64]
 
-MANY_PROBES = 1 << 17  # more are never all in memory at once
 _OWN_ROWS = 4096  # templates of mates that are read together
 
 
@@ -97,24 +96,20 @@ def search(
         )
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
-    order, starts = _grouped(enrolled)
-
-    def block(rows: slice) -> NDArray[Any]:
-        some = values[rows]
-        if not np.isfinite(some).all():
-            bad = np.argwhere(~np.isfinite(values))
-            raise LikenessError(
-                f"identification: {len(bad)} scores are NaN or infinite (first: probe "
-                f"{bad[0][0] + 1}, template {bad[0][1] + 1}); score them again"
-            )
-        return (
-            np.array(some) if order is None else np.maximum.reduceat(some[:, order], starts, axis=1)
+    if not np.isfinite(values).all():
+        bad = np.argwhere(~np.isfinite(values))
+        raise LikenessError(
+            f"identification: {len(bad)} scores are NaN or infinite (first: probe {bad[0][0] + 1}, "
+            f"template {bad[0][1] + 1}); score them again"
         )
-
-    column = np.argsort(enrolled) if order is None else np.arange(starts.size)
-    whole = _Tile(0, starts.size, lambda: block)
-    task = _Task([whole], np.arange(probes), np.where(mate >= 0, column[mate], -1), starts.size)
-    return _search(task, enrolled.size, keep)
+    return _search(
+        np.argsort(enrolled, kind="stable"),
+        np.bincount(enrolled),
+        mate,
+        lambda templates: lambda rows: values[rows][:, templates],
+        lambda some, templates: values[some, templates].astype(np.float64),
+        keep,
+    )
 
 
 def search_embeddings(
@@ -137,114 +132,37 @@ def search_embeddings(
     enrolled, num_probes, mate = _labels(gallery_subjects, probe_subjects)
     x = _checked("probe", probes, num_probes)
     y = _checked("gallery", gallery, enrolled.size)
-    small = enrolled.size <= TILE and num_probes <= MANY_PROBES
-    make = _one_tile if small else _many_tiles
-    return _search(make(x, y, enrolled, mate, similarity), enrolled.size, keep)
-
-
-class _Tile(NamedTuple):
-    """Subjects of a gallery, as columns of scores, that are scored together."""
-
-    begin: int
-    end: int
-    open: Callable[[], Callable[[slice], NDArray[Any]]]
-    """Its result gives fresh scores (rows, end - begin) of a slice of the sequence of probes."""
-
-
-class _Task(NamedTuple):
-    """A search: its tiles, and the probes in the sequence in which they are searched."""
-
-    tiles: Sequence[_Tile]
-    sequence: Counts  # (Q,)
-    mate_column: Counts  # (Q,) of each probe, -1 without a mate
-    num_subjects: int
-    mates: Callable[[Counts], Floats] | None = None
-    """Scores of some probes for their mates. None: they are those in the one tile."""
-
-
-def _one_tile(
-    probes: Floats32, gallery: Floats32, enrolled: Counts, mate: Counts, similarity: str
-) -> _Task:
-    """The search in a gallery that is scored whole. Equal rows are scored once."""
-    (x, of_probe), (y, of_template) = _distinct(probes), _distinct(gallery)
-    order, starts = _grouped(enrolled)
-    # by subject, or as the templates were given
-    columns = of_template if order is None else of_template[order]
-    # equal probes side by side, and blocks that no row order changes
-    all_distinct, sequence = len(x) == mate.size, np.argsort(of_probe, kind="stable")
-
-    def block(rows: slice) -> NDArray[Any]:
-        rows_of_block = of_probe[sequence[rows]]
-        values = matrix(x[rows_of_block[0] : rows_of_block[-1] + 1], y, similarity)
-        if not all_distinct:
-            values = values[rows_of_block - rows_of_block[0]]
-        if order is None and len(y) == enrolled.size:
-            return values
-        values = values[:, columns]
-        return values if order is None else np.maximum.reduceat(values, starts, axis=1)
-
-    if order is None:
-        template = np.argsort(enrolled)  # of each subject
-        column = of_template[template] if len(y) == enrolled.size else template
-    else:
-        column = np.arange(starts.size)
-    whole = _Tile(0, starts.size, lambda: block)
-    return _Task([whole], sequence, np.where(mate >= 0, column[mate], -1), starts.size)
-
-
-def _many_tiles(
-    probes: Floats32, gallery: Floats32, enrolled: Counts, mate: Counts, similarity: str
-) -> _Task:
-    """The search in a large gallery, of which no more than a tile is needed at a time.
-
-    The scores of mates are products of two rows by themselves, so that they are known before the
-    first tile, and how many subjects stand above them can be counted tile by tile.
-    """
-    order = np.argsort(enrolled, kind="stable")
-    each = np.bincount(enrolled)
-    starts = np.cumsum(each) - each
     # Rows that differ in length alone have the same cosines.
     twins = repeated(
-        gallery,
-        lambda rows: prepared(rows, slice(None), "cosine") if similarity == "cosine" else rows,
+        y, lambda rows: prepared(rows, slice(None), "cosine") if similarity == "cosine" else rows
     )
-    sequence = np.arange(mate.size)
 
-    def opened(begin: int, end: int) -> Callable[[slice], NDArray[Any]]:
-        first = starts[begin]
-        templates = order[first : starts[end] if end < starts.size else order.size]
-        scores = scorer(gallery[templates], twins[templates], similarity)
-        single_templates = templates.size == end - begin
+    # The last digit of a product may depend on where a row stands, so rows stand in an order of
+    # their own.
+    order = np.lexsort((row_keys(y), enrolled))
+    sequence = np.argsort(row_keys(x), kind="stable")
 
-        def block(rows: slice) -> NDArray[Any]:
-            values = scores(probes[rows])
-            if single_templates:
-                return values
-            return np.maximum.reduceat(values, starts[begin:end] - first, axis=1)
+    def scores_of(templates: Counts) -> Callable[[slice], NDArray[Any]]:
+        scores = scorer(y[templates], twins[templates], similarity)
+        return lambda rows: scores(x[sequence[rows]])
 
-        return block
-
-    def mates(some: Counts) -> Floats:
-        own = np.full(some.size, -np.inf)
-        has = np.flatnonzero(mate[some] >= 0)
-        counts = each[mate[some[has]]]
-        ends = np.cumsum(counts)
-        for part in np.split(has, np.flatnonzero(np.diff(ends // _OWN_ROWS)) + 1):
-            if not part.size:
-                continue
-            subjects = mate[some[part]]
-            counts = each[subjects]
-            first = np.cumsum(counts) - counts
-            inside = np.arange(int(counts.sum())) - np.repeat(first, counts)
-            templates = order[np.repeat(starts[subjects], counts) + inside]
-            of_probe = np.repeat(probes[some[part]], counts, axis=0)
-            values = single(of_probe, gallery[templates], similarity)
-            own[part] = np.maximum.reduceat(values, first)
-        return own
-
-    cuts = borders(starts, order.size, TILE).tolist()
-    tiles = [_Tile(begin, end, partial(opened, begin, end)) for begin, end in pairwise(cuts)]
-    return _Task(tiles, sequence, mate, starts.size, mates)
+    found = _search(
+        order,
+        np.bincount(enrolled),
+        mate[sequence],
+        scores_of,
+        lambda some, templates: single(x[sequence[some]], y[templates], similarity),
+        keep,
+    )
+    back = np.argsort(sequence)
+    return replace(
+        found,
+        mate=found.mate[back],
+        rival=found.rival[back],
+        above=found.above[back],
+        tied=found.tied[back],
+        highest_probe=sequence[found.highest_probe],
+    )
 
 
 def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Counts, int, Counts]:
@@ -255,16 +173,6 @@ def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Cou
     subjects, enrolled = np.unique(gallery, return_inverse=True)
     place = np.minimum(np.searchsorted(subjects, probes), subjects.size - 1)
     return enrolled.astype(np.int64), probes.size, np.where(subjects[place] == probes, place, -1)
-
-
-def _grouped(enrolled: Counts) -> tuple[Counts | None, Counts]:
-    """Templates ordered by subject, None if each subject has one; and where each subject begins in
-    that order (S,).
-    """
-    each = np.bincount(enrolled)
-    return (None if (each == 1).all() else np.argsort(enrolled, kind="stable")), np.cumsum(
-        each
-    ) - each
 
 
 def _checked(name: str, rows: ArrayLike, count: int) -> Floats32:
@@ -278,57 +186,90 @@ def _checked(name: str, rows: ArrayLike, count: int) -> Floats32:
     return values
 
 
-def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Counts]:
-    """The distinct rows, in an order of their own, and the one of each row given."""
-    _, first, of_row = np.unique(
-        rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel(),
-        return_index=True,
-        return_inverse=True,
-    )
-    return rows[first], of_row.astype(np.int64)
+def _search(
+    order: Counts,
+    each: Counts,
+    mate: Counts,
+    scores_of: Callable[[Counts], Callable[[slice], NDArray[Any]]],
+    pairs_of: Callable[[Counts, Counts], NDArray[Any]],
+    keep: int,
+) -> Searched:
+    """Searches all probes in a gallery, of which no more than a tile is needed at a time.
 
+    The scores of mates come first, so that how many subjects stand above them can be counted tile
+    by tile.
 
-def _search(task: _Task, num_templates: int, keep: int) -> Searched:
-    """Searches all probes in all tiles, block by block."""
-    num_probes, num_tiles = task.sequence.size, len(task.tiles)
-    step = max(1, CELLS // (num_templates if num_tiles == 1 else TILE))
-    column = task.mate_column[task.sequence]
-    mate = np.full(num_probes, -np.inf) if task.mates is None else task.mates(task.sequence)
-    rival = np.full(num_probes, -np.inf)
-    above, tied = np.zeros(num_probes, np.int64), np.zeros(num_probes, np.int64)
+    Args:
+        order: (G,) the templates by subject.
+        each: (S,) how many templates each subject has.
+        mate: (Q,) the subject of each probe, -1 without a mate.
+        scores_of: Templates (T,) -> a slice of the probes -> their scores (rows, T), which are
+            overwritten.
+        pairs_of: Probes (K,) and templates (K,) -> the scores (K,) of these pairs.
+        keep: How many of the largest non-mated scores are kept.
+    """
+    starts = np.cumsum(each) - each
+    own_score = _own_scores(mate, order, each, pairs_of)
+    rival = np.full(mate.size, -np.inf)
+    above, tied = np.zeros(mate.size, np.int64), np.zeros(mate.size, np.int64)
     highest = _Highest(keep)
-    for number, tile in enumerate(task.tiles):
-        score = tile.open()
-        inside = (column >= tile.begin) & (column < tile.end)
-        for start in range(0, num_probes, step):
-            rows = slice(start, min(start + step, num_probes))
+    cuts = borders(starts, order.size, TILE).tolist()
+    step = max(1, CELLS // min(TILE, order.size))
+    for begin, end in pairwise(cuts):
+        first = starts[begin]
+        templates = order[first : starts[end] if end < starts.size else order.size]
+        score = scores_of(templates)
+        for start in range(0, mate.size, step):
+            rows = slice(start, min(start + step, mate.size))
             scores = score(rows)
-            own = np.flatnonzero(inside[rows])
-            columns = column[rows][own] - tile.begin
-            if task.mates is None:
-                mate[rows][own] = scores[own, columns]
-            scores[own, columns] = -np.inf
+            if templates.size > end - begin:
+                scores = np.maximum.reduceat(scores, starts[begin:end] - first, axis=1)
+            own = np.flatnonzero((mate[rows] >= begin) & (mate[rows] < end))
+            scores[own, mate[rows][own] - begin] = -np.inf
             best = scores.max(axis=1)
             np.maximum(rival[rows], best, out=rival[rows])
-            behind = np.flatnonzero((column[rows] >= 0) & (best >= mate[rows]))
+            behind = np.flatnonzero((mate[rows] >= 0) & (best >= own_score[rows]))
             if behind.size:
-                marks = mate[rows][behind, None].astype(scores.dtype)
+                marks = own_score[rows][behind, None].astype(scores.dtype)
                 above[rows][behind] += np.count_nonzero(scores[behind] > marks, axis=1)
                 tied[rows][behind] += np.count_nonzero(scores[behind] == marks, axis=1)
             if keep:
-                highest.add(scores, best, task.sequence[rows])
-            report("searching", number * num_probes + rows.stop, num_tiles * num_probes)
-    back = np.argsort(task.sequence)
-    order = np.argsort(-highest.values, kind="stable")
+                highest.add(scores, best, np.arange(rows.start, rows.stop))
+            done = first * mate.size + rows.stop * templates.size
+            report("searching", done, order.size * mate.size)
+    falling = np.argsort(-highest.values, kind="stable")
     return Searched(
-        mate[back],
-        rival[back],
-        above[back],
-        tied[back],
-        highest.values[order],
-        highest.probes[order],
-        task.num_subjects,
+        own_score,
+        rival,
+        above,
+        tied,
+        highest.values[falling],
+        highest.probes[falling],
+        starts.size,
     )
+
+
+def _own_scores(
+    mate: Counts,
+    order: Counts,
+    each: Counts,
+    pairs_of: Callable[[Counts, Counts], NDArray[Any]],
+) -> Floats:
+    """(Q,) the best score of each probe with the templates of its own subject; -inf without one."""
+    own = np.full(mate.size, -np.inf)
+    starts = np.cumsum(each) - each
+    has = np.flatnonzero(mate >= 0)
+    ends = np.cumsum(each[mate[has]])
+    for part in np.split(has, np.flatnonzero(np.diff(ends // _OWN_ROWS)) + 1):
+        if not part.size:
+            continue
+        counts = each[mate[part]]
+        first = np.cumsum(counts) - counts
+        inside = np.arange(int(counts.sum())) - np.repeat(first, counts)
+        templates = order[np.repeat(starts[mate[part]], counts) + inside]
+        values = pairs_of(np.repeat(part, counts), templates)
+        own[part] = np.maximum.reduceat(values, first)
+    return own
 
 
 class _Highest:
