@@ -304,34 +304,25 @@ def retrieval_metrics(
         compat=compat,
     )
     alone: Bools = values.pop("relevant") == 0
-    values = _counted(values, alone, lone, compat)
+    if lone == "error" and alone.any():
+        raise LikenessError(
+            f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item (first: row "
+            f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
+        )
+    if lone == "zero":
+        values = {name: np.nan_to_num(of_queries) for name, of_queries in values.items()}
+    elif compat in (None, "pml"):
+        if alone.all():
+            raise LikenessError(
+                f"none of the {alone.size} queries has a relevant item; classes need at least two "
+                "items, or a gallery that holds them"
+            )
+        values = {name: of_queries[~alone] for name, of_queries in values.items()}
     size = next(iter(values.values())).size
     return {name: float(of_queries.mean()) for name, of_queries in values.items()} | {
         "num_queries": size,
         "num_lone": int(np.count_nonzero(alone)),
     }
-
-
-def _counted(
-    values: dict[str, Floats], alone: Bools, lone: Lone, compat: Compat | None
-) -> dict[str, Floats]:
-    """The values of the queries that enter the means. alone: those without a relevant item."""
-    num_lone = int(np.count_nonzero(alone))
-    if lone == "error" and num_lone:
-        raise LikenessError(
-            f"{num_lone} of {alone.size} queries have no relevant item (first: row "
-            f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
-        )
-    if lone == "zero":
-        return {name: np.nan_to_num(of_queries) for name, of_queries in values.items()}
-    if compat not in (None, "pml"):
-        return values
-    if num_lone == alone.size:
-        raise LikenessError(
-            f"none of the {alone.size} queries has a relevant item; classes need at least two "
-            "items, or a gallery that holds them"
-        )
-    return {name: of_queries[~alone] for name, of_queries in values.items()}
 
 
 @step("clustering")
