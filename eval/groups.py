@@ -274,12 +274,8 @@ def _row(group: str, part: _Part, rates: Mapping[str, Rate], settings: Verificat
     """A row of the tables, with what is to be known of its size."""
     num_targets, num_nontargets = part.scores.targets.size, part.scores.nontargets.size
     count = int(np.unique(part.subjects).size)
-    behind = [drawn_from(part.scores.target, part.subjects), Drawn(count, "subjects")]
-    fewest = min(
-        (drawn for drawn in behind if drawn.number),
-        key=lambda drawn: drawn.number,
-        default=Drawn(0, "subjects"),
-    )
+    drawn = drawn_from(part.scores.target, part.subjects)
+    fewest = drawn if drawn.number else Drawn(count, "subjects")
     flags = []
     if fewest.number < FEW_DRAWN:
         flags.append(f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}")
@@ -392,11 +388,8 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
     for at, threshold in grouped.thresholds.items():
         own = "eer" if at == "eer" else f"tar_at_far({at})"
         columns = [own, f"global_tar({at})", f"global_far({at})"]
-        where = (
-            f"at the EER of all trials, threshold {_number(threshold)}"
-            if at == "eer"
-            else f"at FAR {at} of all trials, threshold {_number(threshold)}"
-        )
+        point = "the EER" if at == "eer" else f"FAR {at}"
+        where = f"at {point} of all trials, threshold {_number(threshold)}"
         body = [[_mark(row), *(_cell(row.rates.get(column)) for column in columns)] for row in rows]
         body.append(
             ["worst to best", *(_ratio_text(grouped.ratios.get(column)) for column in columns)]

@@ -179,16 +179,6 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
     )
 
 
-def _check_options(ks: Sequence[int], gallery: ArrayLike | None, compat: Compat | None) -> None:
-    check_choice("compat", compat or "pml", get_args(Compat))
-    check_counts("ks", ks)
-    if compat == "rdml" and gallery is not None:
-        raise LikenessError(
-            "compat='rdml' drops the first of each list as the query itself; it has no separate "
-            "gallery"
-        )
-
-
 def query_metrics(
     embeddings: ArrayLike,
     labels: ArrayLike,
@@ -205,7 +195,13 @@ def query_metrics(
     Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value.
     Arguments and errors: those of `retrieval_metrics`.
     """
-    _check_options(ks, gallery, compat)
+    check_choice("compat", compat or "pml", get_args(Compat))
+    check_counts("ks", ks)
+    if compat == "rdml" and gallery is not None:
+        raise LikenessError(
+            "compat='rdml' drops the first of each list as the query itself; it has no separate "
+            "gallery"
+        )
     keep_freed_memory()
     rows = check_rows("embeddings", embeddings)
     gallery_rows = None if gallery is None else check_rows("gallery", gallery)

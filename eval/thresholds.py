@@ -174,10 +174,7 @@ class Thresholds:
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
         remedy = f"evaluate with --far {far} and save anew"
         if far != "eer" and far * self.nontargets < LEAST_ERRORS:
-            remedy = (
-                f"measure on more trials, because {self.nontargets:,} nontarget trials support a "
-                f"FAR of {LEAST_ERRORS / self.nontargets:.2g} or more"
-            )
+            remedy = f"measure on more trials than {self.nontargets:,} nontarget trials"
         raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
             f"these, or {remedy}"

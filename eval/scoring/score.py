@@ -26,7 +26,7 @@ from eval.scoring import normalization, templates
 from eval.scoring.origin import Origin, digest_of, write_origin
 from eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
 from eval.similarity import pairs, warn_of_zeros
-from eval.types import Embeddings, Floats, Floats32, Scores, Trials, name_first
+from eval.types import Embeddings, Floats, Floats32, Scores, Trials, check_choice, name_first
 
 Models = Mapping[str, Sequence[str]]
 PLAIN = Scoring()
@@ -216,11 +216,8 @@ def calibrate(
     >>> fitted.slope > 0, fitted.system
     (True, 'dot')
     """
-    unknown = [name for name in quality if name not in QUALITY]
-    if unknown:
-        raise LikenessError(
-            f"unknown quality measures {name_first(unknown)}; choose from {', '.join(QUALITY)}"
-        )
+    for measure in quality:
+        check_choice("quality measure", measure, QUALITY)
     if scoring.calibration is not None:
         raise LikenessError(
             "the scoring has a calibration already, and a calibration is fitted on scores without; "
