@@ -18,7 +18,6 @@ import numpy as np
 from eval import per_item
 from eval.bootstrap import (
     MIN_DRAWN,
-    Bounds,
     Drawn,
     Metric,
     bounds,
@@ -333,7 +332,8 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
     each = np.array(list(values.values()))
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
     mean = float(each.mean())
-    interval = _bounds(_mean_replicates(metric, runs, list(values)), mean, runs)
+    drawn = next(iter(runs.values())).drawn
+    interval = bounds(_mean_replicates(metric, runs, list(values)), mean, LEVEL, drawn)
     return Cell(
         variant,
         metric,
@@ -343,14 +343,6 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
         interval.ends,
         interval_note=interval.note,
     )
-
-
-def _bounds(
-    replicates: Floats, mean: float, runs: Mapping[int, Outcome], *, difference: bool = False
-) -> Bounds:
-    """The interval of the mean of these runs, which were measured on one list."""
-    drawn = next(iter(runs.values())).drawn
-    return bounds(replicates, mean, LEVEL, drawn, difference=difference)
 
 
 def _difference(
@@ -364,14 +356,15 @@ def _difference(
     if not seeds or any(runs[seed].trial_list != against[seed].trial_list for seed in seeds):
         return None
     each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
-    drawn = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
-    drawn = drawn[~np.isnan(drawn)]  # resamples on which the metric has no value
+    values = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
+    values = values[~np.isnan(values)]  # resamples on which the metric has no value
     mean = float(each.mean())
-    interval = _bounds(drawn, mean, against, difference=True)
+    drawn = against[seeds[0]].drawn
+    interval = bounds(values, mean, LEVEL, drawn, difference=True)
     p = None
-    if against[seeds[0]].drawn.number >= MIN_DRAWN:
-        tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-        p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
+    if drawn.number >= MIN_DRAWN:
+        tail = min(int((values <= 0).sum()), int((values >= 0).sum()))
+        p = min(1.0, 2 * (tail + 1) / (values.size + 1))
     ends = interval.ends
     return Difference(
         mean,
