@@ -296,11 +296,10 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
     every = int(np.count_nonzero(of_targets + of_nontargets))
     with_targets, with_nontargets = np.count_nonzero(of_targets), np.count_nonzero(of_nontargets)
     least = int(min(with_targets, with_nontargets))
-    what = "subjects with target trials"
-    if with_nontargets < with_targets:
-        what = "subjects in nontarget trials"
-    if least == every:
-        what = "subjects"
+    what = "subjects"
+    if least < every:
+        few_targets = with_targets <= with_nontargets
+        what = "subjects with target trials" if few_targets else "subjects in nontarget trials"
     return Drawn(least, what, min(effective_number(of_targets), effective_number(of_nontargets)))
 
 

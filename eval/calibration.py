@@ -204,13 +204,11 @@ def fit_calibration(
             constant, the scores separate the classes (no finite optimum), or they point the wrong
             way.
     """
-    values = finite_columns("scores", scores, np.size(scores))[:, 0]
-    measures = finite_columns("quality", quality, values.size)
-    labels = as_labels("calibration: target", target, values.size)
-    names = tuple(names) if names else tuple(f"quality{k}" for k in range(measures.shape[1]))
-    check_costs(p_target, 1, 1)
-    columns = np.column_stack([values, measures])
-    weights, offset = _logistic(columns, labels, ("scores", *names), p_target=p_target)
+    values = finite_columns("scores", scores, np.size(scores))
+    if quality is not None and not names:
+        count = finite_columns("quality", quality, len(values)).shape[1]
+        names = tuple(f"quality{k}" for k in range(count))
+    weights, offset = _logistic(values, target, quality, ("scores", *names), p_target)
     if not weights[0] > 0:
         raise LikenessError(
             f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
@@ -220,7 +218,7 @@ def fit_calibration(
         float(weights[0]),
         offset,
         tuple(weights[1:].tolist()),
-        names,
+        tuple(names),
         float(p_target),
         system,
     )
@@ -259,12 +257,8 @@ def fit_fusion(
         [1.1, 0.8]
     """
     values = finite_columns("scores", scores, len(np.asarray(scores)))
-    labels = as_labels("fusion: target", target, len(values))
-    check_costs(p_target, 1, 1)
-    measures = finite_columns("quality", quality, len(values))
-    columns = np.column_stack([values, measures])
     called = [f"the scores of system {number + 1}" for number in range(values.shape[1])]
-    weights, offset = _logistic(columns, labels, (*called, *names), p_target=p_target)
+    weights, offset = _logistic(values, target, quality, (*called, *names), p_target)
     fitted = tuple(weights.tolist())
     return Fusion(
         fitted[: len(systems)],
@@ -277,23 +271,31 @@ def fit_fusion(
 
 
 def _logistic(
-    columns: Floats, labels: Bools, names: Sequence[str], *, p_target: float
+    scores: Floats,
+    target: ArrayLike,
+    quality: ArrayLike | None,
+    names: Sequence[str],
+    p_target: float,
 ) -> tuple[Floats, float]:
-    """Fits the prior-weighted logistic regression of this module to columns.
+    """Fits the prior-weighted logistic regression of this module.
 
     Args:
-        columns: (P, K) what is summed, in float64.
-        labels: (P,) which trials are target trials.
-        names: (K,) of the columns, for messages.
+        scores: (P, K), in float64.
+        target: (P,) which trials are target trials.
+        quality: (P, M) measures of the trials, or None.
+        names: (K + M,) of the scores and the measures, for messages.
         p_target: The prior of a target trial.
 
     Returns:
-        The weights (K,) and the offset of the log-likelihood ratio.
+        The weights (K + M,) and the offset of the log-likelihood ratio.
 
     Raises:
         LikenessError: A column is constant, or the columns separate the classes, so that no finite
             optimum exists.
     """
+    labels = as_labels("calibration: target", target, len(scores))
+    check_costs(p_target, 1, 1)
+    columns = np.column_stack([scores, finite_columns("quality", quality, len(scores))])
     centre, spread = columns.mean(axis=0), columns.std(axis=0)
     constant = spread <= 1e-12 * np.abs(columns).max(axis=0)
     flat = [name for name, is_flat in zip(names, constant, strict=True) if is_flat]

@@ -69,9 +69,9 @@ def suspects(unit: Floats32, numbers: NDArray[np.int64]) -> Suspects:
     known = counts >= 2
     least[known] = total[known] / counts[known]
     other, looks_like = np.full(len(unit), -np.inf), np.full(len(unit), -1, dtype=np.int64)
-    step = max(1, _BLOCK // max(1, num_classes))
-    for start in range(0, len(unit), step):
-        rows = np.arange(start, min(start + step, len(unit)))
+    height = max(1, _BLOCK // max(1, num_classes))
+    for start in range(0, len(unit), height):
+        rows = np.arange(start, min(start + height, len(unit)))
         similar = (unit[rows] @ means.T).astype(np.float64)
         similar[similar < least] = -np.inf
         similar[np.arange(len(rows)), numbers[rows]] = -np.inf
@@ -98,9 +98,9 @@ def near_pairs(unit: Floats32, least: float) -> NDArray[np.int64]:
         [[0, 2]]
     """
     pairs, count = [], 0
-    step = max(1, _BLOCK // max(1, len(unit)))
-    for start in range(0, len(unit), step):
-        stop = min(start + step, len(unit))
+    height = max(1, _BLOCK // max(1, len(unit)))
+    for start in range(0, len(unit), height):
+        stop = min(start + height, len(unit))
         similar = unit[start:stop] @ unit[start:].T
         first, second = np.nonzero(similar >= least)
         later = second > first

@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
 from eval.progress import step
+from eval.ranks import Counts
 from eval.similarity import matrix
 from eval.types import check_choice, check_counts
 
 Method = Literal["agglomerative", "hdbscan"]
 MAX_ITEMS = 10_000  # whose scores and distances take 3 GB at most
-Counts = NDArray[np.int64]
 
 
 @step("clustering")
@@ -61,10 +61,14 @@ def cluster(
             f"{len(values):,} items cannot be grouped, because each is compared with every other; "
             f"give 2 to {MAX_ITEMS:,}"
         )
+    name, size, least = ("num_clusters", num_clusters, 1)
     if method == "hdbscan":
-        check_counts("min_size", [min_size], least=2)
-        if min_size > len(values):
-            raise LikenessError(f"min_size {min_size}: there are {len(values)} items only")
+        name, size, least = ("min_size", min_size, 2)
+    if size is not None:
+        check_counts(name, [size], least=least)
+        if size > len(values):
+            raise LikenessError(f"{name} {size}: there are {len(values)} items only")
+    if method == "hdbscan":
         if threshold is not None or num_clusters is not None:
             raise LikenessError(
                 "hdbscan takes neither a threshold nor a number of clusters, but finds both; leave "
@@ -75,10 +79,6 @@ def cluster(
         raise LikenessError(
             "agglomerative clustering needs a threshold or num_clusters, one of them"
         )
-    if num_clusters is not None:
-        check_counts("num_clusters", [num_clusters])
-        if num_clusters > len(values):
-            raise LikenessError(f"num_clusters {num_clusters}: there are {len(values)} items only")
     from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, needed here only
 
     distances, nearest = _distances(values, similarity)

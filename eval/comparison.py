@@ -17,9 +17,7 @@ import numpy as np
 
 from eval import per_item
 from eval.bootstrap import (
-    FEW_DRAWN,
     MIN_DRAWN,
-    Bounds,
     Drawn,
     Metric,
     bounds,
@@ -55,14 +53,13 @@ class Outcome:
     """A finished run: the value of each metric, and its (R,) values on resamples of the subjects,
     whose draws are equal for all runs of one trial_list.
 
-    drawn: what the resamples rest on, see eval.bootstrap.bounds; None where that is not known, and
-    then not judged.
+    drawn: what the resamples rest on, see eval.bootstrap.bounds.
     """
 
     values: Mapping[str, float]
     replicates: Mapping[str, Floats]
     trial_list: str
-    drawn: Drawn | None = None
+    drawn: Drawn
 
 
 @dataclass(frozen=True)
@@ -335,7 +332,8 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
     each = np.array(list(values.values()))
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
     mean = float(each.mean())
-    interval = _bounds(_mean_replicates(metric, runs, list(values)), mean, runs)
+    drawn = next(iter(runs.values())).drawn
+    interval = bounds(_mean_replicates(metric, runs, list(values)), mean, LEVEL, drawn)
     return Cell(
         variant,
         metric,
@@ -345,14 +343,6 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
         interval.ends,
         interval_note=interval.note,
     )
-
-
-def _bounds(
-    replicates: Floats, mean: float, runs: Mapping[int, Outcome], *, difference: bool = False
-) -> Bounds:
-    """The interval of the mean of these runs, which were measured on one list."""
-    drawn = next(iter(runs.values())).drawn or Drawn(FEW_DRAWN, "subjects")
-    return bounds(replicates, mean, LEVEL, drawn, difference=difference)
 
 
 def _difference(
@@ -366,15 +356,15 @@ def _difference(
     if not seeds or any(runs[seed].trial_list != against[seed].trial_list for seed in seeds):
         return None
     each = np.array([runs[seed].values[metric] - against[seed].values[metric] for seed in seeds])
-    drawn = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
-    drawn = drawn[~np.isnan(drawn)]  # resamples on which the metric has no value
+    values = _mean_replicates(metric, runs, seeds) - _mean_replicates(metric, against, seeds)
+    values = values[~np.isnan(values)]  # resamples on which the metric has no value
     mean = float(each.mean())
-    interval = _bounds(drawn, mean, against, difference=True)
-    behind = against[seeds[0]].drawn
+    drawn = against[seeds[0]].drawn
+    interval = bounds(values, mean, LEVEL, drawn, difference=True)
     p = None
-    if behind is None or behind.number >= MIN_DRAWN:
-        tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-        p = min(1.0, 2 * (tail + 1) / (drawn.size + 1))
+    if drawn.number >= MIN_DRAWN:
+        tail = min(int((values <= 0).sum()), int((values >= 0).sum()))
+        p = min(1.0, 2 * (tail + 1) / (values.size + 1))
     ends = interval.ends
     return Difference(
         mean,

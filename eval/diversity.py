@@ -19,26 +19,23 @@ from eval.types import Floats
 _SMALLEST = 1e-7  # singular values below this share of the sum are rounding
 
 
-def spectral_decay(embeddings: ArrayLike, *, drop: int = 0) -> float:
+def spectral_decay(embeddings: ArrayLike) -> float:
     """rho = KL(uniform || s / sum s) of the sorted singular values s of the rows, nats; low = many
     directions of variance (Roth et al. 2020, [57], Sec. 5).
 
     embeddings: (N, D) raw; scaled to length 1 here, as retrieval is by cosine, and not centred, as
-    in [57]. drop: leave out that many of the largest values ([57]'s released code compares
-    rho_spectrum@1 .. @k, which drop 0 .. k - 1). [57]'s code takes D - 1 values of a randomised
-    SVD; this is all of min(N, D), exact. Values below 1e-7 of their sum count as 1e-7, so that a
-    collapsed space scores a large number and not infinity.
+    in [57], whose code takes D - 1 values of a randomised SVD; this is all of min(N, D), exact.
+    Values below 1e-7 of their sum count as 1e-7, so that a collapsed space scores a large number
+    and not infinity.
     LikenessError: shapes, NaN, only zero vectors.
 
     >>> round(spectral_decay([[1, 0], [0, 1]]), 6), round(spectral_decay([[1, 0], [1, 0]]), 1)
     (0.0, 7.4)
     """
     values = np.linalg.svd(_unit(embeddings), compute_uv=False)
-    values = values[drop:]
     if not values.sum() > 0:
         raise LikenessError(
-            "embeddings: no direction of variance is left; every row is the zero vector, or drop "
-            "is too large"
+            "embeddings: every row is the zero vector, which has no direction of variance"
         )
     share = np.maximum(values / values.sum(), _SMALLEST)
     return max(0.0, float(-np.log(share * values.size).mean()))

@@ -105,24 +105,23 @@ def sides_of(
     alphabetical order.
 
     An item's group is that of its id, else that of its subject. LikenessError: items without a
-    group (all counted), one group only, more than 50.
+    group, one group only, more than 50.
     """
     ids = trials.enrol_ids, trials.probe_ids
     named = [
         [group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in side]
         for side in ids
     ]
-    missing = dict.fromkeys(
+    missing = [
         name
         for side, groups in zip(ids, named, strict=True)
         for name, group in zip(side, groups, strict=True)
         if group is None
-    )
+    ]
     if missing:
         raise LikenessError(
-            f"groups: {len(missing)} of {len(set(ids[0]) | set(ids[1]))} ids have no group, nor "
-            f"have their subjects ({name_first(missing)}); "
-            "add them to the list, if need be as a group `unknown`"
+            f"groups: {missing[0]!r} has no group, nor has its subject; add it to the list, if "
+            "need be as a group `unknown`"
         )
     names = tuple(sorted({str(group) for side in named for group in side}))
     if not 2 <= len(names) <= MAX_GROUPS:
@@ -162,12 +161,12 @@ def evaluate_groups(
     }
     rows, draws = [], []
     for number, group in enumerate(names):
-        own = _Part.of(scores, subjects, np.all(sides == number, axis=1))
+        own = _part(scores, subjects, np.all(sides == number, axis=1))
         rates, values = _own_rates(own, settings, settings.seed + 1 + number)
         more, global_values = _global_rates(own, thresholds, settings, settings.seed + 1 + number)
         rows.append(_row(group, own, rates | more, settings))
         draws.append(values | global_values)
-    across = _Part.of(scores, subjects, sides[:, 0] != sides[:, 1])
+    across = _part(scores, subjects, sides[:, 0] != sides[:, 1])
     rates, _ = _global_rates(across, thresholds, settings, settings.seed)
     ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
     return Grouped(
@@ -204,9 +203,9 @@ class _Part(NamedTuple):
     scores: Scores
     subjects: Ints
 
-    @classmethod
-    def of(cls, scores: Scores, subjects: Ints, chosen: Bools) -> _Part:
-        return cls(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
+
+def _part(scores: Scores, subjects: Ints, chosen: Bools) -> _Part:
+    return _Part(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
 
 
 _Draws = dict[str, Floats]
@@ -275,12 +274,8 @@ def _row(group: str, part: _Part, rates: Mapping[str, Rate], settings: Verificat
     """A row of the tables, with what is to be known of its size."""
     num_targets, num_nontargets = part.scores.targets.size, part.scores.nontargets.size
     count = int(np.unique(part.subjects).size)
-    behind = [drawn_from(part.scores.target, part.subjects), Drawn(count, "subjects")]
-    fewest = min(
-        (drawn for drawn in behind if drawn.number),
-        key=lambda drawn: drawn.number,
-        default=Drawn(0, "subjects"),
-    )
+    drawn = drawn_from(part.scores.target, part.subjects)
+    fewest = drawn if drawn.number else Drawn(count, "subjects")
     flags = []
     if fewest.number < FEW_DRAWN:
         flags.append(f"{fewest.number} {fewest.what}, fewer than {FEW_DRAWN}")
@@ -393,11 +388,8 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
     for at, threshold in grouped.thresholds.items():
         own = "eer" if at == "eer" else f"tar_at_far({at})"
         columns = [own, f"global_tar({at})", f"global_far({at})"]
-        where = (
-            f"at the EER of all trials, threshold {_number(threshold)}"
-            if at == "eer"
-            else f"at FAR {at} of all trials, threshold {_number(threshold)}"
-        )
+        point = "the EER" if at == "eer" else f"FAR {at}"
+        where = f"at {point} of all trials, threshold {_number(threshold)}"
         body = [[_mark(row), *(_cell(row.rates.get(column)) for column in columns)] for row in rows]
         body.append(
             ["worst to best", *(_ratio_text(grouped.ratios.get(column)) for column in columns)]

@@ -8,7 +8,7 @@ by resample (as in eval.comparison).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,31 +38,20 @@ class Matched(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Unpaired:
-    """A system whose trials are not the reference's: how many trials each lacks, and how many have
-    another label.
-    """
-
-    system: str
-    only_in_reference: int
-    only_in_system: int
-    other_label: int
-
-
-@dataclass(frozen=True)
 class Paired:
     """The differences of all systems to the reference.
 
     Attributes:
         reference: The system that is subtracted.
         differences: (system, metric) -> its difference.
-        unpaired: The systems without differences, and why.
+        unpaired: The systems without differences, on other trials than the reference's: how the
+            trials of the reference match theirs.
         over: What the intervals are taken over: "subjects" or "trials".
     """
 
     reference: str
     differences: Mapping[tuple[str, str], Difference]
-    unpaired: Sequence[Unpaired]
+    unpaired: Mapping[str, Matched]
     over: str
 
 
@@ -129,7 +118,7 @@ def differences(
     results: Sequence[Result],
     resamples: Mapping[str, Resamples],
     drawn: Mapping[str, Drawn],
-    unpaired: Sequence[Unpaired],
+    unpaired: Mapping[str, Matched],
 ) -> Paired:
     """The differences of all systems to the reference, in the metrics that were resampled.
 
@@ -139,9 +128,8 @@ def differences(
         resamples: system -> its resamples, which are the same draws for all systems on the trials
             of the reference.
         drawn: system -> what its intervals rest on.
-        unpaired: The systems on other trials.
+        unpaired: The systems on other trials, see `Paired`.
     """
-    apart = {difference.system for difference in unpaired}
     values: dict[str, dict[str, float]] = {}
     for result in results:
         values.setdefault(result.system, {})[result.metric] = result.value
@@ -150,7 +138,7 @@ def differences(
             0: Outcome(
                 {metric: values[system][metric] for metric in made.values},
                 made.values,
-                system if system in apart else "",
+                system if system in unpaired else "",
                 drawn[system],
             )
         }
@@ -164,7 +152,7 @@ def differences(
         if cell.difference is not None
     }
     over = "trials" if any(result.counts["subjects"] is None for result in results) else "subjects"
-    return Paired(reference, differences, tuple(unpaired), over)
+    return Paired(reference, differences, unpaired, over)
 
 
 def to_json(paired: Paired) -> dict[str, Any]:
@@ -186,13 +174,23 @@ def to_json(paired: Paired) -> dict[str, Any]:
     return {
         "differences": rows,
         "unpaired": [
-            {"reference": paired.reference} | asdict(difference) for difference in paired.unpaired
+            {
+                "reference": paired.reference,
+                "system": system,
+                "only_in_reference": matched.only_first,
+                "only_in_system": matched.only_second,
+                "other_label": matched.other_label,
+            }
+            for system, matched in paired.unpaired.items()
         ],
     }
 
 
 def rows(paired: Paired) -> list[list[str]]:
     """The head and the rows of the table of differences; empty where there are none."""
+    if not paired.differences:
+        return []
+    head = [f"minus {paired.reference}", "metric", "difference", f"over {paired.over}"]
     body = [
         [
             system,
@@ -204,22 +202,7 @@ def rows(paired: Paired) -> list[list[str]]:
         ]
         for (system, metric), difference in paired.differences.items()
     ]
-    return (
-        [
-            [
-                f"minus {paired.reference}",
-                "metric",
-                "difference",
-                f"over {paired.over}",
-                "p",
-                "p (Holm)",
-                "distinguishable",
-            ],
-            *body,
-        ]
-        if body
-        else []
-    )
+    return [[*head, "p", "p (Holm)", "distinguishable"], *body]
 
 
 def notes(paired: Paired) -> list[str]:
@@ -239,44 +222,28 @@ def notes(paired: Paired) -> list[str]:
             f"{optimistic} Distinguishable: the interval excludes 0; p (Holm): for all "
             f"{len(paired.differences)} differences at once."
         )
-        reasons = dict.fromkeys(
-            difference.interval_note
-            for difference in paired.differences.values()
-            if difference.interval_note
-        )
-        for reason in reasons:
-            concerned = [
-                (system, metric)
-                for (system, metric), difference in paired.differences.items()
-                if difference.interval_note == reason
-            ]
+        noted: dict[str, list[tuple[str, str]]] = {}
+        for key, difference in paired.differences.items():
+            if difference.interval_note:
+                noted.setdefault(difference.interval_note, []).append(key)
+        for reason, concerned in noted.items():
             star = "" if paired.differences[concerned[0]].interval is None else "* "
-            which = (
-                ""
-                if len(concerned) == len(paired.differences)
-                else "; ".join(f"{system}, {metric_label(metric)}" for system, metric in concerned)
-                + ": "
-            )
-            sentences.append(f"{star}Difference: {which}{reason}.")
-    for difference in paired.unpaired:
+            which = "; ".join(f"{system}, {metric_label(metric)}" for system, metric in concerned)
+            where = "" if len(concerned) == len(paired.differences) else f"{which}: "
+            sentences.append(f"{star}Difference: {where}{reason}.")
+    for system, matched in paired.unpaired.items():
         parts = [
-            text
-            for number, text in (
-                (
-                    difference.only_in_reference,
-                    f"{difference.only_in_reference:,} only in {paired.reference}",
-                ),
-                (
-                    difference.only_in_system,
-                    f"{difference.only_in_system:,} only in {difference.system}",
-                ),
-                (difference.other_label, f"{difference.other_label:,} with another label"),
+            f"{number:,} {what}"
+            for number, what in (
+                (matched.only_first, f"only in {paired.reference}"),
+                (matched.only_second, f"only in {system}"),
+                (matched.other_label, "with another label"),
             )
             if number
         ]
         sentences.append(
-            f"{difference.system} and {paired.reference} are not on the same trials "
-            f"({', '.join(parts)}): no difference is given."
+            f"{system} and {paired.reference} are not on the same trials ({', '.join(parts)}): no "
+            "difference is given."
         )
     return sentences
 

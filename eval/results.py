@@ -216,24 +216,22 @@ def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) ->
     """Why intervals are missing or marked, a sentence for each reason, with the systems and metrics
     where it does not hold for all of them.
     """
-    noted = [
-        (str(result.conventions["interval_note"]), result)
+    noted: dict[str, list[Result]] = {}
+    for result in results:
+        if "interval_note" in result.conventions:
+            noted.setdefault(str(result.conventions["interval_note"]), []).append(result)
+    possible = [
+        result
         for result in results
-        if "interval_note" in result.conventions
+        if result.interval is not None or "interval_note" in result.conventions
     ]
     sentences = []
-    for note in dict.fromkeys(text for text, _ in noted):
-        concerned = [result for text, result in noted if text == note]
-        possible = [
-            result
-            for result in results
-            if result.interval is not None or "interval_note" in result.conventions
-        ]
-        where = ""
-        if len(concerned) < len(possible):
-            where = "; ".join(dict.fromkeys(_concerned(concerned, possible, results, label))) + ": "
+    for note, concerned in noted.items():
         star = "* " if concerned[0].interval is not None else ""
-        sentences.append(f"{star}{where}{note if where else note[0].upper() + note[1:]}.")
+        where = "; ".join(dict.fromkeys(_concerned(concerned, possible, results, label)))
+        everywhere = len(concerned) == len(possible)
+        text = note[0].upper() + note[1:] if everywhere else f"{where}: {note}"
+        sentences.append(f"{star}{text}.")
     return sentences
 
 

@@ -179,16 +179,6 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
     )
 
 
-def _check_options(ks: Sequence[int], gallery: ArrayLike | None, compat: Compat | None) -> None:
-    check_choice("compat", compat or "pml", get_args(Compat))
-    check_counts("ks", ks)
-    if compat == "rdml" and gallery is not None:
-        raise LikenessError(
-            "compat='rdml' drops the first of each list as the query itself; it has no separate "
-            "gallery"
-        )
-
-
 def query_metrics(
     embeddings: ArrayLike,
     labels: ArrayLike,
@@ -205,7 +195,13 @@ def query_metrics(
     Lone queries (R = 0) are NaN; under compat "oml" and "rdml" they have that tool's value.
     Arguments and errors: those of `retrieval_metrics`.
     """
-    _check_options(ks, gallery, compat)
+    check_choice("compat", compat or "pml", get_args(Compat))
+    check_counts("ks", ks)
+    if compat == "rdml" and gallery is not None:
+        raise LikenessError(
+            "compat='rdml' drops the first of each list as the query itself; it has no separate "
+            "gallery"
+        )
     keep_freed_memory()
     rows = check_rows("embeddings", embeddings)
     gallery_rows = None if gallery is None else check_rows("gallery", gallery)
@@ -304,34 +300,25 @@ def retrieval_metrics(
         compat=compat,
     )
     alone: Bools = values.pop("relevant") == 0
-    values = _counted(values, alone, lone, compat)
+    if lone == "error" and alone.any():
+        raise LikenessError(
+            f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item (first: row "
+            f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
+        )
+    if lone == "zero":
+        values = {name: np.nan_to_num(of_queries) for name, of_queries in values.items()}
+    elif compat in (None, "pml"):
+        if alone.all():
+            raise LikenessError(
+                f"none of the {alone.size} queries has a relevant item; classes need at least two "
+                "items, or a gallery that holds them"
+            )
+        values = {name: of_queries[~alone] for name, of_queries in values.items()}
     size = next(iter(values.values())).size
     return {name: float(of_queries.mean()) for name, of_queries in values.items()} | {
         "num_queries": size,
         "num_lone": int(np.count_nonzero(alone)),
     }
-
-
-def _counted(
-    values: dict[str, Floats], alone: Bools, lone: Lone, compat: Compat | None
-) -> dict[str, Floats]:
-    """The values of the queries that enter the means. alone: those without a relevant item."""
-    num_lone = int(np.count_nonzero(alone))
-    if lone == "error" and num_lone:
-        raise LikenessError(
-            f"{num_lone} of {alone.size} queries have no relevant item (first: row "
-            f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
-        )
-    if lone == "zero":
-        return {name: np.nan_to_num(of_queries) for name, of_queries in values.items()}
-    if compat not in (None, "pml"):
-        return values
-    if num_lone == alone.size:
-        raise LikenessError(
-            f"none of the {alone.size} queries has a relevant item; classes need at least two "
-            "items, or a gallery that holds them"
-        )
-    return {name: of_queries[~alone] for name, of_queries in values.items()}
 
 
 @step("clustering")

@@ -288,8 +288,8 @@ def single(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
     array([3., 2.], dtype=float32)
     """
     x, y = np.asarray(a), np.asarray(b)
-    flat = [rows.reshape(-1, rows.shape[-1]) for rows in (x, y)]
-    formula, *made = _prepared(_formula(similarity, x.shape[-1]), flat[0], flat[1])
+    flat = _matrices(*(rows.reshape(-1, rows.shape[-1]) for rows in (x, y)))
+    formula, *made = _prepared(_formula(similarity, x.shape[-1]), *flat)
     left, right = made[0].reshape(x.shape), made[1].reshape(y.shape)
     dots = np.vecdot(left, right)
     if formula.finish is not None:

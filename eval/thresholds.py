@@ -173,10 +173,7 @@ class Thresholds:
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
         remedy = f"evaluate with --far {far} and save anew"
         if far != "eer" and far * self.nontargets < LEAST_ERRORS:
-            remedy = (
-                f"measure on more trials, because {self.nontargets:,} nontarget trials support a "
-                f"FAR of {LEAST_ERRORS / self.nontargets:.2g} or more"
-            )
+            remedy = f"measure on more trials than {self.nontargets:,} nontarget trials"
         raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
             f"these, or {remedy}"
@@ -249,27 +246,23 @@ def measure(
     """
     target, nontarget = scores.targets, scores.nontargets
     fars = list(dict.fromkeys(fars))
-    values: list[tuple[Literal["eer", "far"], float, float]] = [
-        ("eer", 0.0, threshold_at_eer(target, nontarget))
+    wanted: list[tuple[Literal["eer", "far"], float, float, Guarantee | None]] = [
+        ("eer", 0.0, threshold_at_eer(target, nontarget), None)
     ]
-    behind: dict[float, Guarantee] = {}
-    if guarantee is not None:
-        for far in fars:
-            value, behind[far] = guaranteed_threshold(
+    for far in fars:
+        if guarantee is not None:
+            sure = guaranteed_threshold(
                 scores, guarantee.pairs, far, confidence=guarantee.confidence
             )
-            values.append(("far", far, value))
-    else:
-        resolved = [far for far in fars if far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9)]
-        values += [("far", far, tar_threshold(target, nontarget, far)) for far in resolved]
+            wanted.append(("far", far, *sure))
+        elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
+            wanted.append(("far", far, tar_threshold(target, nontarget, far), None))
     points = []
-    for at, far, value in values:
+    for at, far, value, behind in wanted:
         if math.isfinite(value):
-            measured = float(np.mean(nontarget >= value))
+            rate = far if at == "far" else float(np.mean(nontarget >= value))
             frr = float(np.mean(target < value))
-            rate = far if at == "far" else measured
-            sure = behind.get(far) if at == "far" else None
-            points.append(Threshold(at, rate, frr, float(value), sure))
+            points.append(Threshold(at, rate, frr, float(value), behind))
     kept = [point.far for point in points if point.at == "far"]
     return (
         Thresholds(

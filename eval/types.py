@@ -41,10 +41,8 @@ def quoted(value: object) -> str:
     >>> quoted("ann/1"), len(quoted("x" * 300_000_000))
     ("'ann/1'", 63)
     """
-    if isinstance(value, str | bytes) and len(value) > 2 * _LONGEST:
-        # The repr of all of it would take as much memory again.
-        begin, end = value[:_LONGEST], value[-_LONGEST:]
-        value = begin + end  # type: ignore[operator]  # both are of one type
+    if isinstance(value, str | bytes):
+        value = value[:1000]  # the repr of all of it would take as much memory again
     return shortened(repr(value))
 
 
@@ -212,16 +210,18 @@ class Embeddings:
         return rows
 
 
-def _labels(name: str, target: Any) -> Bools:
-    """Labels as booleans. NaN, -1 and texts would all become True."""
+def labels_of(name: str, target: Any) -> Bools:
+    """Labels as booleans, of booleans or the numbers 1 and 0.
+
+    NaN, -1 and texts would all become True.
+    """
     labels = np.asarray(target)
-    if labels.dtype.kind != "b" and labels.size:
-        fit = labels.dtype.kind in "iuf" and ((labels == 0) | (labels == 1)).all()
-        if not fit:
-            raise LikenessError(
-                f"{name}: labels must be True or False, or 1 and 0, but {labels.dtype} of other "
-                "values was given; give booleans, for example labels == 'target'"
-            )
+    if labels.size and (labels.dtype.kind not in "biuf" or ((labels != 0) & (labels != 1)).any()):
+        raise LikenessError(
+            f"{name}: labels must be True or False, or 1 for a target and 0 for a nontarget trial, "
+            f"but {labels.dtype} of other values was given; give booleans, for example labels == "
+            "'target'"
+        )
     return np.ascontiguousarray(labels, dtype=np.bool_)
 
 
@@ -259,7 +259,7 @@ class Trials:
                 "pair up"
             )
         if self.target is not None:
-            target = _labels("trials", self.target)
+            target = labels_of("trials", self.target)
             if target.shape != self.enrol.shape:
                 raise LikenessError(f"trials: {target.size} labels for {self.enrol.size} trials")
             object.__setattr__(self, "target", target)
@@ -288,7 +288,7 @@ class Scores:
 
     def __post_init__(self) -> None:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
-        target = _labels("scores", self.target)
+        target = labels_of("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
             raise LikenessError(
                 f"scores: values {values.shape} and labels {target.shape} must both be (P,)"

@@ -202,8 +202,8 @@ class Ranking:
 
     def metric(self, name: str, weights: ArrayLike | None = None) -> float:
         """One of `METRICS`."""
-        measures = {"auroc": self.auroc, "aurc": self.aurc, "e_aurc": self.e_aurc}
-        return measures[name](weights)
+        value: float = getattr(self, name)(weights)
+        return value
 
     def _in(self, order: NDArray[np.int64], weights: ArrayLike | None) -> NDArray[np.int64]:
         if weights is None:
@@ -332,13 +332,13 @@ def sides_with(
         ("probe", trials.probe_ids, trials.probe),
     ):
         missing = [id for id in of_side if id not in ids]
-        if missing and len(missing) < len(of_side):
-            raise LikenessError(
-                f"{len(missing)} of {len(of_side)} {name} ids of the trials have no {what} "
-                f"({name_first(missing)}); give the file that has all of them"
-            )
         if not missing:
             sides.append((name, of_side, index))
+        elif len(missing) < len(of_side):
+            raise LikenessError(
+                f"{missing[0]!r} of the {name} side of the trials has no {what}; give the file "
+                "that has all of them"
+            )
     if not sides:
         raise LikenessError(
             f"none of the ids of the trials has any {what} ({name_first(trials.enrol_ids)}); give "
@@ -351,24 +351,17 @@ def numbers_of(quality: Sequence[tuple[str, object]]) -> Floats:
     """The qualities of ids as an array.
 
     Raises:
-        LikenessError: They are no finite numbers; the first ids are named.
+        LikenessError: One is no finite number.
 
     Example:
         >>> numbers_of([("a", 2), ("b", None)])
         Traceback (most recent call last):
         ...
-        likeness.LikenessError: quality: 1 of 2 are no finite numbers ('b None'); correct them
+        likeness.LikenessError: quality of 'b': None is no finite number; correct it
     """
-    wrong = [
-        f"{id} {value}"
-        for id, value in quality
-        if not isinstance(value, Real) or not math.isfinite(value)
-    ]
-    if wrong:
-        raise LikenessError(
-            f"quality: {len(wrong)} of {len(quality)} are no finite numbers ({name_first(wrong)}); "
-            "correct them"
-        )
+    for id, value in quality:
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise LikenessError(f"quality of {id!r}: {value!r} is no finite number; correct it")
     return np.array([value for _, value in quality], dtype=np.float64)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.types import Bools, Floats, check_choice
+from eval.types import Bools, Floats, check_choice, labels_of
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]
@@ -139,24 +139,15 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
 
     Args:
         name: What the labels are called in errors.
-        labels: (size,) boolean, or integers 1 and 0.
+        labels: (size,) boolean, or 1 and 0.
         size: The number of trials.
 
     Raises:
-        LikenessError: Another shape; floats, texts or other numbers; a class without a trial.
+        LikenessError: Another shape; texts or other numbers; a class without a trial.
     """
-    values = np.asarray(labels)
-    if (
-        values.shape != (size,)
-        or (size and values.dtype.kind not in "biu")
-        or ((values != 0) & (values != 1)).any()
-    ):
-        raise LikenessError(
-            f"{name} must be ({size},) labels, True or False, but got {values.dtype} of shape "
-            f"{values.shape}; give booleans, or the integers 1 for a target "
-            f"and 0 for a nontarget trial, for example labels == 'target' or labels > 0"
-        )
-    flags = values.astype(np.bool_)
+    flags = labels_of(name, labels)
+    if flags.shape != (size,):
+        raise LikenessError(f"{name}: labels of shape {flags.shape} for {size} trials")
     if flags.all() or not flags.any():
         raise LikenessError(
             f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget trials; at "

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.calibration import Calibration
-from eval.extensions import with_spellings
-from eval.scoring.score import Scored, lacking
+from eval.scoring.score import Scored, lacking, with_spellings
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
 from eval.scoring.settings import Scoring

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from eval.clustering import Counts, Method, fit_of
+from eval.clustering import Method, fit_of
 from eval.clustering import cluster as cluster_rows
 from eval.errors import LikenessError
 from eval.protocols.identification import IdentificationSettings, Identified
@@ -15,6 +15,7 @@ from eval.protocols.identification import identify as identify_values
 from eval.protocols.labels import labels_of
 from eval.protocols.retrieval import RetrievalSettings, Retrieved
 from eval.protocols.retrieval import retrieve as retrieve_values
+from eval.ranks import Counts
 from eval.results import Result, write_json
 from eval.types import Embeddings
 from likeness.files import (

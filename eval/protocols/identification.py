@@ -17,7 +17,6 @@ from eval.bootstrap import Drawn, bounds, check_draws, drawn_groups, draws_of
 from eval.errors import LikenessError
 from eval.identification import (
     RULES,
-    Counts,
     Protocol,
     Searched,
     check_fpir,
@@ -27,6 +26,7 @@ from eval.identification import (
 )
 from eval.progress import step
 from eval.protocols.labels import labels_of
+from eval.ranks import Counts
 from eval.results import Result, interval_text, percent_text, with_bounds
 from eval.similarity import check_similarity
 from eval.types import (

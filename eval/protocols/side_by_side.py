@@ -21,7 +21,7 @@ from eval.results import Result, table
 from eval.types import Bools, Floats, Ints, Scores, Trials
 
 if TYPE_CHECKING:
-    from eval.paired import Paired, Unpaired
+    from eval.paired import Matched, Paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,23 +199,21 @@ def _grouped(
 
 def _in_one_order(
     scores: dict[str, Scores], trials: dict[str, Trials], reference: str
-) -> list[Unpaired]:
+) -> dict[str, Matched]:
     """Brings the scores on the trials of the reference into its order, so that all are measured on
     the same resamples; gives the systems on other trials.
     """
     if len(scores) == 1:
-        return []
-    from eval.paired import Unpaired, match_trials  # slow to import, needed here only
+        return {}
+    from eval.paired import match_trials  # slow to import, needed here only
 
-    unpaired = []
+    unpaired = {}
     for name in scores:
         if name == reference:
             continue
         matched = match_trials(trials[reference], trials[name])
         if matched.order is None:
-            unpaired.append(
-                Unpaired(name, matched.only_first, matched.only_second, matched.other_label)
-            )
+            unpaired[name] = matched
         else:
             in_order = scores[name].values[matched.order]
             scores[name] = Scores(in_order, scores[reference].target)

@@ -14,12 +14,13 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from eval.clustering import Counts, Fit
+from eval.clustering import Fit
 from eval.identification import Searched, rank_hits, tpir
 from eval.progress import step
 from eval.protocols import identification as identified
 from eval.protocols import retrieval as retrieved
 from eval.protocols.quality import Answers
+from eval.ranks import Counts
 from eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from eval.reports.map import embedding_map
 from eval.reports.media import SECONDS, Media

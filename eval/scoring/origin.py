@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 from eval.calibration import Calibration
-from eval.errors import LikenessError
 from eval.formats.files import read_json
 from eval.formats.provenance import sha256
 from eval.formats.writing import atomic_path
@@ -47,13 +46,7 @@ class Origin:
     trials: str = ""
 
     def __post_init__(self) -> None:
-        meta = dict(self.meta)
-        texts = (self.system, self.calibration, self.trials, *meta, *meta.values())
-        if not all(isinstance(text, str) for text in texts):
-            raise LikenessError(
-                "an origin of scores is made of texts alone; score the trials again"
-            )
-        object.__setattr__(self, "meta", MappingProxyType(meta))
+        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
 
     @property
     def model(self) -> str:

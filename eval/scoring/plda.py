@@ -116,16 +116,12 @@ class Plda:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
-        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        settings = {
-            "length_norm": self.length_norm,
-            "model": self.model,
-            "scoring_length": self.scoring_length,
+        fields = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in vars(self).items()
         }
         with atomic_path(path) as temporary:
-            temporary.write_text(
-                json.dumps({"format": FORMAT, **settings, **arrays}), encoding="utf-8"
-            )
+            temporary.write_text(json.dumps({"format": FORMAT, **fields}), encoding="utf-8")
 
 
 def load_plda(path: str | Path) -> Plda:
@@ -141,25 +137,19 @@ def load_plda(path: str | Path) -> Plda:
 
 
 def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
-    """ValueError unless a PLDA can be fitted on these rows (N, D) of `num` classes."""
+    """Refuses rows (N, D) of `num` classes on which no PLDA can be fitted."""
     dims = rows.shape[1]
-    kept = lda_dim or dims
-    if num < 2 or len(rows) == num:
-        raise LikenessError(
-            f"plda: {len(rows)} items of {num} classes; at least two classes, and classes of "
-            "several items, are needed"
-        )
-    if not 0 < kept <= dims or (lda_dim and lda_dim > num - 1):
+    if not 0 <= lda_dim <= min(dims, num - 1):
         raise LikenessError(
             f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
             f"dims and {num} classes"
         )
-    if len(rows) - num < dims:  # also with LDA, whose scatter within classes is (D, D)
+    # also with LDA, whose scatter within classes is (D, D)
+    if num < 2 or len(rows) - num < dims:
         raise LikenessError(
             f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
-            f"classes of {dims} dims, which takes {num + dims} items of so"
-            f" many classes, with LDA too; add {num + dims - len(rows)} items to them, or score by "
-            "the cosine"
+            f"classes of {dims} dims, which takes at least two classes and {num + dims} items of "
+            f"so many classes, with LDA too; add items to them, or score by the cosine"
         )
 
 

@@ -10,6 +10,7 @@ QMF.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +21,15 @@ from numpy.typing import NDArray
 
 from eval.calibration import Calibration, by_side, fit_calibration, log_measure
 from eval.errors import LikenessError
-from eval.extensions import without_extension
 from eval.formats.trials import write_scores
 from eval.scoring import normalization, templates
 from eval.scoring.origin import Origin, digest_of, write_origin
 from eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
 from eval.similarity import pairs, warn_of_zeros
-from eval.types import Embeddings, Floats, Floats32, Scores, Trials, name_first
+from eval.types import Embeddings, Floats, Floats32, Scores, Trials, check_choice, name_first
 
 Models = Mapping[str, Sequence[str]]
+_EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
 PLAIN = Scoring()
 
 
@@ -216,11 +217,8 @@ def calibrate(
     >>> fitted.slope > 0, fitted.system
     (True, 'dot')
     """
-    unknown = [name for name in quality if name not in QUALITY]
-    if unknown:
-        raise LikenessError(
-            f"unknown quality measures {name_first(unknown)}; choose from {', '.join(QUALITY)}"
-        )
+    for measure in quality:
+        check_choice("quality measure", measure, QUALITY)
     if scoring.calibration is not None:
         raise LikenessError(
             "the scoring has a calibration already, and a calibration is fitted on scores without; "
@@ -359,6 +357,57 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
     return log_measure("the durations", enrol), log_measure("the durations", probe)
+
+
+def without_extension(id: str) -> str:
+    """Returns an id without an ending such as .wav or .jpeg: a dot, a letter and one to four more
+    letters or digits.
+
+    Example:
+        >>> without_extension("ann/1.wav"), without_extension("v1.0/2"), without_extension("a.mp3")
+        ('ann/1', 'v1.0/2', 'a')
+    """
+    return _EXTENSION.sub("", id)
+
+
+def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
+    """Returns embeddings that have the ids that are asked for, too, whatever their extensions.
+
+    Args:
+        embeddings: N embeddings.
+        asked: Ids, some of which differ from those of the embeddings in their extension alone.
+
+    Returns:
+        The embeddings, with a further row for each such id. An id that is there, and one that is
+        not there without its extension either, adds none.
+
+    Raises:
+        LikenessError: Several embeddings have one id but for their extensions; they are counted,
+            and the first is named.
+
+    Example:
+        >>> embeddings = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
+        >>> with_spellings(embeddings, ["ann/1.wav", "bob/1", "cid/1"]).ids
+        ('ann/1', 'bob/1', 'ann/1.wav')
+    """
+    known = set(embeddings.ids)
+    others = [id for id in dict.fromkeys(asked) if id not in known]
+    rows: dict[str, list[int]] = {}
+    for row, id in enumerate(embeddings.ids):
+        rows.setdefault(without_extension(id), []).append(row)
+    added = {id: rows[without_extension(id)] for id in others if without_extension(id) in rows}
+    doubtful = [id for id, found in added.items() if len(found) > 1]
+    if doubtful:
+        names = [embeddings.ids[row] for row in added[doubtful[0]][:2]]
+        raise LikenessError(
+            f"{len(doubtful)} ids fit several embeddings without their extensions "
+            f"({name_first(doubtful)}: {' and '.join(names)}); write the ids as in the embeddings"
+        )
+    if not added:
+        return embeddings
+    chosen = np.array([found[0] for found in added.values()])
+    matrix = np.concatenate((embeddings.matrix, embeddings.matrix[chosen]))
+    return Embeddings((*embeddings.ids, *added), matrix, embeddings.meta)
 
 
 def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:

@@ -157,19 +157,11 @@ def _numbered(name: str, labels: ArrayLike, count: int) -> tuple[tuple[str, ...]
     named = np.asarray(labels)
     if named.shape != (count,):
         raise LikenessError(f"pool: {name} must be ({count},) names, but has shape {named.shape}")
-    if named.dtype.kind in "iu":
-        known, first, places = np.unique(named, return_index=True, return_inverse=True)
-        by_occurrence = np.argsort(first)
-        numbers_of = np.empty(known.size, dtype=np.int64)
-        numbers_of[by_occurrence] = np.arange(known.size)
-        return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
-    number: dict[Any, int] = {}
-    numbers = np.fromiter(
-        (number.setdefault(label, len(number)) for label in named.tolist()),
-        dtype=np.int64,
-        count=count,
-    )
-    return tuple(map(str, number)), numbers
+    known, first, places = np.unique(named, return_index=True, return_inverse=True)
+    by_occurrence = np.argsort(first)
+    numbers_of = np.empty(known.size, dtype=np.int64)
+    numbers_of[by_occurrence] = np.arange(known.size)
+    return tuple(map(str, known[by_occurrence].tolist())), numbers_of[places]
 
 
 def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import blocks, retrieval, searching
+from eval import blocks, identification, retrieval
 from eval.blocks import borders, repeated, scorer
+from eval.identification import search_embeddings
 from eval.retrieval import query_metrics
-from eval.searching import search_embeddings
 from eval.similarity import against, matrix, single
 
 SIMILARITIES = ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
@@ -24,11 +24,11 @@ SIMILARITIES = ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el"
 def in_tiles(tile: int, depth: int = 1000, room: int = 4) -> Iterator[None]:
     """Tiles of so many rows, blocks of three probes."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (searching, blocks):
+        for module in (identification, blocks):
             patch.setattr(module, "TILE", tile)
             patch.setattr(module, "CELLS", 3 * tile)
         patch.setattr(blocks, "_KEPT", 30_000)
-        patch.setattr(searching, "_OWN_ROWS", 4)
+        patch.setattr(identification, "_OWN_ROWS", 4)
         patch.setattr(blocks, "_ROOM", room)
         patch.setattr(blocks, "_SAMPLED", 2)
         patch.setattr(retrieval, "LARGE", 1)

@@ -213,7 +213,7 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
     )
     assert names == ("old", "young")
     assert sides.tolist() == [[1, 0], [1, 0]]
-    with pytest.raises(ValueError, match=r"2 of 3 ids have no group.*'b/1', 'a/2'"):
+    with pytest.raises(ValueError, match="'b/1' has no group"):
         sides_of(trials, {"a/1": "young", "b": "old"}, {})
     with pytest.raises(ValueError, match="1 groups in the trials"):
         sides_of(trials, {"a": "x", "b": "x"}, {"a/1": "a", "a/2": "a", "b/1": "b"})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import searching
+from eval import identification
 from eval.identification import (
     RULES,
     cmc,
@@ -309,7 +309,7 @@ def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity)
         (centres[:40], np.arange(40), subject),
     ):
         whole = search(matrix(probes, x, similarity), names, who, keep=37)
-        monkeypatch.setattr(searching, "CELLS", cells)
+        monkeypatch.setattr(identification, "CELLS", cells)
         result = search_embeddings(probes, x, names, who, similarity=similarity, keep=37)
         monkeypatch.undo()
         for name in ("mate", "rival", "highest"):
@@ -387,7 +387,7 @@ def test_bad_input_is_refused_in_one_sentence():
             tpir_at_fpir(good, [0, 1], [0, 7], fpir)
     with pytest.raises(ValueError, match=r"gallery embeddings: 1 of 2 rows"):
         search_embeddings(good, [[1.0, 2.0], [math.nan, 0.0]], [0, 1], [0, 1])
-    with pytest.raises(ValueError, match="for 3 labels"):
+    with pytest.raises(ValueError, match="3 labels for 2 rows"):
         search_embeddings(good, good, [0, 1], [0, 1, 1])
     assert set(RULES) == {"open", "closed", "ijb_evals"}
 

@@ -53,7 +53,7 @@ def test_labels_give_what_the_split_classes_give(name: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
-        ([1.0, 0.0, 1.0], "float64"),
+        ([1.0, 0.5, 1.0], "float64"),
         (["1", "0", "1"], "<U1"),
         ([1, -1, 1], "int64"),
         ([1, 2, 1], "int64"),
@@ -93,6 +93,6 @@ def test_decisions_and_scores_that_labels_have_split_pass() -> None:
 def test_calibration_checks_its_labels_alike() -> None:
     scores, labels = drawn()
     assert fit_calibration(scores, labels) == fit_calibration(scores, labels.astype(int))
-    for wrong in (labels.astype(float), scores, labels[:-1]):
+    for wrong in (labels - 0.5, scores, labels[:-1]):
         with pytest.raises(ValueError, match="labels"):
             fit_calibration(scores, wrong)

@@ -102,7 +102,6 @@ def test_a_rate_stays_while_the_scores_are_the_same_and_no_longer(tmp_path: Path
         {"nontargets": None},
         {"date": "yesterday"},
         {"data": "a\nb"},
-        {"origin": {"system": "x", "meta": {"model": 3}, "calibration": "", "trials": ""}},
     ],
     ids=str,
 )

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import per_item
-from eval.bootstrap import effective_number, t_interval
+from eval.bootstrap import Drawn, effective_number, t_interval
 from eval.comparison import (
     Cell,
     Comparison,
@@ -511,7 +511,7 @@ def test_holm_is_the_step_down_procedure(p: list[float]) -> None:
 
 
 def outcome(value: float, replicates: list[float], trial_list: str = "t") -> Outcome:
-    return Outcome({"eer": value}, {"eer": np.array(replicates)}, trial_list)
+    return Outcome({"eer": value}, {"eer": np.array(replicates)}, trial_list, Drawn(20, "subjects"))
 
 
 def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import likeness
 from eval.errors import LikenessError
-from eval.extensions import with_spellings
+from eval.scoring.score import with_spellings
 from eval.types import Embeddings, Trials
 
 ROWS = np.eye(3)
