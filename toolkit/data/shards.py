@@ -140,7 +140,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         array([0, 0, 1, 1])
     """
     items = Items.of(items)
-    files = slice(None) if items.spans is None else items.spans.array[:, 0] == NO_SPAN[0]
+    files = slice(None) if items.spans is None else items.spans[:, 0] == NO_SPAN[0]
     outside = items.ids.take(np.arange(len(items))[files])
     if outside:
         raise LikenessError(
