@@ -60,7 +60,7 @@ from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, VMF_SO
 from toolkit.data.batch import Batch
 from toolkit.data.images import to_levels
 from toolkit.data.items import Item
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import reading_for
 from toolkit.training.build import build
 from toolkit.training.recipe import Recipe, of_group, read
 from toolkit.training.run import Run

@@ -32,7 +32,7 @@ from modalities.speaker import audio
 from modalities.speaker.augment import train_view
 from toolkit.data.batch import Draw, Views, collate_views
 from toolkit.data.items import Item
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import reading_for
 
 Works = dict[str, Callable[[], Any]]
 

@@ -38,7 +38,7 @@ from modalities.face import images as face_images
 from modalities.speaker import audio
 from toolkit.data.images import SUFFIXES, check_size, encode
 from toolkit.data.items import Item
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import reading_for
 from toolkit.gallery import media
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded

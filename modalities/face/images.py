@@ -22,8 +22,7 @@ from toolkit.data.images import (
     file_bytes,
 )
 from toolkit.data.items import Item
-from toolkit.data.reading import Array
-from toolkit.data.reading_forms import DType, check_dtype
+from toolkit.data.reading import Array, DType, check_dtype
 
 Fit = Literal["exact", "resize", "pad"]
 

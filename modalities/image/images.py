@@ -28,8 +28,7 @@ from toolkit.data.images import (
     open_encoded,
 )
 from toolkit.data.items import Item
-from toolkit.data.reading import Array
-from toolkit.data.reading_forms import DType, check_dtype
+from toolkit.data.reading import Array, DType, check_dtype
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"

@@ -19,8 +19,7 @@ from eval.formats.lists import split as fields_of
 from eval.formats.trials import read_trials
 from eval.types import Trials, name_first
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import Item, Items, ItemsBuilder
+from toolkit.data.items import Item, Items, ItemsBuilder, check_unique
 
 
 def items(

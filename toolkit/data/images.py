@@ -25,8 +25,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from eval.errors import LikenessError
 from eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
 from toolkit.data.items import Item
-from toolkit.data.reading import Array, Floats, Levels, Unreadable
-from toolkit.data.reading_forms import DType
+from toolkit.data.reading import Array, DType, Floats, Levels, Unreadable
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner

@@ -38,8 +38,7 @@ from eval.formats.writing import move
 from eval.progress import as_part, report
 from eval.types import name_first
 from toolkit.console import shown
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder
+from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder, check_unique
 from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
 
 _BLOCK = tarfile.BLOCKSIZE

@@ -17,8 +17,16 @@ from eval.types import nfc
 from toolkit.data import tree
 from toolkit.data.batch import Draw, Views, collate_views
 from toolkit.data.columns import Texts
-from toolkit.data.item_checks import check_unique, distinct_labels, fingerprint, label_numbers
-from toolkit.data.items import MAX_SPAN, Item, Items, ItemsBuilder
+from toolkit.data.items import (
+    MAX_SPAN,
+    Item,
+    Items,
+    ItemsBuilder,
+    check_unique,
+    distinct_labels,
+    fingerprint,
+    label_numbers,
+)
 from toolkit.data.shards import shard_numbers
 
 names = st.text(st.characters(codec="utf-8"), max_size=6).map(nfc)  # as lists keep them

@@ -22,8 +22,7 @@ from toolkit.data import remote
 from toolkit.data.images import encode
 from toolkit.data.item_lists import read_items, write_items
 from toolkit.data.items import Item
-from toolkit.data.kaldi_folder import read_kaldi_folder
-from toolkit.data.listing import list_items
+from toolkit.data.listing import list_items, read_kaldi_folder
 
 URL = "s3://voices/ann/1.flac"
 

@@ -20,8 +20,7 @@ from modalities.speaker import audio
 from tests import tiny
 from toolkit.data import shards
 from toolkit.data.batch import Draw, View, Views
-from toolkit.data.item_checks import label_numbers
-from toolkit.data.items import Item
+from toolkit.data.items import Item, label_numbers
 from toolkit.data.reading import Bad
 from toolkit.data.sampling import Sampling, draws
 from toolkit.models.parts import describe
