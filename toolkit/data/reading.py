@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,13 +194,3 @@ def reading_for(
         if name in known and name not in stated and not (kept and name == "decoded")
     }
     return partial(read, **asked) if asked else read
-
-
-def check_dtype(dtype: str) -> None:
-    """Refuses a type of numbers that no image is read as.
-
-    Raises:
-        LikenessError: It is neither "float32" nor "uint8".
-    """
-    if dtype not in get_args(DType):
-        raise LikenessError(f"read: dtype is {dtype!r}; choose one of {', '.join(get_args(DType))}")
