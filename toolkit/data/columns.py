@@ -17,17 +17,6 @@ BLOCK = 2**16  # rows that are looked at together, so that few Python objects ar
 _ERRORS = "surrogatepass"  # file names that are not UTF-8 hold surrogates, which have to come back
 
 
-def blocks(size: int) -> Iterator[tuple[int, int]]:
-    """Yields the first row of each block of `size` rows, and the row after its last.
-
-    Example:
-        >>> list(blocks(70_000))
-        [(0, 65536), (65536, 70000)]
-    """
-    for start in range(0, size, BLOCK):
-        yield start, min(start + BLOCK, size)
-
-
 class Texts(Sequence[str]):
     """N texts in one buffer, 8 bytes each and their UTF-8.
 
@@ -92,12 +81,11 @@ class Texts(Sequence[str]):
         return self._buffer[start:stop].tobytes().decode("utf-8", _ERRORS)
 
     def __iter__(self) -> Iterator[str]:
-        for start, stop in blocks(len(self)):
-            yield from self.strings(start, stop)
+        for start in range(0, len(self), BLOCK):
+            yield from self._strings(self._offsets[start : start + BLOCK + 1])
 
-    def strings(self, start: int, stop: int) -> list[str]:
-        """Returns the texts of the rows start to stop - 1."""
-        offsets = self._offsets[start : stop + 1]
+    def _strings(self, offsets: Index) -> list[str]:
+        """The texts between these places of the buffer."""
         raw = self._buffer[offsets[0] : offsets[-1]].tobytes()
         ends = (offsets - offsets[0]).tolist()
         if raw.isascii():

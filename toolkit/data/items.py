@@ -311,10 +311,7 @@ class ItemsBuilder:
         further = further or {}
         if not further.keys().isdisjoint(_SECONDS):
             none: Sequence[str] = [""] * len(ids)
-            stated = [further.get(name, none) for name in _SECONDS]
-            times = np.array([_seconds(column) for column in stated]).T
-            self._note_bad_times(times, ids, stated)
-            block["stretch"] = times
+            block["stretch"] = self._times(ids, *(further.get(name, none) for name in _SECONDS))
         for name in further.keys() - set(_SECONDS):
             known = self._further[name]
             known[""] = -1
@@ -338,18 +335,20 @@ class ItemsBuilder:
             }
         self.add(ids, texts, labels, places, endings if any(endings) else None, further)
 
-    def _note_bad_times(
-        self, times: NDArray[np.float64], ids: Sequence[str], texts: Sequence[Sequence[str]]
-    ) -> None:
-        """Notes starts and ends (N, 2) that are no stretch of a recording."""
-        starts, ends = np.nan_to_num(times[:, 0], posinf=np.inf), times[:, 1]
-        good = (starts >= 0) & (starts < np.inf) & ~(ends <= starts)
-        for column, values in zip(texts, times.T, strict=True):
-            is_nan = np.isnan(values)
-            if is_nan.any():
-                good[[row for row in np.flatnonzero(is_nan).tolist() if column[row]]] = False
-        for row in np.flatnonzero(~good).tolist():
-            self._bad_times.append(f"{ids[row]}: {texts[0][row] or 0} to {texts[1][row] or 'end'}")
+    def _times(
+        self, ids: Sequence[str], starts: Sequence[str], ends: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """The starts and ends (N, 2) that texts state, NaN for none; notes those that are wrong."""
+        times = np.full((len(ids), 2), np.nan)
+        for row, (id, start, end) in enumerate(zip(ids, starts, ends, strict=True)):
+            try:
+                times[row] = float(start or np.nan), float(end or np.nan)
+                is_stretch = 0 <= float(start or 0) < float(end or np.inf)
+            except ValueError:
+                is_stretch = False
+            if not is_stretch:
+                self._bad_times.append(f"{id}: {start or 0} to {end or 'end'}")
+        return times
 
     def _column(self, name: str, absent: Any, *, always: bool = False) -> Any:
         """The values of a column in all blocks; None where no block has it."""
@@ -395,21 +394,6 @@ class ItemsBuilder:
 def _numbered(texts: Sequence[str | None], numbers: Mapping[Any, int]) -> NDArray[np.int32]:
     """The number of each text, of which one that is new takes the next."""
     return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
-
-
-def _seconds(texts: Sequence[str]) -> NDArray[np.float64]:
-    """The numbers that texts state (N,), NaN where they state none."""
-    try:
-        return np.fromiter(map(float, texts), np.float64, len(texts))
-    except ValueError:
-        return np.array([_number(text) for text in texts], dtype=np.float64)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
 
 
 def _stretch(start: float, end: float) -> tuple[float, float] | None:

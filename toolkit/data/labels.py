@@ -121,25 +121,12 @@ class LabelPattern:
         values = [fields[place] or {} for place in kept]
         chosen = items.take(np.array(kept, dtype=np.int64))
         named = [name for name in _FURTHER if f"{{{name}}}" in self.text]
-        return with_columns(
-            chosen,
-            [value["label"] for value in values],
-            {name: [value[name] for value in values] for name in named},
-        )
-
-
-def with_columns(
-    items: Items, labels: Sequence[str | None] | None, further: dict[str, list[str]]
-) -> Items:
-    """Returns items with these labels, unless they are None, and these further columns."""
-    made = ItemsBuilder()
-    made.add([""] * len(items), [""] * len(items), labels, further=further)
-    built = made.build()
-    return replace(
-        items,
-        labels=items.labels if labels is None else built.labels,
-        further={**items.further, **built.further},
-    )
+        further = {name: [value[name] for value in values] for name in named}
+        made = ItemsBuilder()
+        blank = [""] * len(values)
+        made.add(blank, blank, [value["label"] for value in values], further=further)
+        built = made.build()
+        return replace(chosen, labels=built.labels, further={**chosen.further, **built.further})
 
 
 @dataclass(frozen=True)
