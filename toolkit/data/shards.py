@@ -35,9 +35,7 @@ from numpy.typing import NDArray
 from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.writing import move
-from eval.progress import as_part, report
 from eval.types import name_first
-from toolkit.console import shown
 from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder, check_unique
 from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
 
@@ -133,7 +131,6 @@ def write(
     name: str = "shard",
     shard_bytes: int = 2**28,
     seed: int = 0,
-    progress: bool = False,
 ) -> list[Path]:
     """Packs items in seeded random order into tar shards folder/NAME-000000.tar and so on.
 
@@ -147,7 +144,6 @@ def write(
         shard_bytes: The size of a shard in bytes, at most; an item that is larger alone gets a
             shard of its own.
         seed: The seed of the order.
-        progress: Whether to show how far the work is.
 
     Returns:
         The shards.
@@ -167,14 +163,6 @@ def write(
             f"({name_first(stretches)}), and a shard holds whole files; write each stretch as a "
             "file first"
         )
-    with shown(progress):
-        return _write(items, folder, name, shard_bytes, seed)
-
-
-def _write(
-    items: Sequence[Item], folder: Path, name: str, shard_bytes: int, seed: int
-) -> list[Path]:
-    """Packs items of which each is a file or a span, as `write` says."""
     records, sizes = _label_members(items), _sizes(items)
     if others := sorted(path.name for path in folder.glob(f"{name}-*.tar")):
         raise LikenessError(
@@ -189,11 +177,8 @@ def _write(
     unfinished.mkdir(parents=True)
     first = 0
     for shard, chosen in zip(shards, plan, strict=True):
-        members = [(items[i], sizes[i], records[i]) for i in chosen]
-        with as_part(first, len(items)):
-            _pack(unfinished / shard.name, members, first)
+        _pack(unfinished / shard.name, [(items[i], sizes[i], records[i]) for i in chosen], first)
         first += len(chosen)
-        report("packing", first, len(items))
     for shard in shards:
         move(_index_of(unfinished / shard.name), _index_of(shard))
         move(unfinished / shard.name, shard)
@@ -274,7 +259,6 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
                 member = tarfile.TarInfo(f"{key:09d}{ending}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-            report("packing", key - first, len(chosen))
     _write_index(shard, packed)
 
 
