@@ -38,7 +38,7 @@ from modalities.image import images
 from modalities.image.transforms import REVISITING, VMF_CIFAR10, VMF_CUB, warp_view
 from toolkit.data.images import to_levels
 from toolkit.data.items import Item
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import reading_for
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 Pixels = NDArray[np.uint8]

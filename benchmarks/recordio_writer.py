@@ -13,8 +13,7 @@ import numpy as np
 
 from modalities.face.images import encoded
 from modalities.face.recordio import HEADER, MAGIC, MAGIC_BYTES, PART
-from toolkit.data.item_checks import label_numbers
-from toolkit.data.items import Item
+from toolkit.data.items import Item, label_numbers
 
 
 def write(items: Sequence[Item], folder: Path, *, name: str = "train") -> Path:

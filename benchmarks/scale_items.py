@@ -29,9 +29,8 @@ from performance import sizes, sizes_parser
 from modalities import folders
 from modalities.face import recordio
 from toolkit.data import shards
-from toolkit.data.item_checks import check_unique, fingerprint, label_numbers
 from toolkit.data.item_lists import read_items
-from toolkit.data.items import Item, Items
+from toolkit.data.items import Item, Items, check_unique, fingerprint, label_numbers
 from toolkit.data.sampling import Sampling, epoch_batches
 
 SPEAKERS = 5_994

@@ -43,8 +43,7 @@ from modalities.speaker import audio, fsdd
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.item_checks import label_numbers
-from toolkit.data.items import Item
+from toolkit.data.items import Item, label_numbers
 
 DATASETS = folds.DATASETS | {"fsdd": fsdd}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from eval.errors import LikenessError
 from eval.formats.column_names import parse_columns
-from toolkit.data.label_pattern import LabelPattern
+from toolkit.data.labels import LabelPattern
 from toolkit.training.recipe import Recipe
 
 

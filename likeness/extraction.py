@@ -31,8 +31,7 @@ from likeness.models.load import (
     refuse_other_reading,
 )
 from toolkit.console import say
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import Item
+from toolkit.data.items import Item, check_unique
 from toolkit.data.reading import Bad
 from toolkit.models.embed import NO_NUMBERS, embed_where_readable, refuse_diverged
 from toolkit.models.loaded import Flip, Loaded

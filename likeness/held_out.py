@@ -122,7 +122,7 @@ def _draw(items: Items) -> Trials | None:
     """Trials among items, of both kinds; None where there are not both."""
     import numpy as np
 
-    from toolkit.data.item_checks import label_numbers
+    from toolkit.data.items import label_numbers
     from toolkit.data.pairs import draw_pairs
 
     num_labels = len(label_numbers(items)[0])

@@ -18,11 +18,10 @@ from eval.temporary import temporary_folder
 from likeness.presence import refuse_missing_files
 from likeness.signatures import suffix_of
 from modalities.folders import suffixes_of
-from toolkit.data.item_checks import check_unique
 from toolkit.data.item_lists import SUFFIXES as TABLES
 from toolkit.data.item_lists import items_of_frame
-from toolkit.data.items import MAX_SPAN, Item, Items
-from toolkit.data.label_pattern import LabelPattern
+from toolkit.data.items import MAX_SPAN, Item, Items, check_unique
+from toolkit.data.labels import LabelPattern
 from toolkit.data.listing import list_items
 from toolkit.data.remote import is_url, place_below
 

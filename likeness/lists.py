@@ -17,9 +17,8 @@ from eval.formats.trials import write_trials
 from eval.formats.writing import atomic_path
 from eval.progress import step
 from eval.types import Trials, name_first
-from toolkit.data.item_checks import label_numbers
 from toolkit.data.item_lists import write_items
-from toolkit.data.items import Item, Items
+from toolkit.data.items import Item, Items, label_numbers
 from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs, hold_out
 

@@ -14,8 +14,7 @@ from eval.reports.media import (
     media_of_folder,
 )
 from toolkit.data.items import Item
-from toolkit.data.kaldi_folder import is_kaldi_folder
-from toolkit.data.listing import list_items
+from toolkit.data.listing import is_kaldi_folder, list_items
 
 
 def media_of(source: Path) -> Media:

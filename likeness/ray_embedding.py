@@ -18,8 +18,7 @@ from eval.errors import LikenessError
 from eval.progress import tracked
 from eval.types import Embeddings
 from likeness.extraction import Piece, joined
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import Item
+from toolkit.data.items import Item, check_unique
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 

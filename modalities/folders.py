@@ -17,8 +17,7 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from toolkit.data import shards, tree
-from toolkit.data.item_checks import label_numbers
-from toolkit.data.items import Items
+from toolkit.data.items import Items, label_numbers
 from toolkit.data.listing import list_items
 from toolkit.data.pairs import draw_pairs, hold_out
 

@@ -238,7 +238,7 @@ CASES = {
     "shard": Case(
         "t-000000.tar",
         lambda path: shards.write(pictures(path.parent), path.parent, name="t"),
-        partial(shards.items, labelled=False),
+        shards.items,
     ),
     "png": Case("i.png", partial(write_image, "PNG"), read_image),
     "jpeg": Case("i.jpg", partial(write_image, "JPEG"), read_image),

@@ -23,10 +23,9 @@ from eval.scoring.templates import read_enrolment
 from eval.similarity import score_trials
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
-from toolkit.data.item_checks import check_unique
 from toolkit.data.item_lists import read_items
-from toolkit.data.items import Item, Items
-from toolkit.data.rttm import read_rttm
+from toolkit.data.items import Item, Items, check_unique
+from toolkit.data.listing import read_rttm
 from toolkit.gallery.gallery import open_gallery
 
 ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)

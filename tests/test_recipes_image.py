@@ -25,8 +25,8 @@ from modalities import synthetic_glyphs
 from modalities.image import small_sets
 from modalities.image.splits import Protocol, divide_classes
 from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.data.item_checks import label_numbers
 from toolkit.data.item_lists import read_items
+from toolkit.data.items import label_numbers
 from toolkit.data.sampling import check as check_sampling
 from toolkit.losses.contract import param_groups
 from toolkit.models.parts import Part, describe, restore

@@ -17,7 +17,7 @@ from eval.errors import LikenessError
 from eval.types import Embeddings
 from likeness.checking.files import Files, Modality, Problem, inspection_of, look_at
 from toolkit.data.items import Items
-from toolkit.data.label_checks import alike, suggest_labels
+from toolkit.data.labels import alike, suggest_labels
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test

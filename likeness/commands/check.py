@@ -121,7 +121,7 @@ def check(
     from likeness.checking.check import Settings
     from likeness.checking.check import check as check_items
     from likeness.lists import modality_of
-    from toolkit.data.kaldi_folder import is_kaldi_folder
+    from toolkit.data.listing import is_kaldi_folder
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
     with each_once():

@@ -36,9 +36,9 @@ from likeness.verification import Comparer, judged, remedy_for
 from modalities.face import align
 from modalities.face import images as face_images
 from modalities.speaker import audio
-from toolkit.data.images import SUFFIXES, check_size, encode
+from toolkit.data.images import SUFFIXES, encode, open_encoded
 from toolkit.data.items import Item
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import reading_for
 from toolkit.gallery import media
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
@@ -149,7 +149,7 @@ class Service:
                 f"faces are found for models of faces; this is a {self.model.modality} one"
             )
         with private_items([file]) as items, _without_paths(items):
-            check_size(file, items[0].id, self.limits.max_pixels)
+            open_encoded(file, items[0].id, max_pixels=self.limits.max_pixels)
             return find_faces(self.model, items[0])
 
     def identify(
@@ -282,7 +282,7 @@ class Service:
 
             def read(item: Item) -> Any:
                 if item.suffix in SUFFIXES:
-                    check_size(item.path.read_bytes(), item.id, self.limits.max_pixels)
+                    open_encoded(item.path.read_bytes(), item.id, max_pixels=self.limits.max_pixels)
                 return whole(item)
 
             try:

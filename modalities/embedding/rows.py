@@ -23,8 +23,7 @@ from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.formats.subjects import read_mapping
 from eval.types import Embeddings, Trials, name_first
-from toolkit.data.item_checks import label_numbers
-from toolkit.data.items import Item, Items
+from toolkit.data.items import Item, Items, label_numbers
 from toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]

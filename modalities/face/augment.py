@@ -27,8 +27,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from eval.errors import LikenessError
 from toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
-from toolkit.data.reading import Array
-from toolkit.data.reading_forms import takes
+from toolkit.data.reading import Array, takes
 
 Matrix = NDArray[np.float64]
 

@@ -22,8 +22,7 @@ from toolkit.data.images import (
     file_bytes,
 )
 from toolkit.data.items import Item
-from toolkit.data.reading import Array
-from toolkit.data.reading_forms import DType, check_dtype
+from toolkit.data.reading import Array, DType
 
 Fit = Literal["exact", "resize"]
 
@@ -55,7 +54,6 @@ def read(
         BadImage: The image cannot be decoded, or has another size and fit is "exact".
         LikenessError: fit or dtype is another word, or the size is out of range.
     """
-    check_dtype(dtype)
     if fit not in get_args(Fit):
         raise LikenessError(f"read: fit is {fit!r}; choose one of {', '.join(get_args(Fit))}")
     if len(size) != 2 or not 1 <= min(size) <= max(size) <= 4096:

@@ -28,8 +28,7 @@ from toolkit.data.images import (
     open_encoded,
 )
 from toolkit.data.items import Item
-from toolkit.data.reading import Array
-from toolkit.data.reading_forms import DType, check_dtype
+from toolkit.data.reading import Array, DType
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"
@@ -107,7 +106,6 @@ def read(
         LikenessError: `short_edge` and `size` are both set, dtype is another word, or `crop` or
             `grey` is set where `decoded` is False.
     """
-    check_dtype(dtype)
     if not decoded:
         if crop or grey:
             raise LikenessError(

@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from eval.errors import LikenessError
 from eval.formats.files import text_lines
 from eval.types import name_first, quoted
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import Item
+from toolkit.data.items import Item, check_unique
 
 
 def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[str]]]:

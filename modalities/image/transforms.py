@@ -19,8 +19,7 @@ import numpy as np
 from eval.errors import LikenessError
 from toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
 from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
-from toolkit.data.reading import Array
-from toolkit.data.reading_forms import takes
+from toolkit.data.reading import Array, takes
 
 Range = tuple[float, float]
 

@@ -23,7 +23,7 @@ from modalities.speaker.audio import crop
 from modalities.speaker.codec import Codec, transmit
 from modalities.speaker.decoding import Wave
 from modalities.speaker.recording import Recording
-from toolkit.data.reading_forms import takes
+from toolkit.data.reading import takes
 
 
 def add_noise(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
-from toolkit.backbones.resnet import basic_block
+from toolkit.backbones.resnet import BasicBlock
 
 _SEGMENT = 100  # frames that share a context: two seconds, after the stride of 2
 
@@ -106,7 +106,7 @@ class _Head(nn.Module):
         self.conv1 = nn.Conv2d(1, channels, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.layer1, self.layer2 = (
-            nn.ModuleList(basic_block(channels, channels, (stride, 1)) for stride in (2, 1))
+            nn.ModuleList(BasicBlock(channels, channels, (stride, 1)) for stride in (2, 1))
             for _ in range(2)
         )
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=(2, 1), padding=1, bias=False)

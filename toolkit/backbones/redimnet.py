@@ -1,28 +1,38 @@
-"""ReDimNet: a network that trades bands for channels, and looks along time in between."""
+"""ReDimNet: a network that trades bands for channels, and looks along time in between.
+
+Parameter names are those of IDRnD/redimnet. Layers take a mask beside their input, (B, 1, T) or
+(B, 1, 1, T) bool or None, and leave zeros in the padded frames. So the next convolution sees what
+it would see past the end of an unpadded input.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toolkit.backbones import redimension
+from eval.errors import LikenessError
 from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.pooling import frame_mask, pool
+from toolkit.backbones.pooling import frame_mask, keep, pool, precise
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
+# The 2-D blocks: residual ones, the same with weights for the bands, and those of ConvNeXt.
+Block = Literal["residual", "weighted", "convnext"]
+_HEADS = 4  # of the self-attention of a time context
 
 
 class _Shape(NamedTuple):
     """What a size is made of."""
 
     width: int  # the channels of the first stage
-    block: redimension.Block
+    block: Block
     group: int  # the channels that a 3x3 convolution of a block joins
     global_context: bool  # of the pooling
-    stages: tuple[tuple[int, int, int, int], ...]  # see redimension.Row
+    stages: tuple[tuple[int, int, int, int], ...]  # see Row
 
 
 _B0 = ((1, 2, 1, 30), (2, 3, 2, 30), (1, 3, 3, 30), (2, 4, 2, 10), (1, 3, 1, 10))
@@ -91,11 +101,11 @@ class ReDimNet(nn.Module):
         shape = _SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
         width = width or shape.width
-        self.backbone = redimension.stages(
+        self.backbone = build_stages(
             "ReDimNet",
             in_dim,
             width,
-            [redimension.Row(*row) for row in tuple(stages) or shape.stages],
+            [Row(*row) for row in tuple(stages) or shape.stages],
             block=shape.block,
             group=shape.group,
         )
@@ -109,3 +119,370 @@ class ReDimNet(nn.Module):
         x = self.backbone(features.transpose(1, 2)[:, None], mask)
         pooled = self.pool(x, None if mask is None else mask[:, 0])
         return torch.as_tensor(self.linear(self.bn(pooled)))
+
+
+class Row(NamedTuple):
+    """One stage."""
+
+    stride: int  # over bands: so many times fewer bands and more channels leave it
+    blocks: int
+    widening: float  # how many times wider than what leaves the stage the blocks are
+    reduction: int  # how many times fewer channels the time context has; 0: it has none
+    step: int = 1  # the stage works on every step-th frame, and repeats what it gives
+
+
+def in_bands(x: Tensor, bands: int) -> Tensor:
+    """Reshape (B, bands * channels, T) to (B, channels, bands, T)."""
+    rows: Any = x.transpose(1, 2)
+    return torch.as_tensor(rows.unflatten(2, (bands, -1)).permute(0, 3, 2, 1))
+
+
+def repeated(x: Tensor, step: int) -> Tensor:
+    """Repeat every frame: (B, C, T) -> (B, C, step * T)."""
+    return x if step == 1 else x[..., None].expand(-1, -1, -1, step).flatten(2)
+
+
+def _joined(x: Tensor) -> Tensor:
+    """Reshape (B, channels, bands, T) to (B, bands * channels, T)."""
+    return x.permute(0, 3, 2, 1).flatten(2).transpose(1, 2)
+
+
+def build_stages(
+    name: str,
+    in_dim: int,
+    width: int,
+    rows: Sequence[Row],
+    *,
+    block: Block,
+    group: int,
+    second: bool = False,
+    group_norm: bool = False,
+) -> _Stages:
+    """Build the stem and the stages: (B, 1, bands, T), mask -> (B, bands * channels, T).
+
+    Args:
+        name: What errors call the network.
+        in_dim: The number of bands.
+        width: The channels of the first stage.
+        rows: The stages.
+        block: The 2-D blocks.
+        group: How many channels a 3x3 convolution of a block joins.
+        second: Whether it is ReDimNet2, whose strided convolutions join as few channels as
+            possible, and whose widened blocks are narrowed by a 1x1 convolution.
+        group_norm: Whether group norm over frames follows the stem and every stage.
+    """
+    strides, wide = math.prod(row.stride for row in rows), width * in_dim
+    uneven = any(row.reduction and wide // row.reduction % _HEADS for row in rows)
+    if in_dim % strides or uneven:
+        raise LikenessError(
+            f"{name}: in_dim is {in_dim}; its strides need a multiple of {strides}, and its "
+            f"{_HEADS} attention heads equal shares of the channels; take 72 bands (60 for b0)"
+        )
+    norms: list[nn.Module | None] = [
+        _GroupNorm(width, width * in_dim) if group_norm else None for _ in range(len(rows) + 1)
+    ]
+    return _Stages(in_dim, width, rows, block, group, second, norms)
+
+
+class _Stages(nn.Module):
+    """What `build_stages` builds."""
+
+    def __init__(
+        self,
+        in_dim: int,
+        width: int,
+        rows: Sequence[Row],
+        block: Block,
+        group: int,
+        second: bool,
+        norms: Sequence[nn.Module | None],
+    ):
+        super().__init__()
+        wide = width * in_dim
+        self.stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), _ChannelNorm(width))
+        self.stem_gnorm = norms[0]
+        self.count, self.channels, self.bands = len(rows), width, in_dim
+        for number, row in enumerate(rows):
+            channels_in, bands_in = self.channels, self.bands
+            self.channels, self.bands = row.stride * channels_in, bands_in // row.stride
+            widened = int(self.channels * row.widening)
+            layers = [_block(block, widened, self.bands, group) for _ in range(row.blocks)]
+            if row.widening != 1:
+                layers.append(_narrow(widened, self.channels, 0 if second else group))
+            groups = math.gcd(channels_in, widened) if second else 1
+            steps = (row.stride, row.step)
+            stage = _Stage(
+                _LearnedMean(number + 1, wide if number or second else 1),
+                nn.Conv2d(channels_in, widened, steps, stride=steps, groups=groups),
+                layers,
+                _TimeContext(wide, wide // row.reduction) if row.reduction else None,
+                norms[number + 1],
+                bands=bands_in,
+                step=row.step,
+            )
+            setattr(self, f"stage{number}", stage)
+        self.fin_wght1d = _LearnedMean(len(rows) + 1, wide)
+        self.head: nn.Module | None = None  # ReDimNet2 has a layer here
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = keep(x, None if mask is None else mask[:, None])
+        x = keep(_joined(self.stem(x)), mask)
+        outputs = [x if self.stem_gnorm is None else self.stem_gnorm(x, mask)]
+        for number in range(self.count):
+            outputs.append(getattr(self, f"stage{number}")(outputs, mask))
+        return torch.as_tensor(self.fin_wght1d(outputs))
+
+
+class _Stage(nn.ModuleList):
+    """A stage, whose layers have the numbers of the release's.
+
+    Where the release has a layer without weights, there is an Identity here: after the learned
+    mean, after the 2-D blocks, and before group norm.
+    """
+
+    def __init__(
+        self,
+        mean: nn.Module,
+        trade: nn.Module,
+        layers: Sequence[nn.Module],
+        context: nn.Module | None,
+        norm: nn.Module | None,
+        *,
+        bands: int,
+        step: int,
+    ):
+        after = [] if context is None else [context]
+        after += [] if norm is None else [nn.Identity(), norm]
+        super().__init__([mean, nn.Identity(), trade, *layers, nn.Identity(), *after])
+        self.blocks, self.bands, self.step = len(layers), bands, step
+
+    def forward(self, outputs: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        mean, _, trade, *layers = self
+        seen = None if mask is None else mask[..., :: self.step]
+        around = None if seen is None else seen[:, None]
+        x = keep(trade(in_bands(mean(outputs), self.bands)), around)
+        for layer in layers[: self.blocks]:
+            x = layer(x, around)
+        x = _joined(x)
+        for layer in layers[self.blocks + 1 :]:
+            if isinstance(layer, _GroupNorm):
+                return torch.as_tensor(layer(repeated(x, self.step), mask))
+            x = layer(x, seen) if isinstance(layer, _TimeContext) else x
+        return repeated(x, self.step)
+
+
+def _block(kind: Block, channels: int, bands: int, group: int) -> nn.Module:
+    """Return a 2-D block."""
+    if kind == "convnext":
+        return _Named(_ConvNeXt(nn.Conv2d, nn.BatchNorm2d, channels, 3, group))
+    return _Named(_Residual(channels, bands, group, weighted=kind == "weighted"))
+
+
+def _narrow(channels_in: int, channels: int, group: int) -> nn.Module:
+    """Return what follows widened blocks: convolutions in groups, or a 1x1 one for group 0."""
+    norm = nn.BatchNorm2d(channels, eps=1e-6)
+    if not group:
+        return _Masked([nn.Conv2d(channels_in, channels, 1), norm])
+    groups = channels // group
+    first = nn.Conv2d(channels_in, channels, 3, padding=1, groups=groups)
+    return _Masked([first, norm, nn.GELU(), nn.Conv2d(channels, channels, 1)])
+
+
+class _LearnedMean(nn.Module):
+    """The mean of several (B, C, T) by learned weights, a softmax for every channel."""
+
+    w: Tensor
+
+    def __init__(self, count: int, channels: int):
+        super().__init__()
+        weights = torch.zeros(1, count, channels, 1)
+        if count > 1:
+            self.w = nn.Parameter(weights)
+        else:  # The weight of a single input is 1 whatever is stored, so nothing is learned.
+            self.register_buffer("w", weights)
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        if len(inputs) == 1:
+            return inputs[0]
+        weights = self.w.softmax(dim=1).to(inputs[0].dtype)
+        return torch.stack([weights[:, i] * x for i, x in enumerate(inputs)]).sum(dim=0)
+
+
+class _GroupNorm(nn.Module):
+    """Group norm of (B, C, T) over groups of channels and the valid frames."""
+
+    def __init__(self, groups: int, channels: int):
+        super().__init__()
+        self.groups = groups
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return F.group_norm(x, self.groups, self.weight, self.bias)
+        rows: Any = precise(x)
+        rows, valid = rows.unflatten(1, (self.groups, -1)), mask[:, None]
+        num = valid.sum(dim=(2, 3), keepdim=True) * rows.shape[2]
+        centred = rows - keep(rows, valid).sum(dim=(2, 3), keepdim=True) / num
+        variance = keep(centred, valid).square().sum(dim=(2, 3), keepdim=True) / num
+        normed = (centred / (variance + 1e-5).sqrt()).flatten(1, 2).to(x.dtype)
+        return keep(normed * self.weight[:, None] + self.bias[:, None], mask)
+
+
+class _ChannelNorm(nn.Module):
+    """Layer norm over the channels of (B, C, ..., T)."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = x.transpose(1, -1)
+        return F.layer_norm(last, self.weight.shape, self.weight, self.bias, 1e-6).transpose(1, -1)
+
+
+class _Named(nn.Module):
+    """A block under the name `conv_block`."""
+
+    def __init__(self, block: nn.Module):
+        super().__init__()
+        self.conv_block = block
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        return torch.as_tensor(self.conv_block(x, mask))
+
+
+class _Residual(nn.Module):
+    """Two 3x3 convolutions of groups, a 1x1 convolution after each, and a shortcut."""
+
+    def __init__(self, channels: int, bands: int, group: int, *, weighted: bool):
+        super().__init__()
+        how: Any = {"padding": 1, "bias": False, "groups": channels // group}
+        self.conv1 = nn.Conv2d(channels, channels, 3, **how)
+        self.conv1pw = nn.Conv2d(channels, channels, 1)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, **how)
+        self.conv2pw = nn.Conv2d(channels, channels, 1)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.se = _BandWeights(bands, min(64, max(channels, 32))) if weighted else None
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        y = self.bn1(torch.relu(self.conv1pw(self.conv1(x))))
+        y = self.bn2(self.conv2pw(self.conv2(keep(y, mask))))
+        y = y if self.se is None else self.se(y, mask)
+        return keep(torch.relu(y + x), mask)
+
+
+class _BandWeights(nn.Module):
+    """Squeeze and excitation of bands: a weight for every band, from the means of all bands."""
+
+    def __init__(self, bands: int, hidden: int):
+        super().__init__()
+        self.squeeze = nn.Linear(bands, hidden)
+        self.exitation = nn.Linear(hidden, bands)  # the release's spelling
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        exact: Any = precise(x)  # float16 cannot count the values of a long recording
+        if mask is None:
+            means = exact.mean(dim=(1, 3))
+        else:
+            num = mask.to(exact.dtype).sum(dim=(1, 3)) * x.shape[1]
+            means = keep(exact, mask).sum(dim=(1, 3)) / num
+        weights = self.exitation(torch.relu(self.squeeze(means.to(x.dtype)))).sigmoid()
+        return torch.as_tensor(x * weights[:, None, :, None])
+
+
+class _ConvNeXt(nn.Module):
+    """A convolution of groups, batch norm, GELU, a 1x1 convolution, and a shortcut.
+
+    `convolution` and `norm` are torch's for 1-D or 2-D inputs.
+    """
+
+    def __init__(self, convolution: Any, norm: Any, channels: int, size: int, group: int):
+        super().__init__()
+        wide = convolution(channels, channels, size, padding=size // 2, groups=channels // group)
+        self.dwconvs = nn.ModuleList([wide])
+        self.norm = norm(channels)
+        self.pwconv1 = convolution(channels, channels, 1)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        return keep(x + self.pwconv1(F.gelu(self.norm(self.dwconvs[0](x)))), mask)
+
+
+class _Masked(nn.ModuleList):
+    """Layers one after the other, and then padded frames are zeroed."""
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return keep(x, mask)
+
+
+class _TimeContext(nn.Module):
+    """Four convolutions along time and self-attention, on fewer channels, and a shortcut."""
+
+    def __init__(self, channels: int, reduced: int):
+        super().__init__()
+        self.red_dim_conv = nn.Sequential(nn.Conv1d(channels, reduced, 1), _ChannelNorm(reduced))
+        convolutions = [
+            _ConvNeXt(nn.Conv1d, nn.BatchNorm1d, reduced, size, 1) for size in (7, 19, 31, 59)
+        ]
+        self.tcm = nn.ModuleList([*convolutions, _Transformer(reduced)])
+        self.exp_dim_conv = nn.Conv1d(reduced, channels, 1)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        y = keep(self.red_dim_conv(x), mask)
+        for layer in self.tcm:
+            y = layer(y, mask)
+        return x + keep(self.exp_dim_conv(y), mask)
+
+
+class _Transformer(nn.Module):
+    """Self-attention of four heads and two linear layers, with layer norm after each of both."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.attention = _Attention(channels)
+        self.layer_norm = nn.LayerNorm(channels, eps=1e-6)
+        self.feed_forward = _FeedForward(channels)
+        self.final_layer_norm = nn.LayerNorm(channels, eps=1e-6)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        rows = x.transpose(1, 2)
+        rows = self.layer_norm(rows + self.attention(rows, mask))
+        rows = self.final_layer_norm(rows + self.feed_forward(rows))
+        return keep(rows.transpose(1, 2), mask)
+
+
+class _FeedForward(nn.Module):
+    """Two linear layers."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.intermediate_dense = nn.Linear(channels, channels)
+        self.output_dense = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.gelu(self.intermediate_dense(x), approximate="tanh")
+        return torch.as_tensor(self.output_dense(hidden))
+
+
+class _Attention(nn.Module):
+    """Self-attention of several heads over valid frames: (B, T, C), (B, 1, T) -> (B, T, C)."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.k_proj = nn.Linear(channels, channels)
+        self.v_proj = nn.Linear(channels, channels)
+        self.q_proj = nn.Linear(channels, channels)
+        self.out_proj = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        query, key, value = (
+            project(x).unflatten(2, (_HEADS, -1)).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        valid = None if mask is None else mask[:, None]
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=valid)
+        return torch.as_tensor(self.out_proj(attended.transpose(1, 2).flatten(2)))

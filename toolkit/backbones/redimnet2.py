@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones import redimension
 from toolkit.backbones.part_outputs import one_of
 from toolkit.backbones.pooling import flat, pool
-
-Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
+from toolkit.backbones.redimnet import Row, Size, build_stages, in_bands, repeated
 
 
 class _Shape(NamedTuple):
@@ -92,8 +90,8 @@ class ReDimNet2(nn.Module):
         self.in_dim, self.dim = in_dim, dim
         width, strides = width or shape.width, (1, 2, 1, 3 if size == "b2" else 2, 1, 2)
         described = zip(strides, shape.counts, shape.widening, shape.reduction, _STEPS, strict=True)
-        rows = [redimension.Row(*row) for row in tuple(stages) or described]
-        self.backbone = redimension.stages(
+        rows = [Row(*row) for row in tuple(stages) or described]
+        self.backbone = build_stages(
             "ReDimNet2",
             in_dim,
             width,
@@ -121,9 +119,9 @@ class ReDimNet2(nn.Module):
         if lengths is not None:
             valid = (lengths * frames).round()
             quarters = torch.arange(frames // 4, device=lengths.device)[None]
-            mask = redimension.repeated((quarters < valid[:, None].div(4).floor())[:, None], 4)
+            mask = repeated((quarters < valid[:, None].div(4).floor())[:, None], 4)
         x = self.backbone(features[:, : frames // 4 * 4].transpose(1, 2)[:, None], mask)
-        x = redimension.in_bands(x, self.backbone.bands) if self.split_bands else x
+        x = in_bands(x, self.backbone.bands) if self.split_bands else x
         x = x if self.backbone.head is None else self.backbone.head(x)
         x = flat(x) if self.split_bands else x
         pooled = self.pool(x, None if mask is None else mask[:, 0])

@@ -65,7 +65,7 @@ class ResNet(nn.Module):
         self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers
         counts, bottleneck = DEPTHS[depth]
         expansion = 4 if bottleneck else 1
-        block = _Bottleneck if bottleneck else _BasicBlock
+        block = _Bottleneck if bottleneck else BasicBlock
         add_front(self, width, blocks or counts, block, expansion)
         self.pool, size = pool(pooling, 8 * width * expansion * -(-in_dim // 8))
         self.seg_1 = nn.Linear(size, dim)
@@ -95,14 +95,6 @@ class ResNet34(ResNet):
         super().__init__(
             in_dim, dim=dim, width=width, blocks=blocks, pooling=pooling, two_layers=two_layers
         )
-
-
-def basic_block(channels_in: int, channels: int, stride: int | tuple[int, int]) -> nn.Module:
-    """Return a block of two 3x3 convolutions and a shortcut.
-
-    It takes (x, mask) and gives both. Two strides are those over bands and over frames.
-    """
-    return _BasicBlock(channels_in, channels, stride)
 
 
 def add_front(
@@ -168,8 +160,11 @@ def shortcut(channels_in: int, channels: int, stride: int | tuple[int, int]) -> 
     )
 
 
-class _BasicBlock(nn.Module):
-    """What `basic_block` returns."""
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut: (x, mask) -> both.
+
+    Two strides are those over bands and over frames.
+    """
 
     def __init__(self, channels_in: int, channels: int, stride: int | tuple[int, int]):
         super().__init__()

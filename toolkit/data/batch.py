@@ -13,7 +13,6 @@ from torch import Tensor
 
 from eval.temporary import folder_of_process
 from toolkit.backbones.part_outputs import is_tensor
-from toolkit.data.columns import Shared
 from toolkit.data.items import Item
 from toolkit.data.reading import (
     NOT_FINITE,
@@ -96,14 +95,9 @@ class Views(torch.utils.data.Dataset[View | Bad]):
         seed: int,
         cache: bool = False,
     ):
-        self.items, self._labels = items, Shared(labels)
+        self.items, self.labels = items, labels
         self.read, self.augment, self.seed = read, augment, seed
         self.kept: dict[int, Any] | None = {} if cache else None
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The class number of each item (N,)."""
-        return self._labels.array
 
     def __getitem__(self, draw: Draw) -> View | Bad:
         try:

@@ -1,11 +1,9 @@
-"""Columns of numbers and of texts in flat arrays, which the processes of a run share."""
+"""Columns of texts in flat arrays, which forked processes share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from itertools import pairwise
-from multiprocessing.context import get_spawning_popen
 from typing import Any, overload
 
 import numpy as np
@@ -17,66 +15,6 @@ from eval.types import nfc
 Index = NDArray[np.int64]
 BLOCK = 2**16  # rows that are looked at together, so that few Python objects are in memory at once
 _ERRORS = "surrogatepass"  # file names that are not UTF-8 hold surrogates, which have to come back
-
-
-def blocks(size: int) -> Iterator[tuple[int, int]]:
-    """Yields the first row of each block of `size` rows, and the row after its last.
-
-    Example:
-        >>> list(blocks(70_000))
-        [(0, 65536), (65536, 70000)]
-    """
-    for start in range(0, size, BLOCK):
-        yield start, min(start + BLOCK, size)
-
-
-class Shared:
-    """An array that other processes read without a copy of their own.
-
-    Forked processes see the memory of their parent. A process that is spawned gets what is pickled
-    for it. So while a process is being started, the array moves into shared memory, once, and what
-    is pickled is its place there. At other times, and without torch, the numbers are pickled.
-
-    Args:
-        array: The numbers; nothing may change them afterwards.
-
-    Attributes:
-        array: The numbers.
-        view: The same memory; reading a single number of it takes half the time.
-    """
-
-    __slots__ = ("_tensor", "array", "view")
-
-    def __init__(self, array: NDArray[Any], tensor: Any = None) -> None:
-        self.array = array.view()
-        self.array.flags.writeable = False
-        self.view = memoryview(self.array.data)
-        self._tensor = tensor
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        if get_spawning_popen() is None or find_spec("torch") is None:
-            return Shared, (self.array,)
-        if self._tensor is None:
-            import torch
-
-            tensor: Any = torch.empty(max(1, self.array.nbytes), dtype=torch.uint8)
-            tensor.share_memory_()
-            shared = _in_memory_of(tensor, self.array.dtype, self.array.shape)
-            shared[...] = self.array
-            self.__init__(shared, tensor)  # type: ignore[misc]
-        return _attached, (self._tensor, self.array.dtype, self.array.shape)
-
-
-def _in_memory_of(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The array that lies in the memory of a tensor of bytes."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    array: NDArray[Any] = tensor.numpy()[:size].view(dtype).reshape(shape)
-    return array
-
-
-def _attached(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Shared:
-    """The array that another process has put into shared memory."""
-    return Shared(_in_memory_of(tensor, dtype, shape), tensor)
 
 
 class Texts(Sequence[str]):
@@ -94,23 +32,33 @@ class Texts(Sequence[str]):
 
     __slots__ = ("_buffer", "_offsets", "_repeated")
 
-    def __init__(self, buffer: NDArray[np.uint8] | Shared, offsets: Index | Shared) -> None:
-        self._buffer = buffer if isinstance(buffer, Shared) else Shared(buffer)
-        self._offsets = offsets if isinstance(offsets, Shared) else Shared(offsets)
+    def __init__(self, buffer: NDArray[np.uint8], offsets: Index) -> None:
+        self._buffer, self._offsets = buffer, offsets
         self._repeated: Index | None = None
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Texts:
         """Puts texts into one buffer."""
-        growing = GrowingTexts()
-        growing.add(texts)
-        return growing.texts()
+        joined = "".join(texts)
+        if joined.isascii():
+            encoded, lengths = joined.encode("ascii"), map(len, texts)
+        else:
+            each = [text.encode("utf-8", _ERRORS) for text in texts]
+            encoded, lengths = b"".join(each), map(len, each)
+        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        np.cumsum(np.fromiter(lengths, dtype=np.int64, count=len(texts)), out=offsets[1:])
+        return cls(np.frombuffer(encoded, np.uint8), offsets)
 
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return Texts, (self._buffer, self._offsets)
+    @classmethod
+    def joined(cls, parts: Sequence[Texts]) -> Texts:
+        """Returns the texts of all parts, one after the other."""
+        lengths = [np.diff(part._offsets) for part in parts]
+        offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]))
+        buffers = [part._buffer for part in parts]
+        return cls(np.concatenate([np.zeros(0, np.uint8), *buffers]), offsets)
 
     def __len__(self) -> int:
-        return self._offsets.array.size - 1
+        return self._offsets.size - 1
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -118,7 +66,7 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: slice) -> Texts: ...
     def __getitem__(self, index: int | slice) -> str | Texts:
         if isinstance(index, slice):
-            offsets, buffer = self._offsets.array, self._buffer.array
+            offsets, buffer = self._offsets, self._buffer
             start, stop, step = index.indices(len(self))
             if step != 1:
                 return self.take(np.array(range(start, stop, step), dtype=np.int64))
@@ -129,17 +77,16 @@ class Texts(Sequence[str]):
             index += len(self)
             if index < 0:
                 raise IndexError(f"there are {len(self)} texts")
-        ends = self._offsets.view
-        return str(self._buffer.view[ends[index] : ends[index + 1]], "utf-8", _ERRORS)
+        start, stop = self._offsets[index], self._offsets[index + 1]
+        return self._buffer[start:stop].tobytes().decode("utf-8", _ERRORS)
 
     def __iter__(self) -> Iterator[str]:
-        for start, stop in blocks(len(self)):
-            yield from self.strings(start, stop)
+        for start in range(0, len(self), BLOCK):
+            yield from self._strings(self._offsets[start : start + BLOCK + 1])
 
-    def strings(self, start: int, stop: int) -> list[str]:
-        """Returns the texts of the rows start to stop - 1."""
-        offsets = self._offsets.array[start : stop + 1]
-        raw = self._buffer.array[offsets[0] : offsets[-1]].tobytes()
+    def _strings(self, offsets: Index) -> list[str]:
+        """The texts between these places of the buffer."""
+        raw = self._buffer[offsets[0] : offsets[-1]].tobytes()
         ends = (offsets - offsets[0]).tolist()
         if raw.isascii():
             text = raw.decode("ascii")
@@ -150,7 +97,7 @@ class Texts(Sequence[str]):
         """The same memory as an array of pyarrow."""
         import pyarrow
 
-        buffers = [pyarrow.py_buffer(part.array) for part in (self._offsets, self._buffer)]
+        buffers = [pyarrow.py_buffer(part) for part in (self._offsets, self._buffer)]
         return pyarrow.Array.from_buffers(pyarrow.large_binary(), len(self), [None, *buffers])
 
     def take(self, indices: Index) -> Texts:
@@ -202,54 +149,21 @@ class Coded(Sequence["str | None"]):
         names: The distinct names.
     """
 
-    __slots__ = ("_numbers", "names")
+    __slots__ = ("names", "numbers")
 
-    def __init__(self, numbers: NDArray[np.integer[Any]] | Shared, names: Texts) -> None:
-        self._numbers = numbers if isinstance(numbers, Shared) else Shared(numbers)
-        self.names = names
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return Coded, (self._numbers, self.names)
-
-    @property
-    def numbers(self) -> NDArray[np.integer[Any]]:
-        """The number of each row's name (N,); -1 where it has none."""
-        return self._numbers.array
+    def __init__(self, numbers: NDArray[np.integer[Any]], names: Texts) -> None:
+        self.numbers, self.names = numbers, names
 
     def __len__(self) -> int:
         return self.numbers.size
 
     def __getitem__(self, index: int) -> str | None:  # type: ignore[override]
-        number = self._numbers.view[index]
+        number = int(self.numbers[index])
         return None if number < 0 else self.names[number]
 
     def __iter__(self) -> Iterator[str | None]:
         names = [*self.names, None]  # the last is that of -1
         return map(names.__getitem__, self.numbers.tolist())
-
-
-class GrowingTexts:
-    """Texts to which more are added."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-        self._offsets = [np.zeros(1, dtype=np.int64)]
-
-    def add(self, texts: Sequence[str]) -> None:
-        """Adds texts."""
-        joined = "".join(texts)
-        if joined.isascii():
-            encoded, lengths = joined.encode("ascii"), map(len, texts)
-        else:
-            each = [text.encode("utf-8", _ERRORS) for text in texts]
-            encoded, lengths = b"".join(each), map(len, each)
-        ends = np.cumsum(np.fromiter(lengths, dtype=np.int64, count=len(texts)))
-        self._offsets.append(ends + len(self._bytes))
-        self._bytes += encoded
-
-    def texts(self) -> Texts:
-        """Returns all texts."""
-        return Texts(np.frombuffer(self._bytes, dtype=np.uint8), np.concatenate(self._offsets))
 
 
 class Names(dict["str | None", int]):

@@ -25,8 +25,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from eval.errors import LikenessError
 from eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
 from toolkit.data.items import Item
-from toolkit.data.reading import Array, Floats, Levels, Unreadable
-from toolkit.data.reading_forms import DType
+from toolkit.data.reading import Array, DType, Floats, Levels, Unreadable
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner
@@ -79,31 +78,6 @@ def file_bytes(item: Item) -> bytes:
             "shrink the image"
         )
     return content
-
-
-def check_size(content: bytes, name: str, max_pixels: int) -> None:
-    """Refuses an image of more than max_pixels by its header.
-
-    A header that cannot be read is left to decode_bytes.
-
-    Args:
-        content: The bytes of the image file.
-        name: What errors call the image.
-        max_pixels: The number of pixels that is allowed.
-
-    Raises:
-        BadImage: It is larger.
-    """
-    try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            width, height = image.size
-    except Exception:  # Pillow raises errors of many types for damaged headers
-        return
-    if width * height > max_pixels:
-        raise BadImage(
-            f"{name}: {height} x {width} pixels, but at most {max_pixels} in all are read; shrink "
-            "the image"
-        )
 
 
 def decode_bytes(content: bytes, name: str, *, shrink: int = 1) -> Pixels:
@@ -190,12 +164,13 @@ class EncodedImage(NamedTuple):
         return cut, (left - x, top - y, right - x, bottom - y)
 
 
-def open_encoded(content: bytes, name: str) -> EncodedImage:
+def open_encoded(content: bytes, name: str, *, max_pixels: int = 0) -> EncodedImage:
     """Checks the header of an image file and leaves decoding it to EncodedImage.part.
 
     Args:
         content: The bytes of the image file.
         name: What errors call the image.
+        max_pixels: The number of pixels that is allowed; 0 for 67 megapixels.
 
     Returns:
         The image, with the size of the file.
@@ -211,7 +186,7 @@ def open_encoded(content: bytes, name: str) -> EncodedImage:
     """
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            _check_header(image, content, name)
+            _check_header(image, content, name, max_pixels)
             size = image.height, image.width
             if _orientation(image) >= 5:
                 size = size[::-1]
@@ -222,11 +197,12 @@ def open_encoded(content: bytes, name: str) -> EncodedImage:
         raise _refusal(name, error) from error
 
 
-def _check_header(image: Image.Image, content: bytes, name: str) -> None:
+def _check_header(image: Image.Image, content: bytes, name: str, max_pixels: int = 0) -> None:
     """Refuses an image that was opened and not decoded, if it has too many pixels or scans."""
-    if not 1 <= image.width * image.height <= MAX_PIXELS:
+    most = max_pixels or MAX_PIXELS
+    if not 1 <= image.width * image.height <= most:
         raise BadImage(
-            f"{name}: {image.height} x {image.width} pixels, but at most {MAX_PIXELS} "
+            f"{name}: {image.height} x {image.width} pixels, but at most {most} "
             "in all are read; shrink the image"
         )
     # A regular expression finds two bytes in half of the time of bytes.count.
@@ -349,12 +325,17 @@ def to_levels(pixels: Pixels) -> Levels:
 def as_input(pixels: Pixels, dtype: DType) -> Array:
     """Turns (H, W, 3) or (H, W) uint8 into (C, H, W) of this type, which may be written to.
 
+    Raises:
+        LikenessError: The type is neither "float32" nor "uint8".
+
     Example:
         >>> as_input(np.zeros((4, 5), np.uint8), "uint8").shape
         (1, 4, 5)
     """
     if dtype == "float32":
         return to_floats(pixels)
+    if dtype != "uint8":
+        raise LikenessError(f"read: dtype is {dtype!r}; choose float32 or uint8")
     return to_levels(pixels if pixels.flags.writeable else pixels.copy())
 
 

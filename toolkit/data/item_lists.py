@@ -15,8 +15,7 @@ from eval.formats import lists
 from eval.formats.column_names import by_number, choose, is_header, with_further
 from eval.formats.files import atomic_path
 from eval.types import name_first
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import Item, Items, ItemsBuilder
+from toolkit.data.items import Item, Items, ItemsBuilder, check_unique
 from toolkit.data.remote import is_url, place_below, url_of
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names

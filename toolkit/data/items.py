@@ -6,7 +6,7 @@ import io
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
@@ -16,16 +16,10 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats.files import refuse_device
+from eval.formats.provenance import digest
 from eval.types import name_first, nfc
 from toolkit.data import remote
-from toolkit.data.columns import (
-    Coded,
-    GrowingTexts,
-    Index,
-    Names,
-    Shared,
-    Texts,
-)
+from toolkit.data.columns import Coded, Index, Names, Texts
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 NO_SPAN = (np.iinfo(np.int64).min, 0)  # the row of an item that is a whole file
@@ -119,17 +113,14 @@ class Items(Sequence[Item]):
     Paths stay as the file system has them.
 
     It is a sequence of Item. `items[7]` makes the Item when it is asked for; a slice and an array
-    of indices give Items again. Forked workers share the arrays as they are, and spawned ones
-    through shared memory (columns.Shared).
+    of indices give Items again. Forked workers share the arrays as they are.
 
-    A path is a beginning, which many items have in common, and an end. Where the end is the id, as
-    in a folder tree, it takes no room of its own.
+    A path is a beginning, which many items have in common, and an end.
 
     Attributes:
         ids: The id of each item.
         beginnings: The beginning of each path: a folder with the slash, or the whole of a shard.
-        with_id: (N,) bool, whether the id is the end of the path.
-        names: The end of each path whose end is not the id; None where there are none.
+        names: The end of each path; empty in a shard.
         labels: The label of each item.
         spans: (N, 2) int64, the offset and size in a shard; NO_SPAN for a whole file; None where
             all are whole files.
@@ -146,12 +137,11 @@ class Items(Sequence[Item]):
 
     ids: Texts
     beginnings: Coded
-    with_id: Shared
-    names: Texts | None
+    names: Texts
     labels: Coded
-    spans: Shared | None = None
+    spans: NDArray[np.int64] | None = None
     endings: Coded | None = None
-    stretches: Shared | None = None
+    stretches: NDArray[np.float64] | None = None
     further: Mapping[str, Coded] = field(default_factory=dict)
 
     @classmethod
@@ -190,19 +180,15 @@ class Items(Sequence[Item]):
             return self.take(np.array(range(len(self))[index], dtype=np.int64))
         if isinstance(index, np.ndarray):
             return self.take(np.arange(len(self))[index])
-        id, path = self.ids[index], self.beginnings[index] or ""
-        if self.with_id.view[index]:
-            path += id
-        elif self.names is not None:
-            path += self.names[index]
+        id, path = self.ids[index], f"{self.beginnings[index]}{self.names[index]}"
         span = None
         if self.spans is not None:
-            offset, size = self.spans.view[index, 0], self.spans.view[index, 1]
+            offset, size = self.spans[index].tolist()
             span = None if offset == NO_SPAN[0] else (offset, size)
         ending = "" if self.endings is None else self.endings[index]
         stretch = None
         if self.stretches is not None:
-            stretch = _stretch(self.stretches.view[index, 0], self.stretches.view[index, 1])
+            stretch = _stretch(*self.stretches[index].tolist())
         return Item(id, Path(path), self.labels[index], span, ending or "", stretch)
 
     def __iter__(self) -> Iterator[Item]:
@@ -221,25 +207,16 @@ class Items(Sequence[Item]):
     def _rows(self, index: slice | Index) -> Items:
         """The items of a slice of step 1, or of indices."""
 
-        def of_texts(texts: Texts) -> Texts:
-            return texts[index] if isinstance(index, slice) else texts.take(index)
-
         def rows(column: Any) -> Any:
-            if isinstance(column, Shared):
-                return Shared(column.array[index])
-            return None if column is None else Coded(column.numbers[index], column.names)
+            if isinstance(column, Texts):
+                return column[index] if isinstance(index, slice) else column.take(index)
+            if isinstance(column, Coded):
+                return Coded(column.numbers[index], column.names)
+            return None if column is None else column[index]
 
-        return Items(
-            of_texts(self.ids),
-            rows(self.beginnings),
-            rows(self.with_id),
-            None if self.names is None else of_texts(self.names),
-            rows(self.labels),
-            rows(self.spans),
-            rows(self.endings),
-            rows(self.stretches),
-            {name: rows(column) for name, column in self.further.items()},
-        )
+        columns = {column.name: rows(getattr(self, column.name)) for column in fields(self)[:-1]}
+        further = {name: rows(column) for name, column in self.further.items()}
+        return Items(**columns, further=further)
 
     def column(self, name: str) -> Coded | NDArray[np.float64]:
         """Returns a further column of the list that the items were read from.
@@ -256,7 +233,7 @@ class Items(Sequence[Item]):
             LikenessError: The list has no such column.
         """
         if name in _SECONDS and self.stretches is not None:
-            times: NDArray[np.float64] = self.stretches.array[:, _SECONDS.index(name)]
+            times: NDArray[np.float64] = self.stretches[:, _SECONDS.index(name)]
             return times
         if name not in self.further:
             known = ", ".join([*_SECONDS[: 2 * (self.stretches is not None)], *self.further])
@@ -288,7 +265,7 @@ class ItemsBuilder:
     """
 
     def __init__(self) -> None:
-        self._ids, self._sizes = GrowingTexts(), list[int]()
+        self._ids, self._path_ends = list[Texts](), list[Texts]()
         self._beginnings: dict[str, int] = defaultdict(count().__next__)
         self._labels, self._endings = Names(), Names()
         self._further: dict[str, Names] = defaultdict(Names)
@@ -318,8 +295,13 @@ class ItemsBuilder:
         """
         if not "".join(ids).isascii():
             ids = [nfc(id) for id in ids]
-        self._ids.add(ids)
-        block = self._paths(ids, paths, whole=spans is not None)
+        self._ids.append(Texts.of(ids))
+        # The whole path of a shard is one beginning, which its many items have in common.
+        cuts = [len(path) if spans is not None else path.rfind("/") + 1 for path in paths]
+        begins = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
+        ends = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
+        self._path_ends.append(Texts.of(ends))
+        block: dict[str, Any] = {"begin": _numbered(begins, self._beginnings)}
         if labels is not None:
             block["label"] = _numbered(labels, self._labels)
         if spans is not None:
@@ -329,16 +311,12 @@ class ItemsBuilder:
         further = further or {}
         if not further.keys().isdisjoint(_SECONDS):
             none: Sequence[str] = [""] * len(ids)
-            stated = [further.get(name, none) for name in _SECONDS]
-            times = np.array([_seconds(column) for column in stated]).T
-            self._note_bad_times(times, ids, stated)
-            block["stretch"] = times
+            block["stretch"] = self._times(ids, *(further.get(name, none) for name in _SECONDS))
         for name in further.keys() - set(_SECONDS):
             known = self._further[name]
             known[""] = -1
             block[f"further {name}"] = _numbered(further[name], known)
         self._blocks.append(block)
-        self._sizes.append(len(ids))
 
     def add_items(
         self, items: Sequence[Item], further: Mapping[str, Sequence[str]] | None = None
@@ -357,33 +335,20 @@ class ItemsBuilder:
             }
         self.add(ids, texts, labels, places, endings if any(endings) else None, further)
 
-    def _paths(self, ids: Sequence[str], paths: Sequence[str], *, whole: bool) -> dict[str, Any]:
-        """The paths of rows; a whole path is one beginning, for the many items of a shard."""
-        first = paths[0].removesuffix(ids[0]) if ids else ""
-        # Where all rows have the same beginning before their ids, this is seen at once.
-        if not whole and f"\0{first}".join(["", *ids]) == "\0".join(["", *paths]):
-            begins = np.full(len(ids), self._beginnings[first], dtype=np.int32)
-            return {"begin": begins, "with_id": np.full(len(ids), True)}
-        cuts = [len(path) if whole else path.rfind("/") + 1 for path in paths]
-        folders = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
-        block: dict[str, Any] = {"begin": _numbered(folders, self._beginnings)}
-        if not whole:
-            names = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
-            block["name"] = Texts.of(names)
-        return block
-
-    def _note_bad_times(
-        self, times: NDArray[np.float64], ids: Sequence[str], texts: Sequence[Sequence[str]]
-    ) -> None:
-        """Notes starts and ends (N, 2) that are no stretch of a recording."""
-        starts, ends = np.nan_to_num(times[:, 0], posinf=np.inf), times[:, 1]
-        good = (starts >= 0) & (starts < np.inf) & ~(ends <= starts)
-        for column, values in zip(texts, times.T, strict=True):
-            is_nan = np.isnan(values)
-            if is_nan.any():
-                good[[row for row in np.flatnonzero(is_nan).tolist() if column[row]]] = False
-        for row in np.flatnonzero(~good).tolist():
-            self._bad_times.append(f"{ids[row]}: {texts[0][row] or 0} to {texts[1][row] or 'end'}")
+    def _times(
+        self, ids: Sequence[str], starts: Sequence[str], ends: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """The starts and ends (N, 2) that texts state, NaN for none; notes those that are wrong."""
+        times = np.full((len(ids), 2), np.nan)
+        for row, (id, start, end) in enumerate(zip(ids, starts, ends, strict=True)):
+            try:
+                times[row] = float(start or np.nan), float(end or np.nan)
+                is_stretch = 0 <= float(start or 0) < float(end or np.inf)
+            except ValueError:
+                is_stretch = False
+            if not is_stretch:
+                self._bad_times.append(f"{id}: {start or 0} to {end or 'end'}")
+        return times
 
     def _column(self, name: str, absent: Any, *, always: bool = False) -> Any:
         """The values of a column in all blocks; None where no block has it."""
@@ -391,19 +356,10 @@ class ItemsBuilder:
             return None
         absent = np.asarray(absent)
         parts = [
-            block.pop(name) if name in block else np.full((size, *absent.shape), absent)
-            for block, size in zip(self._blocks, self._sizes, strict=True)
+            block.pop(name) if name in block else np.full((len(ids), *absent.shape), absent)
+            for block, ids in zip(self._blocks, self._ids, strict=True)
         ]
         return np.concatenate([np.zeros((0, *absent.shape), absent.dtype), *parts])
-
-    def _names(self) -> Texts | None:
-        """The end of each path whose end is not the id."""
-        if not any(any(block.get("name", ())) for block in self._blocks):
-            return None
-        growing = GrowingTexts()
-        for block, size in zip(self._blocks, self._sizes, strict=True):
-            growing.add(list(block.pop("name", [""] * size)))
-        return growing.texts()
 
     def build(self) -> Items:
         """Returns all rows as Items.
@@ -414,22 +370,20 @@ class ItemsBuilder:
         """
         if bad := self._bad_times:
             raise LikenessError(
-                f"{len(bad)} of {sum(self._sizes)} items have times that are no stretch of a "
-                f"recording ({name_first(bad)}); a start of at least 0 and a later end are "
+                f"{len(bad)} of {sum(map(len, self._ids))} items have times that are no stretch of "
+                f"a recording ({name_first(bad)}); a start of at least 0 and a later end are "
                 "needed, both in seconds"
             )
         none = np.int32(-1)
-        spans, stretches = self._column("span", NO_SPAN), self._column("stretch", _NO_STRETCH)
         endings = self._column("ending", np.int32(self._endings[""]))
         return Items(
-            self._ids.texts(),
+            Texts.joined(self._ids),
             Coded(self._column("begin", none, always=True), Texts.of(list(self._beginnings))),
-            Shared(self._column("with_id", False, always=True)),
-            self._names(),
+            Texts.joined(self._path_ends),
             self._labels.coded(self._column("label", none, always=True)),
-            None if spans is None else Shared(spans),
+            self._column("span", NO_SPAN),
             None if endings is None else self._endings.coded(endings),
-            None if stretches is None else Shared(stretches),
+            self._column("stretch", _NO_STRETCH),
             {
                 name: names.coded(self._column(f"further {name}", none))
                 for name, names in self._further.items()
@@ -442,23 +396,78 @@ def _numbered(texts: Sequence[str | None], numbers: Mapping[Any, int]) -> NDArra
     return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
 
 
-def _seconds(texts: Sequence[str]) -> NDArray[np.float64]:
-    """The numbers that texts state (N,), NaN where they state none."""
-    try:
-        return np.fromiter(map(float, texts), np.float64, len(texts))
-    except ValueError:
-        return np.array([_number(text) for text in texts], dtype=np.float64)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
-
-
 def _stretch(start: float, end: float) -> tuple[float, float] | None:
     """The stretch of an item with these times, of which NaN is no time."""
     if start != start and end != end:
         return None
     return (start if start == start else 0.0, end if end == end else np.inf)
+
+
+def distinct_labels(items: Sequence[Item]) -> list[str]:
+    """Returns the labels of items, sorted; "None" for items without.
+
+    Example:
+        >>> from pathlib import Path
+        >>> distinct_labels([Item("1", Path("1"), "bob"), Item("2", Path("2"), "ann")])
+        ['ann', 'bob']
+    """
+    return sorted(map(str, set(Items.of(items).labels)))
+
+
+def fingerprint(items: Sequence[Item]) -> str:
+    """Returns the digest of the ids and labels of items, in their order.
+
+    Example:
+        >>> from pathlib import Path
+        >>> fingerprint([Item("1", Path("1"), "bob")]) == digest(["1\\0bob"])
+        True
+    """
+    items = Items.of(items)
+    return digest(map("\0".join, zip(items.ids, map(str, items.labels), strict=True)))
+
+
+def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Numbers the classes of items in the order of their names.
+
+    Args:
+        items: N items with labels.
+
+    Returns:
+        The sorted class names, and the class number of each item (N,).
+
+    Raises:
+        LikenessError: An item has no label.
+
+    Example:
+        >>> from pathlib import Path
+        >>> label_numbers([Item("1", Path("1"), "bob"), Item("2", Path("2"), "ann")])
+        (('ann', 'bob'), array([1, 0]))
+    """
+    items = Items.of(items)
+    numbers = items.labels.numbers.astype(np.int64)
+    if (numbers < 0).any():
+        unlabelled = items[int(numbers.argmin())].id
+        raise LikenessError(f"{unlabelled!r} has no label; training needs one for each item")
+    used, rank = np.unique(numbers, return_inverse=True)
+    return tuple(items.labels.names[number] for number in used.tolist()), rank
+
+
+def check_unique(items: Sequence[Item], where: str) -> None:
+    """Refuses repeated ids.
+
+    Args:
+        items: The items.
+        where: The name of the list or folder, with which the message begins.
+
+    Raises:
+        LikenessError: An id is repeated.
+    """
+    items = Items.of(items)
+    seen: dict[str, Item] = {}
+    for item in map(items.__getitem__, items.ids.repeated().tolist()):  # the others are unique
+        if seen.setdefault(item.id, item) is not item:
+            raise LikenessError(
+                f"{where}: the id {item.id!r} is there twice ({seen[item.id].path.name!a} and "
+                f"{item.path.name!a}; ids are compared in Unicode NFC); remove one, or give each a "
+                "name of its own"
+            )

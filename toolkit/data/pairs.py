@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.types import Trials, name_first
-from toolkit.data.item_checks import distinct_labels
-from toolkit.data.items import Item, Items
+from toolkit.data.items import Item, Items, distinct_labels
 
 
 def hold_out(

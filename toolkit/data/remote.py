@@ -6,7 +6,7 @@ nothing else here uses the network.
 
 A list of somebody else may name any bucket, and the packages under fsspec look for credentials in
 many places, such as the metadata service of a cloud. So a list may name URLs only of a store that
-the user has named: by the root of the list, by the environment or by fsspec's configuration.
+the user has named: by the root of the list or by the environment.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def place_below(root: Path, text: str) -> str:
     if not is_url(text):
         return (root / text).as_posix()
     url = url_of(text)
-    if _store_of(url) != (is_url(root) and _store_of(url_of(root))) and not _is_named(url):
-        scheme, bucket = _store_of(url)
+    scheme, bucket = store = _store_of(url)
+    if store != (is_url(root) and _store_of(url_of(root))) and not _is_named(scheme):
         raise LikenessError(
             f"{url}: no store was named that a list may lead to; say --root {scheme}://{bucket}, "
             "or name its credentials by the environment, such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
@@ -101,26 +101,14 @@ def _store_of(url: str) -> tuple[str, str]:
     return scheme.rstrip(":"), bucket
 
 
-def _is_named(url: str) -> bool:
-    """Return whether the environment or fsspec's configuration names a store of this kind."""
-    scheme, _ = _store_of(url)
-    if scheme not in _named and (
-        any(
-            name.startswith(f"FSSPEC_{scheme.upper()}_") or _NAMING.fullmatch(f"{scheme}:{name}")
-            for name in os.environ
-        )
-        or _is_configured(scheme)
+def _is_named(scheme: str) -> bool:
+    """Return whether the environment names a store of this kind."""
+    if scheme not in _named and any(
+        name.startswith(f"FSSPEC_{scheme.upper()}_") or _NAMING.fullmatch(f"{scheme}:{name}")
+        for name in os.environ
     ):
         _named.add(scheme)
     return scheme in _named
-
-
-def _is_configured(scheme: str) -> bool:
-    with suppress(ImportError):
-        from fsspec.config import conf
-
-        return bool(conf.get(scheme))
-    return False
 
 
 def file_system(url: str) -> tuple[Any, str]:

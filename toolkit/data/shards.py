@@ -24,7 +24,7 @@ import re
 import shutil
 import tarfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,8 @@ from numpy.typing import NDArray
 from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.writing import move
-from eval.progress import as_part, report
 from eval.types import name_first
-from toolkit.console import shown
-from toolkit.data.item_checks import check_unique
-from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder
+from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder, check_unique
 from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -52,8 +49,6 @@ def items(
     *,
     pattern: str = "*.tar",
     suffixes: tuple[str, ...] = (),
-    labelled: bool = True,
-    prefix: bool = False,
 ) -> Items:
     """Lists the items of all shards; a recipe names it where others name the items of a folder.
 
@@ -65,46 +60,16 @@ def items(
         pattern: The names of the shards in a folder.
         suffixes: The suffixes of the data members to list, such as (".flac",); () lists all members
             that are not labels.
-        labelled: Refuses items without a label.
-        prefix: Puts the name of the shard in front of the ids, for shards that number their samples
-            anew.
 
     Returns:
-        The items, in the order of the shards and of their places in them.
+        The items, in the order of the shards and of their places in them. Those without a label
+        member have no label.
 
     Raises:
         LikenessError: There are no shards. Shards are truncated, damaged or do not match their
-            index; items have no label; or ids are repeated. All are counted, and the first are
-            named.
+            index; or ids are repeated.
     """
     shards = _find(Path(data), pattern)
-    listed = _list_all(shards, suffixes, prefix)
-    if not listed:
-        raise LikenessError(
-            f"{data}: {len(shards)} shards without {' or '.join(suffixes) or 'data'} members; "
-            "samples are KEY.flac and KEY.cls, or such"
-        )
-    unlabelled = np.flatnonzero(listed.labels.numbers < 0)
-    if labelled and unlabelled.size:
-        names = [item.name for item in listed.take(unlabelled)]
-        raise LikenessError(
-            f"{len(names)} of {len(listed)} items in shards have no label "
-            f"({name_first(names)}); each needs a member KEY{', KEY'.join(LABEL_SUFFIXES)}"
-            " beside it: pack them with labels, name the `suffixes` that count as data, or set "
-            "labelled=False"
-        )
-    try:
-        check_unique(listed, str(data))
-    except ValueError as error:
-        raise LikenessError(
-            f"{error}; name the `suffixes` that count as data, or set prefix=True if each shard "
-            "numbers its samples anew"
-        ) from None
-    return listed
-
-
-def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -> Items:
-    """The items with these suffixes. Raises ValueError for shards that cannot be used."""
     made = ItemsBuilder()
     with _uncollected():
         for shard in shards:
@@ -113,14 +78,16 @@ def _list_all(shards: Sequence[Path], suffixes: tuple[str, ...], prefix: bool) -
                 members = [member for member in members if member[2] in suffixes]
             if members:
                 ids, labels, endings, offsets, sizes = zip(*members, strict=True)
-                made.add(
-                    [f"{shard.stem}/{id}" for id in ids] if prefix else ids,
-                    [shard.as_posix()] * len(ids),
-                    labels,
-                    np.array((offsets, sizes), dtype=np.int64).T,
-                    endings,
-                )
-    return made.build()
+                places = np.array((offsets, sizes), dtype=np.int64).T
+                made.add(ids, [shard.as_posix()] * len(ids), labels, places, endings)
+    listed = made.build()
+    if not listed:
+        raise LikenessError(
+            f"{data}: {len(shards)} shards without {' or '.join(suffixes) or 'data'} members; "
+            "samples are KEY.flac and KEY.cls, or such"
+        )
+    check_unique(listed, str(data))
+    return listed
 
 
 def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
@@ -140,7 +107,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         array([0, 0, 1, 1])
     """
     items = Items.of(items)
-    files = slice(None) if items.spans is None else items.spans.array[:, 0] == NO_SPAN[0]
+    files = slice(None) if items.spans is None else items.spans[:, 0] == NO_SPAN[0]
     outside = items.ids.take(np.arange(len(items))[files])
     if outside:
         raise LikenessError(
@@ -164,14 +131,11 @@ def write(
     name: str = "shard",
     shard_bytes: int = 2**28,
     seed: int = 0,
-    progress: bool = False,
 ) -> list[Path]:
     """Packs items in seeded random order into tar shards folder/NAME-000000.tar and so on.
 
     Members are 000000042.flac and 000000042.json with the item's id and label. Equal arguments give
-    equal bytes. The shards appear in the folder when all of them are whole. After an interruption,
-    the same call goes on where it stopped; it does not notice an item that was changed meanwhile
-    without changing its size.
+    equal bytes. The shards appear in the folder when all of them are whole.
 
     Args:
         items: Files, or spans of other shards.
@@ -180,7 +144,6 @@ def write(
         shard_bytes: The size of a shard in bytes, at most; an item that is larger alone gets a
             shard of its own.
         seed: The seed of the order.
-        progress: Whether to show how far the work is.
 
     Returns:
         The shards.
@@ -200,58 +163,27 @@ def write(
             f"({name_first(stretches)}), and a shard holds whole files; write each stretch as a "
             "file first"
         )
-    with shown(progress):
-        return _write(items, folder, name, shard_bytes, seed)
-
-
-def _write(
-    items: Sequence[Item], folder: Path, name: str, shard_bytes: int, seed: int
-) -> list[Path]:
-    """Packs items of which each is a file or a span, as `write` says."""
     records, sizes = _label_members(items), _sizes(items)
-    order = np.random.default_rng(seed).permutation(len(items)).tolist()
-    plan = _plan(order, sizes, records, shard_bytes)
-    shards = [folder / f"{name}-{number:06d}.tar" for number in range(len(plan))]
-    contents = {
-        shard: [(items[i].id, items[i].label, items[i].suffix, sizes[i]) for i in numbers]
-        for shard, numbers in zip(shards, plan, strict=True)
-    }
-    there = {path for path in folder.glob(f"{name}-*.tar") if path.is_file()}
-    _refuse_others(folder, there, contents)
-    unfinished = folder / f".{name}.unfinished"
-    unfinished.mkdir(parents=True, exist_ok=True)
-    first = 0
-    report("packing", 0, len(items))
-    for shard, chosen in zip(shards, plan, strict=True):
-        if shard not in there and not _holds(unfinished / shard.name, contents[shard]):
-            members = [(items[i], sizes[i], records[i]) for i in chosen]
-            with as_part(first, len(items)):
-                _pack(unfinished / shard.name, members, first)
-        first += len(chosen)
-        report("packing", first, len(items))
-    for shard in shards:
-        if shard not in there:
-            move(_index_of(unfinished / shard.name), _index_of(shard))
-            move(unfinished / shard.name, shard)
-    # This also removes what an earlier plan or a process that was killed left there.
-    shutil.rmtree(unfinished)
-    return shards
-
-
-def _refuse_others(
-    folder: Path,
-    there: Iterable[Path],
-    contents: Mapping[Path, Sequence[tuple[str, str | None, str, int]]],
-) -> None:
-    """Raises ValueError where some of the shards that are there are not those of `contents`."""
-    others = sorted(
-        path.name for path in there if path not in contents or not _holds(path, contents[path])
-    )
-    if others:
+    if others := sorted(path.name for path in folder.glob(f"{name}-*.tar")):
         raise LikenessError(
             f"{folder} contains {len(others)} other shards ({name_first(others)}); choose another "
             "name or folder, or remove them"
         )
+    order = np.random.default_rng(seed).permutation(len(items)).tolist()
+    plan = _plan(order, sizes, records, shard_bytes)
+    shards = [folder / f"{name}-{number:06d}.tar" for number in range(len(plan))]
+    unfinished = folder / f".{name}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a packing that was interrupted
+    unfinished.mkdir(parents=True)
+    first = 0
+    for shard, chosen in zip(shards, plan, strict=True):
+        _pack(unfinished / shard.name, [(items[i], sizes[i], records[i]) for i in chosen], first)
+        first += len(chosen)
+    for shard in shards:
+        move(_index_of(unfinished / shard.name), _index_of(shard))
+        move(unfinished / shard.name, shard)
+    unfinished.rmdir()
+    return shards
 
 
 def _plan(
@@ -308,12 +240,10 @@ def _label_members(items: Sequence[Item]) -> list[bytes]:
 
 
 def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> None:
-    """Writes one shard and its index. The index comes last: where it is, the shard is whole."""
+    """Writes one shard and its index."""
     packed: list[Member] = []
-    _index_of(shard).unlink(missing_ok=True)
     with (
-        atomic_path(shard) as temporary,
-        temporary.open("wb") as file,
+        shard.open("wb") as file,
         tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
     ):
         for key, (item, size, record) in enumerate(chosen, first):
@@ -329,20 +259,7 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
                 member = tarfile.TarInfo(f"{key:09d}{ending}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-            report("packing", key - first, len(chosen))
     _write_index(shard, packed)
-
-
-def _holds(shard: Path, expected: Sequence[tuple[str, str | None, str, int]]) -> bool:
-    """Whether a shard is whole and contains these items, as its index says.
-
-    expected: the id, label, suffix and size of each.
-    """
-    try:
-        listed = _read_index(shard)
-    except (ValueError, OSError):
-        return False
-    return [(*member[:3], member[4]) for member in listed] == expected
 
 
 @contextmanager
@@ -388,7 +305,7 @@ def _find(data: Path, pattern: str) -> list[Path]:
     if partial:
         raise LikenessError(
             f"{data}: {len(partial)} shards ({name_first(partial)}) are part of a packing that was "
-            "interrupted; pack again, and it goes on from there"
+            "interrupted; remove them, and pack again"
         )
     return shards
 
@@ -426,44 +343,31 @@ def _write_index(shard: Path, members: Sequence[Member]) -> None:
 
 
 def _read_index(shard: Path) -> list[Member]:
-    """The members that the index states.
-
-    Raises ValueError if it is damaged or does not match the shard.
-    """
+    """The members that the index states, if it is whole and that of the shard."""
     index, size = _index_of(shard), shard.stat().st_size
-    remedy = "fetch the shard again, or delete the index to have it made anew"
-    if index.stat().st_size > _MAX_INDEX:
-        raise LikenessError(
-            f"{index}: it has over {_MAX_INDEX} bytes and is not the index of a shard: delete it"
-        )
+    rows: list[Any] = []
+    is_whole = index.stat().st_size <= _MAX_INDEX
     try:
-        rows: list[Any]
-        header, *rows = json.loads(
-            f"[{index.read_text(encoding='utf-8').strip().replace(chr(10), ',')}]"
-        )
-        stated = (header["likeness_index"], header["bytes"], header["items"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if is_whole:
+            lines = index.read_text(encoding="utf-8").strip().replace("\n", ",")
+            header, *rows = json.loads(f"[{lines}]")
+            stated = (header["likeness_index"], header["bytes"], header["items"])
+            is_whole = stated == (_FORMAT, size, len(rows))
+            is_whole = is_whole and all(_is_entry(size, *row) for row in rows)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_whole = False
+    if not is_whole:
         raise LikenessError(
-            f"{index}: not the index of a shard ({type(error).__name__}); {remedy}"
-        ) from None
-    if stated != (_FORMAT, size, len(rows)):
-        raise LikenessError(
-            f"{index}: states format {stated[0]}, {stated[1]} bytes and {stated[2]} items, but "
-            f"this reads format {_FORMAT}, the shard has {size} bytes"
-            f" and {len(rows)} items are listed; {remedy}"
-        )
-    if not all(_is_entry(row, size) for row in rows):
-        raise LikenessError(
-            f"{index}: lines are not [id, label, suffix, offset, size] within the shard; {remedy}"
+            f"{index}: it is not the index of this shard, or damaged; fetch the shard again, or "
+            "delete the index to have it made anew"
         )
     return rows
 
 
-def _is_entry(row: object, shard_size: int) -> bool:
-    """Whether a value is one entry of an index, within a shard of this size."""
-    if not isinstance(row, list) or len(row) != 5:
-        return False
-    id, label, ending, offset, size = row
+def _is_entry(
+    shard_size: int, id: object, label: object, ending: object, offset: object, size: object
+) -> bool:
+    """Whether these are values of an index, within a shard of this size."""
     return (
         is_name(id)
         and (label is None or is_name(label))

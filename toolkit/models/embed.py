@@ -30,8 +30,8 @@ from toolkit.data.reading import (
     is_finite,
     name_of,
     padded,
+    reading_for,
 )
-from toolkit.data.reading_forms import reading_for
 from toolkit.models.loaded import Embedder, ReadParts
 
 # Inputs are read ahead and sorted by length. The two bounds (inputs; numbers, 256 MB of them) keep

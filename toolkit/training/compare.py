@@ -43,8 +43,7 @@ from eval.reports import comparison
 from eval.similarity import score_trials
 from eval.types import Scores, Trials
 from toolkit.console import Interrupted
-from toolkit.data.item_checks import fingerprint
-from toolkit.data.items import Item
+from toolkit.data.items import Item, fingerprint
 from toolkit.models.parts import describe
 from toolkit.parallel.embed import embed_all
 from toolkit.training import recipe as recipes

@@ -25,8 +25,7 @@ from toolkit.console import leave_signals_to_parent, say
 from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.items import Item, Items
 from toolkit.data.readers import KILLED, read_beside
-from toolkit.data.reading import Bad, Read
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import Bad, Read, reading_for
 from toolkit.data.sampling import Index, Sampling, draws
 from toolkit.losses.common import turn_to_means
 from toolkit.losses.contract import Estimated

@@ -23,8 +23,7 @@ from eval.reports.media import Source, Stretch
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.types import Floats, name_first
-from toolkit.data.item_checks import check_unique, distinct_labels
-from toolkit.data.items import Item, Items
+from toolkit.data.items import Item, Items, check_unique, distinct_labels
 from toolkit.data.reading import Read
 from toolkit.losses.contract import Classifier, Probabilistic
 from toolkit.losses.vmf import VMF

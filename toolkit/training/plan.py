@@ -15,14 +15,15 @@ from eval.progress import step
 from eval.similarity import check_similarity
 from eval.types import Trials
 from toolkit.data.batch import Draw, Views
-from toolkit.data.item_checks import (
+from toolkit.data.items import (
+    Item,
+    Items,
     check_unique,
     distinct_labels,
     fingerprint,
     label_numbers,
 )
-from toolkit.data.items import Item, Items
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import reading_for
 from toolkit.data.sampling import Index, fitted
 from toolkit.data.sampling import check as check_sampling
 from toolkit.data.sampling import check_settings as check_sampling_settings

@@ -30,8 +30,7 @@ from eval.errors import LikenessError
 from eval.formats.files import json_object
 from eval.formats.provenance import digest
 from eval.types import Trials
-from toolkit.data.item_checks import distinct_labels
-from toolkit.data.items import Item, Items
+from toolkit.data.items import Item, Items, distinct_labels
 from toolkit.data.pairs import draw_pairs
 from toolkit.training.folder import write_json
 from toolkit.training.recipe import Recipe, Retrieval, Verification, described, override

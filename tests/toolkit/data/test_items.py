@@ -16,9 +16,17 @@ from hypothesis import strategies as st
 from eval.types import nfc
 from toolkit.data import tree
 from toolkit.data.batch import Draw, Views, collate_views
-from toolkit.data.columns import Shared, Texts
-from toolkit.data.item_checks import check_unique, distinct_labels, fingerprint, label_numbers
-from toolkit.data.items import MAX_SPAN, Item, Items, ItemsBuilder
+from toolkit.data.columns import Texts
+from toolkit.data.items import (
+    MAX_SPAN,
+    Item,
+    Items,
+    ItemsBuilder,
+    check_unique,
+    distinct_labels,
+    fingerprint,
+    label_numbers,
+)
 from toolkit.data.shards import shard_numbers
 
 names = st.text(st.characters(codec="utf-8"), max_size=6).map(nfc)  # as lists keep them
@@ -144,49 +152,6 @@ def test_texts_are_sorted_and_compared_as_python_does(listed: list[str]) -> None
 def read(item: Item) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """The number in an item's id."""
     return np.array([float(item.id)], np.float32)
-
-
-def shared_columns(items: Items) -> list[Shared]:
-    """The arrays of items, but those of the names."""
-    assert items.spans is not None
-    assert items.endings is not None
-    columns = [items.ids._buffer, items.ids._offsets, items.beginnings._numbers, items.spans]
-    return [*columns, items.labels._numbers, items.endings._numbers, items.with_id]
-
-
-class Asked(torch.utils.data.Dataset[tuple[bool, str]]):
-    """Whether a process has its items in shared memory, and its last item."""
-
-    def __init__(self, items: Items) -> None:
-        self.items = items
-
-    def __getitem__(self, row: int) -> tuple[bool, str]:
-        there = all(
-            column._tensor is not None
-            and column._tensor.is_shared()
-            and column._tensor.data_ptr() == column.array.ctypes.data
-            for column in shared_columns(self.items)
-        )
-        return there, repr(self.items[row])
-
-
-def test_a_spawned_worker_gets_no_copy() -> None:
-    listed = [Item(f"{i}", Path("0.tar"), f"s{i % 3}", (512 * i, 7), ".wav") for i in range(50)]
-    items = Items.of(listed)
-    loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
-        Asked(items),
-        batch_size=None,
-        sampler=[0, 49],
-        num_workers=1,
-        multiprocessing_context="spawn",
-    )
-    assert [*map(tuple, loader)] == [(True, repr(listed[0])), (True, repr(listed[49]))]
-    # This process reads the shared ones too from then on, and once more for the next worker.
-    moved = [column._tensor.data_ptr() for column in shared_columns(items)]
-    assert [column.array.ctypes.data for column in shared_columns(items)] == moved
-    assert items == listed
-    assert items[:0] == []
-    assert pickle.loads(pickle.dumps(items)) == listed
 
 
 @pytest.mark.skipif(os.name != "posix", reason="this system does not fork")

@@ -11,7 +11,7 @@ import pytest
 from eval.formats.column_names import choose, parse_columns
 from toolkit.data.item_lists import items_of_frame
 from toolkit.data.items import Item, Items
-from toolkit.data.label_pattern import LabelPattern
+from toolkit.data.labels import LabelPattern
 from toolkit.data.listing import list_items
 
 SUFFIXES = (".wav", ".flac")

@@ -20,8 +20,7 @@ from toolkit.data.batch import Draw, Views, collate
 from toolkit.data.images import encode
 from toolkit.data.items import Item
 from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.reading import Array, Bad, Unreadable, is_finite
-from toolkit.data.reading_forms import reading_for
+from toolkit.data.reading import Array, Bad, Unreadable, is_finite, reading_for
 from toolkit.models.embed import embed
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.training.loading import on_device, views_of
