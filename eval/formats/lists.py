@@ -31,7 +31,7 @@ _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _STRIPPED = " \t\r\n"
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
-_ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*")
+_ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*+")
 _OTHERS = re.compile(r"\.(xlsx?|xlsm|ods|numbers|jsonl?|pkl|pickle|feather|h5|zip)")
 
 
