@@ -100,7 +100,8 @@ def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
     for name in ("1.flac", "long.flac"):
         (tmp_path / "ann" / name).touch()
     (tmp_path / "recordings" / "ann").mkdir(parents=True)
-    (tmp_path / "recordings" / "ann" / "2 of 3.flac").touch()
+    for name in ("1.flac", "2 of 3.flac"):
+        (tmp_path / "recordings" / "ann" / name).touch()
     (tmp_path / "meeting.wav").touch()
 
     def written(name: str, title: str) -> Path:
@@ -109,7 +110,7 @@ def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
         return path
 
     listed = likeness.items(written("items.txt", "Item lists"))
-    assert [item.id for item in listed] == ["ann/1.flac", "ann-2"]
+    assert [item.id for item in listed] == ["ann-1", "ann-2"]
     table = likeness.items(written("items.csv", "Tables of items"))
     assert [(item.label, item.stretch) for item in table] == [("ann", (0.5, 3.25))]
     assert list(table.column("sex")) == ["f"]

@@ -131,8 +131,9 @@ def read_mat(path: Path, name: str, *, max_bytes: int, squeeze: bool = False) ->
     from scipy.io import loadmat, whosmat
 
     try:
-        shapes = {found: shape for found, shape, _ in whosmat(path)}
-        if max(path.stat().st_size, math.prod(shapes[name])) > max_bytes:
+        is_large = path.stat().st_size > max_bytes
+        shapes = {} if is_large else {found: shape for found, shape, _ in whosmat(path)}
+        if is_large or math.prod(shapes[name]) > max_bytes:
             raise LikenessError(f"over {max_bytes} bytes or cells; this is no list of the data set")
         return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]
     except Exception as error:  # scipy raises many kinds for a damaged file
@@ -171,14 +172,10 @@ def as_stored(root: Path, name: str) -> Path:
     for part in Path(name).parts:
         if not os.path.lexists(place / part):
             with suppress(OSError):
-                there = sorted(os.listdir(place))
-                part = next((entry for entry in there if _are_equal(entry, part)), part)
+                wanted, there = normalize("NFC", part), sorted(os.listdir(place))
+                part = next((name for name in there if normalize("NFC", name) == wanted), part)
         place = place / part
     return place if os.path.lexists(place) else whole
-
-
-def _are_equal(name: str, other: str) -> bool:
-    return normalize("NFC", name) == normalize("NFC", other)
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:

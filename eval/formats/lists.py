@@ -31,21 +31,8 @@ _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
 _STRIPPED = " \t\r\n"
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
-_ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*")
-_OTHERS = (
-    ".xlsx",
-    ".xls",
-    ".xlsm",
-    ".ods",
-    ".numbers",
-    ".json",
-    ".jsonl",
-    ".pkl",
-    ".pickle",
-    ".feather",
-    ".h5",
-    ".zip",
-)
+_ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*+")
+_OTHERS = re.compile(r"\.(xlsx?|xlsm|ods|numbers|jsonl?|pkl|pickle|feather|h5|zip)")
 
 
 class Shape(NamedTuple):
@@ -204,7 +191,7 @@ def read_frame(table: Any, choose: Choose) -> Table:
 def refuse_other_kinds(path: Path) -> None:
     """Raises LikenessError for a file that is no table of text or Parquet, by its name."""
     suffix = path.suffix.lower()
-    if suffix in _OTHERS:
+    if _OTHERS.fullmatch(suffix):
         raise LikenessError(
             f"{path}: a {suffix} file is not read as a table; save it as CSV (in UTF-8) or .parquet"
         )

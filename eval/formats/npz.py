@@ -50,13 +50,12 @@ class Npz(NamedTuple):
 
 
 @contextmanager
-def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[Npz]:
+def opened(path: Path, limit: int) -> Iterator[Npz]:
     """Opens an .npz file, whose arrays may take `limit` bytes together.
 
     Args:
         path: The file.
         limit: The bytes that all arrays may take, unpacked.
-        remedy: What messages advise.
 
     Yields:
         The open file.
@@ -96,7 +95,8 @@ def opened(path: Path, limit: int, remedy: str = "write it again") -> Iterator[N
             if is_of_system or str(path) in str(error):
                 raise
             raise LikenessError(
-                f"{path}: the .npz is damaged or truncated ({first_line(error)}); {remedy}"
+                f"{path}: the .npz is damaged or truncated ({first_line(error)}); "
+                "write or fetch it again"
             ) from None
 
 

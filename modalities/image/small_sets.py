@@ -396,7 +396,7 @@ def _drawings(folder: Path) -> list[Item]:
 
 def _array(path: Path, member: str) -> NDArray[Any]:
     """Return one array of an .npz of a sensible size; nothing pickled is read."""
-    with npz.opened(path, _MAX_NPZ_BYTES, _FETCH_OMNIGLOT) as archive:
+    with npz.opened(path, _MAX_NPZ_BYTES) as archive:
         return archive.read(member)
 
 

@@ -204,7 +204,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
         assert word in capsys.readouterr().err
     Path("q.txt").write_text("id quality\ns0/0 1.5\ns0/1 nan\n")
     assert run("x.txt", "--quality", "q.txt") == 2
-    assert "1 of 2 lines are not `id quality`" in capsys.readouterr().err
+    assert "is not `id quality` with a finite" in capsys.readouterr().err
     Path("q.txt").write_text("s0/0 1.5\ns0/0 2\n")
     assert run("x.txt", "--quality", "q.txt") == 2
     assert "more than one quality" in capsys.readouterr().err

@@ -319,7 +319,7 @@ def test_other_bad_input(folder):
     with pytest.raises(ValueError, match="has no labels"):
         calibrate(folder, "blind")
     write(folder / "seconds", [f"s{k % 6}/u{k} long" for k in range(NUM)])
-    with pytest.raises(ValueError, match="23 of 23 lines"):
+    with pytest.raises(ValueError, match="with a finite number"):
         calibrate(folder, quality=["log_duration"], durations=folder / "seconds")
     Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
     with pytest.raises(ValueError, match="its quality measures are mood"):
