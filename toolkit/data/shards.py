@@ -243,7 +243,8 @@ def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> Non
     """Writes one shard and its index."""
     packed: list[Member] = []
     with (
-        shard.open("wb") as file,
+        atomic_path(shard) as temporary,
+        temporary.open("wb") as file,
         tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
     ):
         for key, (item, size, record) in enumerate(chosen, first):
