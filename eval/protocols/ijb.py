@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.bootstrap import Bounds, Metric, bounds_of
 from eval.errors import LikenessError
 from eval.identification import Protocol
 from eval.progress import step
@@ -31,12 +29,13 @@ from eval.protocols.identification import (
     identify_labelled,
 )
 from eval.protocols.ijb_files import Faces, Side
-from eval.results import Result, with_bounds
+from eval.protocols.verification import VerificationSettings, evaluate
+from eval.results import Result
 from eval.scoring.templates import Method, pool
 from eval.similarity import check_similarity, refuse_missing
 from eval.similarity import pairs as score_pairs
 from eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials, check_choice
-from eval.verification import TarRule, eer, num_allowed, tar_at_far, verification_metrics
+from eval.verification import TarRule
 
 Flip = Literal["sum", "mean", "none", "included"]
 MediaPooling = Literal["mean", "none"]
@@ -257,42 +256,22 @@ def verification_1_1(
     pairs file names no subjects, the 1:N lists do); None with num_resamples > 0: over trials,
     marked as optimistic. Errors: those of eval.verification.
     """
-    scores = _pair_scores(pooled, pairs, switches.similarity)
-    measured = verification_metrics(
-        scores.targets, scores.nontargets, p_targets=(), fars=fars, tar_rule=switches.tar_rule
+    settings = VerificationSettings(
+        p_targets=(), fars=fars, tar_rule=switches.tar_rule, num_resamples=num_resamples
     )
-    own = _own_conventions(fars, scores.nontargets.size, switches)
-    common = _record(switches) | {
-        "subjects_from": "given" if subjects is not None else "unknown: the pairs name templates"
-    }
-    intervals: dict[str, Bounds] = {}
-    if num_resamples:
-        metrics: dict[str, Metric] = {"eer": eer} | {
-            f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=switches.tar_rule)
-            for far in fars
-        }
-        intervals, drawn = bounds_of(metrics, scores, subjects, num_resamples=num_resamples)
-        common |= {
-            "interval": "bootstrap over subjects"
-            if subjects is not None
-            else "bootstrap over trials: optimistic, trials share subjects",
-            "level": 0.95,
-            "num_resamples": num_resamples,
-            "seed": 0,
-            "num_redrawn": drawn.num_redrawn,
-        }
-    counts = {
-        "targets": scores.targets.size,
-        "nontargets": scores.nontargets.size,
-        "subjects": None if subjects is None else int(np.unique(np.asarray(subjects)).size),
-    }
-    results = []
-    for metric, (value, threshold) in measured.items():
-        limit = threshold if np.isfinite(threshold) else None
-        conventions = own[metric] | common
-        result = Result(system, metric, value, None, limit, counts, conventions, "IJB 1:1")
-        results.append(with_bounds(result, intervals.get(metric)))
-    return results
+    source = "given" if subjects is not None else "unknown: the pairs name templates"
+    measured = evaluate(
+        _pair_scores(pooled, pairs, switches.similarity),
+        settings,
+        subjects=subjects,
+        subjects_from=source,
+        system=system,
+        protocol="IJB 1:1",
+    )
+    return [
+        replace(result, conventions={**result.conventions, **_record(switches)})
+        for result in measured.results
+    ]
 
 
 def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
@@ -313,21 +292,6 @@ def _those_of(pooled: Embeddings, ids: Sequence[str]) -> tuple[Floats32, Ints]:
     known, rows = np.unique(pooled.rows(ids), return_inverse=True)
     matrix = pooled.matrix if known.size == len(pooled) else pooled.matrix[known]
     return matrix, rows.astype(np.int32)
-
-
-def _own_conventions(
-    fars: Sequence[float], num_nontargets: int, switches: Switches
-) -> dict[str, dict[str, str | float | int]]:
-    """What the record says of each metric of 1:1 alone."""
-    conventions: dict[str, dict[str, str | float | int]] = {
-        "eer": {"method": "interpolated between the two ROC points around FAR = FRR"}
-    }
-    for far in fars:
-        conventions[f"tar_at_far({far:g})"] = {"far": far}
-        if switches.tar_rule == "strict":
-            allowed = num_allowed(far, num_nontargets)
-            conventions[f"tar_at_far({far:g})"]["nontargets_allowed"] = allowed
-    return conventions
 
 
 @step("measuring 1:N")

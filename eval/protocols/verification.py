@@ -7,7 +7,7 @@ against a reference, and splits the error rates by groups of subjects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, get_args
@@ -48,7 +48,6 @@ from eval.verification import (
 )
 
 Conventions = dict[str, str | float | int]
-PROTOCOL = "verification 1:1"
 _EER_RULES = {
     "interpolated": "interpolated between the two ROC points around FAR = FRR",
     "convex_hull": "on the convex hull of the ROC (ROCCH)",
@@ -201,7 +200,7 @@ def evaluate(
     subjects: ArrayLike | None = None,
     subjects_from: str = "",
     system: str = "scores",
-    protocol: str = PROTOCOL,
+    protocol: str = "verification 1:1",
 ) -> Evaluated:
     """EER, minDCF per p_target and TAR per FAR of one system, with thresholds and bootstrap
     intervals.
@@ -230,14 +229,19 @@ def evaluate(
     measures = _measures(target, nontarget, settings)
     sizes = target.size, nontarget.size
     del target, nontarget  # millions of scores, which the intervals sort again
-    intervals, resamples = _intervals(measures, scores, subjects, settings)
+    intervals: dict[str, Bounds] = {}
+    resamples = None
+    if settings.num_resamples:
+        resampled = {name: each.metric for name, each in measures.items() if each.metric}
+        intervals, resamples = bounds_of(resampled, scores, subjects, **draws_of(settings))
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
         "ties": "one operating point per distinct score",
         "accept": "score >= threshold",
-        **_interval_conventions(settings, resamples, subjects is not None),
         "subjects_from": source,
     }
+    if resamples is not None:
+        common |= _interval_conventions(settings, resamples, subjects is not None)
     counts = {
         "targets": sizes[0],
         "nontargets": sizes[1],
@@ -267,28 +271,9 @@ class _Measure(NamedTuple):
     conventions: Conventions
 
 
-def _intervals(
-    measures: Mapping[str, _Measure],
-    scores: Scores,
-    subjects: ArrayLike | None,
-    settings: VerificationSettings,
-) -> tuple[dict[str, Bounds], Resamples | None]:
-    """The interval of each metric that has one, and the values behind them."""
-    if not settings.num_resamples:
-        return {}, None
-    return bounds_of(
-        {name: metric for name, (metric, _, _) in measures.items() if metric is not None},
-        scores,
-        subjects,
-        **draws_of(settings),
-    )
-
-
 def _interval_conventions(
-    settings: VerificationSettings, resamples: Resamples | None, over_subjects: bool
+    settings: VerificationSettings, resamples: Resamples, over_subjects: bool
 ) -> Conventions:
-    if resamples is None:
-        return {}
     return {
         "interval": "bootstrap over subjects"
         if over_subjects
@@ -301,94 +286,60 @@ def _interval_conventions(
 def _measures(
     target: Floats, nontarget: Floats, settings: VerificationSettings
 ) -> dict[str, _Measure]:
-    """Every metric by its name, in the order of the table. All come from one sort; a rule other
-    than the default costs one more.
+    """Every metric by its name, in the order of the table. All come from one sort; a rule or costs
+    other than the defaults cost one more.
     """
-    sorted_once = verification_metrics(
-        target, nontarget, p_targets=settings.p_targets, fars=settings.fars
+    measured = verification_metrics(
+        target,
+        nontarget,
+        p_targets=settings.p_targets,
+        fars=settings.fars,
+        tar_rule=settings.tar_rule,
     )
-    measures = {"eer": _eer_measure(target, nontarget, settings, sorted_once["eer"])}
+    metric: Metric = partial(eer, method=settings.eer_method)
+    if settings.eer_method != "interpolated":
+        measured["eer"] = measured["eer"]._replace(value=metric(target, nontarget))
+    measures = {
+        "eer": _Measure(metric, measured["eer"], {"method": _EER_RULES[settings.eer_method]})
+    }
     for p_target in settings.p_targets:
-        name = f"min_dcf({p_target:g})"
-        measures[name] = _dcf_measure(target, nontarget, settings, p_target, sorted_once[name])
+        name, costs = f"min_dcf({p_target:g})", {"p_target": p_target, **settings.costs}
+        if (settings.c_miss, settings.c_fa) != (1.0, 1.0):
+            threshold = min_dcf_threshold(target, nontarget, **costs)
+            measured[name] = Measured(min_dcf(target, nontarget, **costs), threshold)
+        metric = partial(min_dcf, **costs)
+        normalised = {"normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
+        measures[name] = _Measure(metric, measured[name], costs | normalised)
     for far in settings.fars:
         name = f"tar_at_far({far:g})"
-        measures[name] = _tar_measure(target, nontarget, settings, far, sorted_once[name])
+        conventions: Conventions = {"far": far, "rule": _TAR_RULES[settings.tar_rule]}
+        if settings.tar_rule == "strict":
+            conventions["nontargets_allowed"] = num_allowed(far, nontarget.size)
+        else:  # the other rules keep to no number of trials, and belong to no threshold
+            measured[name] = measured[name]._replace(threshold=np.nan)
+        metric = partial(tar_at_far, far=far, rule=settings.tar_rule)
+        measures[name] = _Measure(metric, measured[name], conventions)
     if settings.llr:
         measures |= _llr_measures(target, nontarget, settings)
     return measures
-
-
-def _eer_measure(
-    target: Floats, nontarget: Floats, settings: VerificationSettings, default: Measured
-) -> _Measure:
-    metric: Metric = partial(eer, method=settings.eer_method)
-    measured = default
-    if settings.eer_method != "interpolated":
-        measured = Measured(metric(target, nontarget), default.threshold)
-    return _Measure(metric, measured, {"method": _EER_RULES[settings.eer_method]})
-
-
-def _dcf_measure(
-    target: Floats,
-    nontarget: Floats,
-    settings: VerificationSettings,
-    p_target: float,
-    default: Measured,
-) -> _Measure:
-    metric: Metric = partial(min_dcf, p_target=p_target, **settings.costs)
-    measured = default
-    if (settings.c_miss, settings.c_fa) != (1.0, 1.0):
-        threshold = min_dcf_threshold(target, nontarget, p_target=p_target, **settings.costs)
-        measured = Measured(metric(target, nontarget), threshold)
-    conventions: Conventions = {
-        "p_target": p_target,
-        **settings.costs,
-        "normalised_by": "min(c_miss p_target, c_fa (1 - p_target))",
-    }
-    return _Measure(metric, measured, conventions)
-
-
-def _tar_measure(
-    target: Floats,
-    nontarget: Floats,
-    settings: VerificationSettings,
-    far: float,
-    default: Measured,
-) -> _Measure:
-    metric: Metric = partial(tar_at_far, far=far, rule=settings.tar_rule)
-    conventions: Conventions = {"far": far, "rule": _TAR_RULES[settings.tar_rule]}
-    if settings.tar_rule == "strict":  # the other rules do not keep to a number
-        conventions["nontargets_allowed"] = num_allowed(far, nontarget.size)
-        return _Measure(metric, default, conventions)
-    return _Measure(metric, Measured(metric(target, nontarget), np.nan), conventions)
 
 
 def _llr_measures(
     target: Floats, nontarget: Floats, settings: VerificationSettings
 ) -> dict[str, _Measure]:
     """What log-likelihood ratios are measured by in addition."""
+    bits, least = cllr(target, nontarget), min_cllr(target, nontarget)
+    of_bits: Conventions = {"unit": "bits", "scores": "log-likelihood ratios"}
+    of_least: Conventions = {"unit": "bits", "pooling": "adjacent violators over tied groups"}
     measures = {
-        "cllr": _Measure(
-            None,
-            Measured(cllr(target, nontarget), np.nan),
-            {"unit": "bits", "scores": "log-likelihood ratios"},
-        ),
-        "min_cllr": _Measure(
-            None,
-            Measured(min_cllr(target, nontarget), np.nan),
-            {"unit": "bits", "pooling": "adjacent violators over tied groups"},
-        ),
+        "cllr": _Measure(None, Measured(bits, np.nan), of_bits),
+        "min_cllr": _Measure(None, Measured(least, np.nan), of_least),
     }
     for p_target in settings.p_targets:
+        costs = {"p_target": p_target, **settings.costs}
+        cost = actual_dcf(target, nontarget, **costs)
         threshold = float(np.log(settings.c_fa * (1 - p_target) / (settings.c_miss * p_target)))
-        measures[f"actual_dcf({p_target:g})"] = _Measure(
-            None,
-            Measured(actual_dcf(target, nontarget, p_target=p_target, **settings.costs), threshold),
-            {
-                "p_target": p_target,
-                **settings.costs,
-                "threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))",
-            },
-        )
+        rule = {"threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))"}
+        name = f"actual_dcf({p_target:g})"
+        measures[name] = _Measure(None, Measured(cost, threshold), costs | rule)
     return measures
