@@ -1,4 +1,5 @@
-"""Calibration: scores to log-likelihood ratios by logistic regression, with quality measures.
+"""Calibration: scores to log-likelihood ratios by logistic regression, with quality measures; and
+what rejecting poor inputs would gain.
 
     llr = slope * score + sum_k weight_k * quality_k + offset
         natural logarithm; fitted on one list, applied to others of the same system
@@ -18,9 +19,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,10 +32,11 @@ from eval.formats.files import atomic_path
 from eval.json_files import read_json
 from eval.progress import step
 from eval.types import Bools, Floats
-from eval.verification import as_labels, check_costs
+from eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
 _MAX_BYTES = 1 << 20
+FRACTIONS = tuple(k / 20 for k in range(10))
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,57 @@ def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
     ).x
     return weights
+
+
+class Curve(NamedTuple):
+    """(F,) shares of trials really rejected; the quality a trial needs to be kept; the metric of
+    the kept trials, NaN where a class has none left.
+    """
+
+    rejected: Floats
+    thresholds: Floats
+    values: Floats
+
+
+def error_versus_reject(
+    scores: ArrayLike,
+    target: ArrayLike,
+    quality: ArrayLike,
+    *,
+    metric: Callable[[Any, Any], float] = eer,
+    fractions: ArrayLike = FRACTIONS,
+) -> Curve:
+    """The metric after rejecting the trials of lowest quality (Grother & Tabassi 2007): it falls if
+    the quality is worth its name.
+
+    scores, target, quality: (P,); as quality of a trial take the lower norm of its two sides,
+    `by_side(...)[:, 0]`. metric(target, nontarget) -> number.
+    fractions: (F,) in [0, 1); of trials with equal quality at the limit all are kept, so row order
+    does not matter. LikenessError: shapes, NaN, an empty class.
+
+    >>> scores, labels = [3.0, 0.0, 1.0, 2.0], [True, True, False, False]
+    >>> curve = error_versus_reject(scores, labels, [9.0, 1.0, 9.0, 1.0], fractions=[0, 0.5])
+    >>> curve.values.tolist()
+    [0.5, 0.0]
+    """
+    values = finite_columns("scores", scores, np.size(scores))[:, 0]
+    labels = as_labels("calibration: target", target, values.size)
+    measure = finite_columns("quality", quality, values.size)
+    shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
+    order = np.sort(measure[:, 0])
+    thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
+    kept = [measure[:, 0] >= threshold for threshold in thresholds]
+    measured = [
+        metric(values[chosen & labels], values[chosen & ~labels])
+        if (chosen & labels).any() and (chosen & ~labels).any()
+        else np.nan
+        for chosen in kept
+    ]
+    return Curve(
+        np.array([1 - chosen.mean() for chosen in kept]),
+        thresholds,
+        np.array(measured, dtype=np.float64),
+    )
 
 
 def by_side(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:

@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 from eval.bootstrap import interval, intervals
-from eval.calibration import fit_calibration
+from eval.calibration import error_versus_reject, fit_calibration
 from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
 from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 from eval.guarantee import guaranteed_threshold
@@ -52,6 +52,7 @@ __all__ = [
     "e_aurc",
     "ece",
     "eer",
+    "error_versus_reject",
     "f1",
     "feature_diversity",
     "fit_calibration",

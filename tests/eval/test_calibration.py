@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from eval.calibration import (
     Calibration,
     by_side,
+    error_versus_reject,
     fit_calibration,
     load_calibration,
     log_measure,
@@ -210,6 +211,51 @@ def test_apply_wants_the_measures_of_the_fit():
         Calibration(1.0, 0.0).apply([1.0], [1.0])
     assert Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0], [3.0]).tolist() == [7]
     assert Calibration(1.0, 0.0).apply([]).shape == (0,)
+
+
+@given(st.integers(0, 999), st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]))
+def test_error_versus_reject_against_a_loop(seed, fraction):
+    rng = np.random.default_rng(seed)
+    scores, target, quality = (
+        rng.standard_normal(40),
+        np.arange(40) % 3 == 0,
+        rng.integers(0, 9, 40).astype(float),
+    )
+    curve = error_versus_reject(scores, target, quality, fractions=[fraction])
+    limit = sorted(quality)[round(fraction * 40)]
+    kept = [k for k in range(40) if quality[k] >= limit]
+    assert curve.rejected[0] == pytest.approx(1 - len(kept) / 40)
+    assert curve.rejected[0] <= fraction + 1e-12
+    sides = [scores[k] for k in kept if target[k]], [scores[k] for k in kept if not target[k]]
+    assert (
+        curve.values[0] == pytest.approx(eer(*sides)) if all(sides) else np.isnan(curve.values[0])
+    )
+    order = rng.permutation(40)
+    assert (
+        error_versus_reject(
+            scores[order], target[order], quality[order], fractions=[fraction]
+        ).thresholds
+        == curve.thresholds
+    )
+
+
+def test_error_versus_reject_falls_with_a_good_quality():
+    rng = np.random.default_rng(0)
+    scores, target = llrs(9)
+    noise = rng.random(scores.size) * 5
+    noisy = scores + noise * rng.standard_normal(scores.size)
+    curve = error_versus_reject(noisy, target, -noise)
+    assert curve.values[-1] < 0.85 * curve.values[0]
+    assert curve.values[0] == eer(noisy[target], noisy[~target])
+    np.testing.assert_allclose(curve.rejected, np.arange(10) / 20, atol=1e-3)
+    missed = error_versus_reject(
+        noisy,
+        target,
+        -noise,
+        metric=lambda targets, _: float(np.mean(targets < 0)),
+        fractions=[0, 0.3],
+    )
+    assert missed.values[1] < missed.values[0]
 
 
 def test_measures():
