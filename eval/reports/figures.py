@@ -54,7 +54,26 @@ def drawn(make: Callable[..., Any], *values: Any, alt: str, caption: str = "") -
     from bokeh.embed import json_item
 
     figure = make(*values)
-    return block("figure", item=json_item(figure), alt=alt, caption=caption, height=figure.height)
+    item = _numbered(json_item(figure), {})
+    return block("figure", item=item, alt=alt, caption=caption, height=figure.height)
+
+
+def _numbered(value: Any, numbers: dict[str, str]) -> Any:
+    """The description of a figure with its models numbered from 1, so that equal figures give equal
+    text and a report made again is the same.
+
+    Args:
+        value: a part of what Bokeh's json_item gives.
+        numbers: id -> its number, of the parts before.
+    """
+    if isinstance(value, dict):
+        return {
+            key: numbers.setdefault(part, str(len(numbers) + 1))
+            if key in ("id", "root_id") and isinstance(part, str)
+            else _numbered(part, numbers)
+            for key, part in value.items()
+        }
+    return [_numbered(part, numbers) for part in value] if isinstance(value, list) else value
 
 
 def plot(
