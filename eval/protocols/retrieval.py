@@ -112,9 +112,6 @@ class Retrieved(NamedTuple):
     answers: Answers | None = None
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         return self.table().rstrip("\n")
 
     def table(self) -> str:
