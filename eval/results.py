@@ -119,6 +119,23 @@ def ends_text(
     return low, high
 
 
+def bracketed(
+    metric: str,
+    interval: Ends | None,
+    note: object = "",
+    *,
+    show: Callable[[str, float, int], str] = metric_text,
+    width: int = 0,
+) -> str:
+    """An interval as `[low, high]`, with a star where it is not to be relied on; why there is none,
+    or "". width: of each end, at least.
+    """
+    if interval is None:
+        return NO_INTERVAL if note else ""
+    low, high = ends_text(metric, interval, show=show)
+    return f"[{low:>{width}}, {high:>{width}}]{' *' if note else ''}"
+
+
 def signed_text(metric: str, value: float, more_digits: int = 0) -> str:
     """A difference of a metric as it is printed, with its sign."""
     text = metric_text(metric, value, more_digits)
@@ -129,21 +146,15 @@ def signed_ends(metric: str, interval: Ends | None, note: str = "") -> str:
     """The interval of a difference as `[low, high]`, with a star where it is not to be relied on;
     why there is none, or "-".
     """
-    if interval is None:
-        return NO_INTERVAL if note else "-"
-    return f"[{', '.join(ends_text(metric, interval, show=signed_text))}]{' *' if note else ''}"
+    return bracketed(metric, interval, note, show=signed_text) or "-"
 
 
 def interval_text(result: Result, *, show: Callable[[str, float, int], str] = metric_text) -> str:
     """A result's interval in a table of text: `[low, high]`, with a star where it is not to be
     relied on; why there is none; or "".
     """
-    note = result.conventions.get("interval_note", "")
-    if result.interval is None:
-        return NO_INTERVAL if note else ""
-    return "[{:>6}, {:>6}]".format(*ends_text(result.metric, result.interval, show=show)) + (
-        " *" if note else ""
-    )
+    note = result.conventions.get("interval_note")
+    return bracketed(result.metric, result.interval, note, show=show, width=6)
 
 
 def threshold_text(result: Result) -> str:

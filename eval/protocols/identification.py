@@ -117,9 +117,6 @@ class Identified(NamedTuple):
     searched: Sequence[Searched] = ()
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         return self.table().rstrip("\n")
 
     def table(self) -> str:

@@ -115,15 +115,6 @@ PRESETS: dict[str, Switches] = {
 }
 
 
-def preset(name: str, **changes: bool | str) -> Switches:
-    """The switches of a tool, with changes: preset("insightface", detector_score=False).
-
-    ValueError for an unknown name or value.
-    """
-    check_choice("preset", name, PRESETS)
-    return replace(PRESETS[name], **changes)  # type: ignore[arg-type]
-
-
 def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     """The switches of a tool with changes as on the command line: switches_of("insightface",
     ["keep_norm=false"]).
@@ -135,14 +126,14 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     >>> switches_of("insightface", ["detector_score=false"]) == PRESETS["adaface"]
     True
     """
-    known = {field.name for field in fields(Switches)}
+    check_choice("preset", name, PRESETS)
+    known = [field.name for field in fields(Switches)]
     values: dict[str, bool | str] = {}
     for text in changes:
         key, equals, value = text.partition("=")
         if not equals or key not in known:
             raise LikenessError(
-                f"--switch {text!r}: write SWITCH=VALUE; the switches are "
-                f"{', '.join(field.name for field in fields(Switches))}"
+                f"--switch {text!r}: write SWITCH=VALUE; the switches are {', '.join(known)}"
             )
         if isinstance(getattr(Switches(), key), bool):
             if value not in ("true", "false"):
@@ -150,7 +141,7 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
             values[key] = value == "true"
         else:
             values[key] = value
-    return preset(name, **values)
+    return replace(PRESETS[name], **values)  # type: ignore[arg-type]
 
 
 @step("pooling templates")

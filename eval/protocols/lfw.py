@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import bounded
+from eval.formats.files import text_lines
 from eval.types import Bools, Floats, Ints, Scores, Trials, check_choice, nfc
 
 Thresholds = Literal["scores", "grid"]
 Folds = int | Sequence[int] | NDArray[np.integer]
-_MAX_BYTES = 1 << 26  # of a pairs.txt
 
 
 class TenFold(NamedTuple):
@@ -117,20 +116,20 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
         ('Bob/Bob_0004', [True, False], [0, 0])
     """
     path = Path(path)
-    lines = _pairs_lines(path)
-    num_folds, each = _pairs_header(path, lines)
+    lines = [(number, nfc(line)) for number, line in text_lines(path)]
+    num_folds, each = _pairs_header(path, lines[0][1] if lines else "")
     if len(lines) - 1 != 2 * num_folds * each:
         raise LikenessError(
             f"{path}: {len(lines) - 1} pairs, but the header announces {num_folds} folds of 2 x "
             f"{each}; fetch the file again"
         )
     sides: list[tuple[str, str]] = []
-    for number, line in enumerate(lines[1:]):
-        fields, same = line.split(), number // each % 2 == 0
+    for place, (number, line) in enumerate(lines[1:]):
+        fields, same = line.split(), place // each % 2 == 0
         complete = len(fields) == 4 - same and fields[1].isdecimal() and fields[-1].isdecimal()
         if not complete or (not same and fields[0] == fields[2]):
             raise LikenessError(
-                f"{path}, line {number + 2}: {line[:80]!r} is not `name i j` or `name1 i name2 j` "
+                f"{path}, line {number}: {line[:80]!r} is not `name i j` or `name1 i name2 j` "
                 "as its place asks; correct it"
             )
         first, second = fields[0], fields[0] if same else fields[2]
@@ -147,23 +146,9 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     return Trials(ids, ids, index[:, 0], index[:, 1], block % 2 == 0), (block // 2).astype(np.int32)
 
 
-def _pairs_lines(path: Path) -> list[str]:
-    """The lines of a pairs.txt in Unicode NFC, without blank ones at the end."""
-    try:
-        lines = nfc(bounded(path, _MAX_BYTES).decode()).splitlines()
-    except UnicodeDecodeError as error:
-        raise LikenessError(
-            f"{path}: {error.object[error.start : error.start + 40]!r} is not UTF-8 text; fetch "
-            "the file again, or convert it to UTF-8"
-        ) from None
-    while lines and not lines[-1].strip():
-        lines.pop()
-    return lines
-
-
-def _pairs_header(path: Path, lines: Sequence[str]) -> tuple[int, int]:
+def _pairs_header(path: Path, line: str) -> tuple[int, int]:
     """The number of folds, and of pairs per class in each, that the first line states."""
-    header = lines[0].split() if lines else []
+    header = line.split()
     if len(header) not in (1, 2) or not all(field.isdecimal() and int(field) for field in header):
         raise LikenessError(
             f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "

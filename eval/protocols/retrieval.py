@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from eval.bootstrap import Bounds, Drawn, bounds, check_draws, draws_of, effective_number
+from eval.bootstrap import Bounds, bounds, check_draws, drawn_groups, draws_of
 from eval.errors import LikenessError
 from eval.progress import step
 from eval.protocols.labels import labels_of
@@ -107,9 +107,6 @@ class Retrieved(NamedTuple):
     answers: Answers | None = None
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         return self.table().rstrip("\n")
 
     def table(self) -> str:
@@ -291,8 +288,7 @@ def class_bounds(
         codes: (Q,) class numbers 0 to C - 1, each in use.
         settings: The level, the number of draws and their seed.
     """
-    sizes = np.bincount(codes)
-    drawn_from = Drawn(sizes.size, "classes", effective_number(sizes))
+    sizes, drawn_from = np.bincount(codes), drawn_groups(codes, "classes")
     totals = np.stack(
         [sizes, *(np.bincount(codes, weights=values) for values in per_query.values())], axis=1
     ).astype(np.float64)
@@ -301,13 +297,8 @@ def class_bounds(
     sums = []
     for start in range(0, settings.num_resamples, step):
         height = min(step, settings.num_resamples - start)
-        drawn = (
-            rng.integers(sizes.size, size=(height, sizes.size))
-            + np.arange(height)[:, None] * sizes.size
-        )
-        sums.append(
-            np.bincount(drawn.ravel(), minlength=height * sizes.size).reshape(height, -1) @ totals
-        )
+        drawn = rng.integers(sizes.size, size=(height, sizes.size))
+        sums.append(np.stack([np.bincount(row, minlength=sizes.size) for row in drawn]) @ totals)
     drawn_sums = np.concatenate(sums)
     means = drawn_sums[:, 1:] / drawn_sums[:, :1]
     return {

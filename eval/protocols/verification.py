@@ -183,9 +183,6 @@ class Evaluated:
         return threshold_at_eer(target, nontarget)
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         return self.table().rstrip("\n")
 
     def table(self) -> str:

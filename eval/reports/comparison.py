@@ -17,21 +17,19 @@ from markupsafe import Markup
 from eval.comparison import LEVEL, Cell, Comparison, Run, verdict
 from eval.formats.files import atomic_path
 from eval.progress import step
-from eval.reports.figures import drawn, legend, line, logged, plot, shortened
+from eval.reports.figures import course_figure, drawn, logged, shortened
 from eval.reports.page import EMPTY, block, document, prose
 from eval.reports.page import table as table_block
 from eval.results import (
-    NO_INTERVAL,
     Result,
     aligned,
-    ends_text,
+    bracketed,
     interval_notes,
     metric_label,
     metric_text,
     signed_ends,
     signed_text,
 )
-from eval.types import Floats
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
@@ -148,29 +146,18 @@ def _curves(comparison: Comparison, logs: Logs) -> Markup:
     figures += [(metric_label(metric), metric, everyone) for metric in comparison.metrics]
     shown = []
     for label, key, variants in figures:
-        lines = {run: logged(log, key) for run, log in logs.items() if run[0] in variants}
-        lines = {run: points for run, points in lines.items() if points[0].size > 1}
+        lines = [
+            (everyone.index(variant), f"{variant}, seed {seed}", shortened(variant), points)
+            for (variant, seed), log in logs.items()
+            if variant in variants and (points := logged(log, key))[0].size > 1
+        ]
         if lines:
-            shown.append(drawn(_curve_figure, lines, label, everyone, alt=f"{label} by step"))
+            shown.append(drawn(course_figure, label, lines, alt=f"{label} by step"))
     text = (
         "A line per seed. Different losses have different scales: only the shapes compare. Metrics "
         "that were measured at the end only have no curve; schedule.eval_every=N gives one."
     )
     return prose(text, soft=True) + block("two", parts=shown) if any(shown) else EMPTY
-
-
-def _curve_figure(
-    lines: Mapping[tuple[str, int], tuple[Floats, Floats]], label: str, variants: Sequence[str]
-) -> Any:
-    figure = plot(
-        "Step", label, height=280, tips={"run": "$name", "step": "@x", label: "@y{0.0000}"}
-    )
-    scale = 100.0 if "(%)" in label else 1.0
-    for (variant, seed), (x, y) in lines.items():
-        name, legend_entry = f"{variant}, seed {seed}", shortened(variant)
-        line(figure, variants.index(variant), name, label=legend_entry, x=x, y=scale * y)
-    legend(figure)
-    return figure
 
 
 # ---------------------------------------------------------------- text
@@ -385,15 +372,8 @@ def _cell_text(cell: Cell | None, otherwise: str) -> str:
     error = (
         "" if cell.standard_error is None else f" ± {metric_text(cell.metric, cell.standard_error)}"
     )
-    if cell.interval is None:
-        ends = f" {NO_INTERVAL}" if cell.interval_note else ""
-    else:
-        ends = (
-            " "
-            f"[{', '.join(ends_text(cell.metric, cell.interval))}]"
-            f"{' *' if cell.interval_note else ''}"
-        )
-    return f"{metric_text(cell.metric, cell.mean)}{error}{ends}"
+    ends = bracketed(cell.metric, cell.interval, cell.interval_note)
+    return f"{metric_text(cell.metric, cell.mean)}{error} {ends}".rstrip()
 
 
 def _interval_notes(comparison: Comparison) -> list[str]:

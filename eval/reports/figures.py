@@ -130,21 +130,10 @@ def plot(
 
 
 def columns(**values: ArrayLike | Sequence[str]) -> Any:
-    """A Bokeh ColumnDataSource: numbers in single precision where a screen cannot tell."""
+    """A Bokeh ColumnDataSource."""
     from bokeh.models import ColumnDataSource
 
-    return ColumnDataSource({name: _single(each) for name, each in values.items()})
-
-
-def _single(values: Any) -> Any:
-    """The values in single precision where that keeps them apart."""
-    array = np.asarray(values)
-    if array.dtype.kind != "f" or not array.size:
-        return values
-    with np.errstate(all="ignore"):
-        largest, span = float(np.abs(array).max()), float(np.ptp(array))
-        fits = largest < 1e30 and span > 1e-4 * largest
-    return array.astype(np.float32) if fits else array
+    return ColumnDataSource(values)
 
 
 def line(
@@ -184,14 +173,6 @@ def line(
     return source
 
 
-def level(figure: Any, at: float, colour: str, dashes: str = "dotted") -> None:
-    """Draw a horizontal line across a figure."""
-    from bokeh.models import Span
-
-    across = Span(location=at, dimension="width", line_color=colour, line_dash=dashes)
-    figure.add_layout(across)
-
-
 def shortened(name: str) -> str:
     """A name that a legend can hold: of a long one the beginning and the end.
 
@@ -215,13 +196,6 @@ def legend(figure: Any, columns: int = 1) -> None:
         each.spacing = each.padding = each.margin = 2
         figure.center.remove(each)
         figure.add_layout(each, "above")
-
-
-def diagonal(figure: Any) -> None:
-    """Draw the line on which both axes are equal."""
-    from bokeh.models import Slope
-
-    figure.add_layout(Slope(gradient=1, y_intercept=0, line_color=GREY, line_alpha=0.6))
 
 
 def histogram_edges(values: Floats, num_bins: int) -> Floats:
@@ -312,18 +286,30 @@ def training_curves(log: Log, metrics: Sequence[str] = ()) -> Markup:
     shown = _LOGGED | {metric: metric_label(metric) for metric in metrics}
     figures = []
     for key, label in shown.items():
-        steps, values = logged(log, key)
-        if steps.size > 1:
-            scale = 100.0 if "(%)" in label else 1.0
-            figures.append(
-                drawn(_training_figure, steps, scale * values, label, alt=f"{label} by step")
-            )
+        points = logged(log, key)
+        if points[0].size > 1:
+            lines = [(0, label, "", points)]
+            figures.append(drawn(course_figure, label, lines, alt=f"{label} by step"))
     return block("two", parts=figures) if any(figures) else EMPTY
 
 
-def _training_figure(steps: Floats, values: Floats, label: str) -> Any:
-    figure = plot("Step", label, height=260, tips={"step": "@x", label: "@y{0.0000}"})
-    line(figure, 0, label, x=steps, y=values)
+def course_figure(label: str, lines: Sequence[tuple[int, str, str, tuple[Floats, Floats]]]) -> Any:
+    """What a training measured against its steps.
+
+    Args:
+        label: of the values, which are shown in percent if it says so.
+        lines: the number that gives a line its colour, its name, its entry in the legend, and its
+            points as `logged` gives them.
+
+    Returns:
+        A Bokeh figure.
+    """
+    tips = {"of": "$name", "step": "@x", label: "@y{0.0000}"}
+    figure = plot("Step", label, height=280, tips=tips)
+    scale = 100.0 if "(%)" in label else 1.0
+    for number, name, entry, (x, y) in lines:
+        line(figure, number, name, label=entry, x=x, y=scale * y)
+    legend(figure)
     return figure
 
 
@@ -353,6 +339,8 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     Returns:
         A Bokeh figure.
     """
+    from bokeh.models import Slope
+
     rates = {name: eer(system.targets, system.nontargets) for name, system in scores.items()}
     high = 0.5 if max(rates.values()) < 0.3 else 0.92
     curves = {name: det(system.targets, system.nontargets) for name, system in scores.items()}
@@ -369,7 +357,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         x_range=tuple(ndtri([lows[0], high])),
         y_range=tuple(ndtri([lows[1], high])),
     )
-    diagonal(figure)
+    figure.add_layout(Slope(gradient=1, y_intercept=0, line_color=GREY, line_alpha=0.6))
     for i, (name, curve) in enumerate(curves.items()):
         x, y = _thinned(curve.far_deviate, curve.frr_deviate)
         label = f"{shortened(name)}, EER {100 * rates[name]:.2f} %" + (
@@ -499,6 +487,8 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
     Returns:
         A Bokeh figure.
     """
+    from bokeh.models import Span
+
     figure = plot(
         "Answers kept, highest quality first (%)",
         "Wrong among the kept (%)",
@@ -515,7 +505,9 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
         )
         x, y = 100 * curve.coverage[shown], 100 * curve.risk[shown]
         line(figure, i, name, label=shortened(name), x=x, y=y)
-        level(figure, 100 * float(curve.risk[-1]), COLOURS[i % len(COLOURS)])
+        chance = Span(location=100 * float(curve.risk[-1]), dimension="width")
+        chance.line_color, chance.line_dash = COLOURS[i % len(COLOURS)], "dotted"
+        figure.add_layout(chance)
     legend(figure)
     return figure
 

@@ -18,7 +18,7 @@ from eval.reports.figures import Log, norms_by_correct, training_curves
 from eval.reports.map import embedding_map
 from eval.reports.media import Media
 from eval.reports.page import EMPTY, joined, prose, recompute, table, write
-from eval.results import NO_INTERVAL, ends_text
+from eval.results import bracketed
 from eval.types import Embeddings
 
 _LEVEL = 0.95
@@ -69,12 +69,7 @@ def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: in
     for name, metric in metrics.items():
         value = metric(measured.columns)
         interval = bounds(resampled[name], value, _LEVEL, measured.drawn)
-        ends = (
-            NO_INTERVAL
-            if interval.ends is None
-            else " to ".join(ends_text("", interval.ends)) + (" *" if interval.note else "")
-        )
-        rows.append([name, f"{value:.4f}", ends])
+        rows.append([name, f"{value:.4f}", bracketed("", interval.ends, interval.note)])
         if interval.note:
             reasons.setdefault(interval.note, []).append(name)
     text = (

@@ -190,25 +190,20 @@ def _chosen(
     rng = np.random.default_rng(0)
     if labels is None:
         return np.sort(rng.permutation(len(ids))[:num_points]), [""] * min(len(ids), num_points)
-    rows_of: dict[str, list[int]] = {}
-    for i, id in enumerate(ids):
-        if id in labels:
-            rows_of.setdefault(labels[id], []).append(i)
-    names = list(rows_of)
-    drawn = rng.permutation(len(names))
-    alone = np.array([len(rows_of[names[i]]) == 1 for i in drawn], dtype=np.bool_)
-    drawn = drawn[np.argsort(alone, kind="stable")]  # those of one item only where there is room
-    kept = [names[i] for i in np.sort(drawn[:num_classes])]
-    # As many of each as can be: what small classes leave over goes to the others.
-    sizes = np.array([len(rows_of[name]) for name in kept], dtype=np.int64)
-    share = 1
-    while np.minimum(sizes, share + 1).sum() <= num_points and share < sizes.max(initial=0):
-        share += 1
-    rows = np.sort(
-        np.array(
-            [i for name in kept for i in rng.permutation(rows_of[name])[:share]], dtype=np.int64
-        )
+    rows = rng.permutation(np.array([i for i, id in enumerate(ids) if id in labels], np.int64))
+    _, codes, sizes = np.unique(
+        [labels[ids[i]] for i in rows], return_inverse=True, return_counts=True
     )
+    shuffled = rng.permutation(sizes.size)
+    # Classes of one item only where there is room.
+    kept = shuffled[np.argsort(sizes[shuffled] == 1, kind="stable")][:num_classes]
+    of_kept = np.isin(codes, kept)
+    rows, codes = rows[of_kept], codes[of_kept]
+    # One item of each class, then a second of each, as long as there is room.
+    order = np.argsort(codes, kind="stable")
+    turn = np.empty_like(order)
+    turn[order] = np.arange(order.size) - np.searchsorted(codes[order], codes[order])
+    rows = np.sort(rows[np.argsort(turn, kind="stable")[:num_points]])
     return rows, [labels[ids[i]] for i in rows]
 
 

@@ -36,7 +36,7 @@ from eval.reports.page import (
     table,
     write,
 )
-from eval.results import Result, footnotes, interval_notes, interval_text, percent_text
+from eval.results import Result, bracketed, footnotes, interval_notes, percent_text
 from eval.similarity import against
 from eval.types import Embeddings, Floats
 from eval.uncertainty import risk_coverage
@@ -227,7 +227,12 @@ def _results(
         [
             label(result.metric),
             f"{100 * result.value:.2f}",
-            interval_text(result, show=percent_text).strip().replace("[ ", "["),
+            bracketed(
+                result.metric,
+                result.interval,
+                result.conventions.get("interval_note"),
+                show=percent_text,
+            ),
         ]
         for result in results
     ]

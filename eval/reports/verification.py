@@ -49,8 +49,8 @@ from eval.reports.page import (
 )
 from eval.reports.subjects import who_errs
 from eval.results import (
-    NO_INTERVAL,
     Result,
+    bracketed,
     by_system,
     ends_text,
     footnotes,
@@ -484,9 +484,6 @@ def _verdict(accepted: bool, target: bool) -> str:
     return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")
 
 
-_DASH = "\u2013"
-
-
 def sizes(results: Sequence[Result], systems: Sequence[str]) -> str:
     """How many trials of how many subjects the systems were measured on, as text."""
     counts = [
@@ -507,18 +504,14 @@ def metric_table(results: Sequence[Result]) -> Markup:
     for metric in metrics:
         cells = []
         for result in (by_cell.get((metric, system)) for system in systems):
-            value = _DASH if result is None else metric_text(metric, result.value)
-            threshold = "" if result is None else threshold_text(result).replace("-", MINUS)
-            cells.append((value, "" if result is None else _interval(result), threshold))
+            if result is None:
+                cells.append(("\u2013", "", ""))
+                continue
+            ends = bracketed(metric, result.interval, result.conventions.get("interval_note"))
+            threshold = threshold_text(result).replace("-", MINUS)
+            cells.append((metric_text(metric, result.value), ends, threshold))
         rows.append((metric_label(metric), cells))
     return block("metrics", systems=systems, rows=rows)
-
-
-def _interval(result: Result) -> str:
-    noted = "interval_note" in result.conventions
-    if result.interval is None:
-        return NO_INTERVAL if noted else ""
-    return _DASH.join(ends_text(result.metric, result.interval)) + (" *" if noted else "")
 
 
 def differences(paired: Paired | None) -> Markup:

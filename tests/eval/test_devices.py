@@ -48,7 +48,7 @@ def test_a_small_text_is_read_up_to_its_bound(
     read: Callable[[Path], object], tmp_path: Path
 ) -> None:
     (tmp_path / "a.json").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="bytes"):
+    with pytest.raises(ValueError, match=r"bytes|NUL"):
         read(tmp_path / "a.json")
 
 

@@ -18,7 +18,7 @@ from insightface.utils import face_align
 from sklearn.metrics import roc_curve
 
 from eval.formats import embeddings as files
-from eval.protocols.ijb import PRESETS, Switches, preset, switches_of, templates
+from eval.protocols.ijb import PRESETS, Switches, switches_of, templates
 from eval.protocols.ijb_files import meta_files, read_faces
 from eval.types import Embeddings
 from likeness import extraction
@@ -365,4 +365,4 @@ def test_what_the_features_hold_decides_which_switches_they_serve(
         (joined["sum"], "tface", "needs the image alone"),
     ):
         with pytest.raises(ValueError, match=message):
-            templates(inputs, faces, preset(tool), detector_scores=small.scores)
+            templates(inputs, faces, PRESETS[tool], detector_scores=small.scores)

@@ -5,7 +5,7 @@ and every switch in the record.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from eval.protocols.ijb import (
     PRESETS,
     Switches,
     identification_1_n,
-    preset,
+    switches_of,
     templates,
     verification_1_1,
 )
@@ -115,7 +115,7 @@ def loops(name, faces, views, detector):
 
 def pooled_by(name, world):
     faces, views, detector, _ = world
-    switches = preset(name)
+    switches = PRESETS[name]
     return templates(
         views[0],
         faces,
@@ -191,7 +191,7 @@ def test_the_record_names_preset_and_letters(world):
     assert (result.metric, result.interval) == ("eer", None)
     stated = {"switches": "N0D1F0", "flip": "none", "preset": "tface"}
     assert stated.items() <= result.conventions.items()
-    custom = preset("insightface", keep_norm=False, detector_score=False)
+    custom = replace(PRESETS["insightface"], keep_norm=False, detector_score=False)
     subjects = np.stack([who[pairs.enrol], who[pairs.probe]], axis=1)
     result = verification_1_1(
         "x", pooled, pairs, custom, fars=(0.01,), subjects=subjects, num_resamples=20
@@ -282,7 +282,7 @@ def test_other_switches(world):
         tuple(faces.names[i] for i in order), faces.template[order], faces.medium[order]
     )
     item_id, two = (
-        templates(views[0], f, preset("insightface"), flipped=views[1], detector_scores=d)
+        templates(views[0], f, PRESETS["insightface"], flipped=views[1], detector_scores=d)
         for f, d in ((faces, detector), (shuffled, detector[order]))
     )
     np.testing.assert_allclose(item_id.matrix[item_id.rows(two.ids)], two.matrix, atol=1e-6)
@@ -291,24 +291,24 @@ def test_other_switches(world):
 def test_bad_switches_are_refused(world):
     faces, views, detector, _ = world
     with pytest.raises(ValueError, match="'arcface'"):
-        preset("arcface")
+        switches_of("arcface")
     with pytest.raises(ValueError, match="flip 'both'"):
         Switches(flip="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="flip = 'sum'"):
         templates(views[0], faces, Switches(), detector_scores=detector)
     with pytest.raises(ValueError, match="flip = 'none' needs no flipped features"):
-        templates(views[0], faces, preset("tface"), flipped=views[1], detector_scores=detector)
+        templates(views[0], faces, PRESETS["tface"], flipped=views[1], detector_scores=detector)
     with pytest.raises(ValueError, match="detector_score = True"):
         templates(views[0], faces, Switches(), flipped=views[1])
     with pytest.raises(ValueError, match=r"'cosin'.*'cosine'"):
         Switches(similarity="cosin")
     with pytest.raises(ValueError, match="B_THETA is the cosine of an angle"):
-        preset("opensphere_simple", similarity="simple:3")
+        switches_of("opensphere_simple", ["similarity=simple:3"])
     with pytest.raises(ValueError, match="gone"):
         templates(
             views[0],
             Faces((*faces.names[:-1], "gone.jpg"), faces.template, faces.medium),
-            preset("adaface"),
+            PRESETS["adaface"],
             flipped=views[1],
         )
 

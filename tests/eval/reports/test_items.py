@@ -60,8 +60,8 @@ def test_the_page_of_a_classifier(tmp_path: Path) -> None:
         assert ends is not None
         low, high = ends
         assert re.search(
-            rf"{name}</th><td[^>]*>{metric(measured.columns):.4f}</td><td[^>]*>{low:.4f} to "
-            rf"{high:.4f}<",
+            rf"{name}</th><td[^>]*>{metric(measured.columns):.4f}</td><td[^>]*>\[{low:.4f}, "
+            rf"{high:.4f}\]<",
             page,
         ), name
     for heading in (
