@@ -37,14 +37,14 @@ class Normalised(nn.Module):
     def __init__(self, fbank: KaldiFbank):
         super().__init__()
         self.dim = fbank.dim
-        self.cmn, self.variance, self.window = fbank.cmn, fbank.cmn_variance, fbank.cmn_window
+        self.cmn, self.variance = fbank.cmn, fbank.cmn_variance
 
     def forward(
         self, features: Tensor, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the features (B, T, F), normalised as the filterbank would."""
         if self.cmn:
-            features = normalise(features, None, variance=self.variance, window=self.window)
+            features = normalise(features, None, variance=self.variance)
         return features, lengths
 
 

@@ -247,15 +247,12 @@ def train_view(
     return view
 
 
-# Published training views, as parts that still need their folders: partial(WESPEAKER_VIEW,
+# WeSpeaker's training view, as a part that still needs its folders: partial(WESPEAKER_VIEW,
 # corrupt=partial(noise.WESPEAKER, musan=..., rirs=...)), or on the command line
 # augment.corrupt.musan=DIR augment.corrupt.rirs=DIR.
 # WeSpeaker takes 200 frames of 25 ms every 10 ms (for large-margin fine-tuning 600, which are
-# 6.015 s). 3D-Speaker takes 3 s (6 s); it fills short files with zeros, while they are repeated
-# here. voxceleb_trainer takes 200 frames and 240 samples.
+# 6.015 s).
 WESPEAKER_VIEW = partial(train_view, seconds=(2.015, 2.015), corrupt=noise.WESPEAKER)
-THREED_SPEAKER_VIEW = partial(train_view, seconds=(3.0, 3.0), corrupt=noise.THREED_SPEAKER)
-VOXCELEB_TRAINER_VIEW = partial(train_view, seconds=(2.015, 2.015), corrupt=noise.VOXCELEB_TRAINER)
 
 
 def _check_range(name: str, bounds: tuple[float, float]) -> None:

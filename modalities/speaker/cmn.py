@@ -1,4 +1,4 @@
-"""Cepstral mean and variance normalisation of padded batches, by utterance or in a sliding window.
+"""Cepstral mean and variance normalisation of padded batches, utterance by utterance.
 
 The functions also define what lengths mean, for every front-end.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from eval.errors import LikenessError
 
@@ -53,9 +52,7 @@ def past_the_end(counts: Tensor, total: int) -> Tensor:
     return torch.arange(total, device=counts.device).unsqueeze(0) >= counts.unsqueeze(1)
 
 
-def normalise(
-    feats: Tensor, frames: Tensor | None, *, variance: bool = False, window: int = 0
-) -> Tensor:
+def normalise(feats: Tensor, frames: Tensor | None, *, variance: bool = False) -> Tensor:
     """Subtract the mean over the valid frames from the features, and set the padding to zero.
 
     Args:
@@ -63,11 +60,6 @@ def normalise(
         frames: (B,) the numbers of valid frames, or None when all are valid.
         variance: Whether to divide by the standard deviation too. It is that of the population, as
             in Kaldi and SpeechBrain.
-        window: How many frames around each frame the statistics are taken over; 0 means the whole
-            utterance. Where the utterance is shorter, there are fewer frames. At its ends the
-            window is shifted inwards, as by Kaldi's `apply-cmvn-sliding --center=true`
-            (feat/feature-functions.cc, SlidingWindowCmn) and by
-            torchaudio.functional.sliding_window_cmn with center=True.
 
     Returns:
         (B, T, F).
@@ -81,62 +73,6 @@ def normalise(
         return total / frames.to(values.dtype).view(-1, 1, 1)
 
     feats = feats - mean(feats)
-    if window:
-        feats = _slide(feats, frames, window, variance)
-    elif variance:
+    if variance:
         feats = feats * (mean(feats.square()) + _VARIANCE_FLOOR).rsqrt()
     return feats if padding is None else feats.masked_fill(padding, 0.0)
-
-
-def check_cmn(owner: str, cmn: bool, variance: bool, window: int) -> None:
-    """Raise ValueError for settings of the normalisation that contradict each other.
-
-    Args:
-        owner: The name of the front-end, for the message.
-        cmn: Whether the mean is subtracted.
-        variance: Whether the standard deviation divides.
-        window: The window in frames, 0 for the utterance.
-
-    Raises:
-        LikenessError: The window is negative, or the mean is off but the other two are set.
-    """
-    if window < 0:
-        raise LikenessError(
-            f"{owner}: cmn_window is {window} frames; 0 (the whole utterance) or more, e.g. 300, "
-            "are allowed"
-        )
-    if not cmn and (variance or window):
-        raise LikenessError(
-            f"{owner}: cmn is off, but cmn_variance={variance} and cmn_window={window} are set; "
-            "set cmn=True or leave them out"
-        )
-
-
-def _slide(feats: Tensor, frames: Tensor | None, window: int, variance: bool) -> Tensor:
-    """Normalise each frame by its window, whose sums are differences of cumulative sums.
-
-    The sums are float64, because they grow with T. The features are centred, so that squares stay
-    small.
-    """
-    batch, total, dim = feats.shape
-    place = torch.arange(total, device=feats.device)
-    if frames is None:
-        last = torch.full((batch, 1), total, device=feats.device)
-    else:
-        last = frames.unsqueeze(1)
-    end = torch.minimum((place - window // 2).clamp(min=0) + window, last)  # (B, T)
-    start = (end - window).clamp(min=0)
-    count = (end - start).unsqueeze(2)
-    end, start = (edge.unsqueeze(2).expand(-1, -1, dim) for edge in (end, start))
-
-    def mean(values: Tensor) -> Tensor:
-        sums = functional.pad(values.cumsum(1), (0, 0, 1, 0))
-        return (sums.gather(1, end) - sums.gather(1, start)) / count
-
-    wide = feats.double()
-    centre = mean(wide)
-    centred = wide - centre
-    if variance:
-        spread = (mean(wide.square()) - centre.square()).clamp(min=0.0)
-        centred = centred * (spread + _VARIANCE_FLOOR).rsqrt()
-    return centred.to(feats.dtype)

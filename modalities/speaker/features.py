@@ -29,12 +29,14 @@ import math
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import torch
+from scipy.fft import dct
 from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
-from modalities.speaker.cmn import check_cmn, normalise, past_the_end, valid_samples
+from modalities.speaker.cmn import normalise, past_the_end, valid_samples
 
 Window = Literal["hamming", "povey", "hanning"]
 
@@ -116,8 +118,6 @@ class KaldiFbank(nn.Module):
         high_hz: The upper edge of the mel bank in Hz. A value of 0 or less counts from Nyquist.
         cmn: Whether to subtract the mean of each utterance over its valid frames.
         cmn_variance: Whether to divide by the standard deviation too.
-        cmn_window: How many frames around each frame both are taken over (Kaldi usually takes 300).
-            With 0 they are taken over the utterance.
         snip_edges: Whether all frames lie within the utterance. If not, there is one frame for each
             hop, and an utterance is mirrored at its ends, as in sherpa-onnx and lhotse.
 
@@ -148,7 +148,6 @@ class KaldiFbank(nn.Module):
         high_hz: float = 0.0,
         cmn: bool = True,
         cmn_variance: bool = False,
-        cmn_window: int = 0,
         snip_edges: bool = True,
     ) -> None:
         super().__init__()
@@ -156,7 +155,7 @@ class KaldiFbank(nn.Module):
         self.frame_ms, self.hop_ms = frame_ms, hop_ms
         self.window, self.scale, self.dither, self.preemphasis = window, scale, dither, preemphasis
         self.low_hz, self.high_hz = low_hz, high_hz
-        self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
+        self.cmn, self.cmn_variance = cmn, cmn_variance
         self.snip_edges = snip_edges
         self.dim = num_mels  # the size of what the backbone takes in
         self.frame_samples = int(rate_hz * frame_ms * 0.001)
@@ -185,7 +184,6 @@ class KaldiFbank(nn.Module):
                 f"KaldiFbank: preemphasis is {preemphasis}, dither {dither} and scale {scale}; a "
                 "preemphasis of 0 to 1, a dither of 0 or more and a scale above 0 are allowed"
             )
-        check_cmn("KaldiFbank", cmn, cmn_variance, cmn_window)
         self.fft_size = 1 << (self.frame_samples - 1).bit_length()
         self.register_buffer("taper", window_function(window, self.frame_samples), persistent=False)
         self.register_buffer(
@@ -259,7 +257,7 @@ class KaldiFbank(nn.Module):
                 feats = self._log_mel(wave)
             frames = None if lengths is None else self._valid_frames(lengths, samples)
             if self.cmn:
-                feats = normalise(feats, frames, variance=self.cmn_variance, window=self.cmn_window)
+                feats = normalise(feats, frames, variance=self.cmn_variance)
             elif frames is not None:
                 feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
             if frames is None:
@@ -329,7 +327,7 @@ class MFCC(nn.Module):
         num_ceps: F, C0 included, at most num_mels.
         num_mels: The number of mel filters below the cepstra.
         lifter: The coefficient of Kaldi's sine lifter; 0 means none.
-        cmn: As in KaldiFbank, on the cepstra. So are cmn_variance and cmn_window.
+        cmn: As in KaldiFbank, on the cepstra. So is cmn_variance.
 
     All other arguments are those of the KaldiFbank below.
 
@@ -359,7 +357,6 @@ class MFCC(nn.Module):
         high_hz: float = 0.0,
         cmn: bool = True,
         cmn_variance: bool = False,
-        cmn_window: int = 0,
     ) -> None:
         super().__init__()
         if not 1 <= num_ceps <= num_mels:
@@ -368,7 +365,6 @@ class MFCC(nn.Module):
             )
         if not 0.0 <= lifter < math.inf:
             raise LikenessError(f"MFCC: lifter is {lifter}; 0 (none) or more, e.g. 22, is allowed")
-        check_cmn("MFCC", cmn, cmn_variance, cmn_window)
         self.fbank = KaldiFbank(
             num_mels,
             rate_hz,
@@ -383,15 +379,12 @@ class MFCC(nn.Module):
             cmn=False,
         )
         self.num_ceps, self.lifter = num_ceps, lifter
-        self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
+        self.cmn, self.cmn_variance = cmn, cmn_variance
         self.dim = num_ceps
-        order = torch.arange(num_ceps, dtype=torch.float64)
-        band = torch.arange(num_mels, dtype=torch.float64)
-        angles = math.pi / num_mels * (band.unsqueeze(1) + 0.5) * order
-        cosines = math.sqrt(2.0 / num_mels) * torch.cos(angles)
-        cosines[:, 0] = math.sqrt(1.0 / num_mels)
+        cosines = torch.from_numpy(dct(np.eye(num_mels), norm="ortho")[:, :num_ceps])
         if lifter > 0:
-            cosines *= 1.0 + 0.5 * lifter * torch.sin(math.pi * order / lifter)
+            order = torch.arange(num_ceps, dtype=torch.float64)
+            cosines = cosines * (1.0 + 0.5 * lifter * torch.sin(math.pi * order / lifter))
         self.register_buffer("transform", cosines.float(), persistent=False)
 
     def trim(self, num_samples: int) -> int:
@@ -411,7 +404,7 @@ class MFCC(nn.Module):
                 frames = None
                 if lengths is not None:
                     frames = (relative.double() * feats.shape[1]).round().long()
-                feats = normalise(feats, frames, variance=self.cmn_variance, window=self.cmn_window)
+                feats = normalise(feats, frames, variance=self.cmn_variance)
         return feats, relative
 
     def extra_repr(self) -> str:

@@ -1,24 +1,20 @@
-"""Noise, music, babble and room impulse responses from the user's folders, mixed into waves.
+"""Noise, music, speech and room impulse responses from the user's folders, mixed into waves.
 
 The mixing follows published tools and is deterministic given the generator. The folders are those
 of MUSAN (noise/, music/, speech/) and RIRS_NOISES, or any of that shape.
 
-Sources: WeSpeaker wespeaker/dataset/processor.py add_reverb_noise; 3D-Speaker
-speakerlab/process/augmentation.py and processor.py SpkVeriAug; voxceleb_trainer DatasetLoader.py
-AugmentWAV (babble).
+Source: WeSpeaker wespeaker/dataset/processor.py add_reverb_noise.
 
-One rule differs from all three. Their signal-to-noise ratios add 1e-4 (3D-Speaker: 1e-6) to both
-powers, so that a wave that is quieter than -40 dBFS is drowned. Here the ratio is the one that was
-drawn.
+One rule differs. WeSpeaker's signal-to-noise ratio adds 1e-4 to both powers, so that a wave that is
+quieter than -40 dBFS is drowned. Here the ratio is the one that was drawn.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import soundfile
@@ -27,19 +23,7 @@ from eval.errors import LikenessError
 from modalities.speaker.audio import resample
 from modalities.speaker.decoding import SILENCE_DBFS, SUFFIXES, BadAudio, Wave
 
-Corruption = Literal["reverb", "any", "noise", "music", "speech", "babble", "reverb+any"]
-Range = tuple[float, float]
-
-_KINDS = ("noise", "music", "speech")
-_CORRUPTIONS: tuple[Corruption, ...] = (
-    "reverb",
-    "any",
-    "noise",
-    "music",
-    "speech",
-    "babble",
-    "reverb+any",
-)
+_SNR_DB = {"noise": (0.0, 15.0), "music": (5.0, 15.0), "speech": (10.0, 30.0)}
 # How many unusable files may be drawn in a row. With half of the files unusable that happens once
 # in 1e15 draws.
 _TRIES = 50
@@ -81,28 +65,6 @@ def listing(folder: str) -> tuple[Path, ...]:
             "folder into which the archive was unpacked"
         )
     return tuple(sorted(paths, key=Path.as_posix))
-
-
-@lru_cache(maxsize=32)
-def kinds(folder: str) -> Mapping[str, tuple[Path, ...]]:
-    """Sort the files of a folder into "noise", "music" and "speech", by the first folder below it.
-
-    All other files are noise, which is WeSpeaker's rule.
-
-    Args:
-        folder: The path of the folder.
-
-    Returns:
-        The paths of the files of each kind.
-
-    Raises:
-        LikenessError: The folder is missing or holds no audio files.
-    """
-    sorted_in: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
-    for path in listing(folder):
-        first = path.relative_to(folder).parts[0]
-        sorted_in[first if first in _KINDS else "noise"].append(path)
-    return {kind: tuple(paths) for kind, paths in sorted_in.items()}
 
 
 def stretch(
@@ -184,7 +146,11 @@ def mix(wave: Wave, noise: Wave, snr_db: float) -> Wave:
         >>> mix(wave, noise, 0.0).tolist()
         [2.0, 2.0]
     """
-    return wave + _scaled(noise, wave, snr_db)
+    signal_power = float(np.mean(np.square(wave, dtype=np.float64)))
+    noise_power = float(np.mean(np.square(noise, dtype=np.float64)))
+    if noise_power == 0.0:
+        return wave + noise
+    return wave + noise * np.float32(np.sqrt(signal_power / noise_power * 10 ** (-snr_db / 10)))
 
 
 def reverberate(wave: Wave, response: Wave) -> Wave:
@@ -209,6 +175,28 @@ def reverberate(wave: Wave, response: Wave) -> Wave:
     return reverberant
 
 
+def add_file(wave: Wave, rng: np.random.Generator, musan: str, *, rate_hz: int = 16_000) -> Wave:
+    """Add one of all files of a folder, each equally probable.
+
+    A file in the folder music or speech is of that kind, and every other file is noise. The
+    signal-to-noise ratio is drawn uniformly: 0 to 15 dB for noise, 5 to 15 dB for music, 10 to
+    30 dB for speech.
+
+    Args:
+        wave: (samples,) float32.
+        rng: The generator of all draws.
+        musan: The folder of noise.
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        (samples,) float32.
+    """
+    read_noise = partial(stretch, num_samples=len(wave), rng=rng, rate_hz=rate_hz)
+    path, noise = _usable(listing(musan), read_noise, rng)
+    kind = path.relative_to(musan).parts[0]
+    return mix(wave, noise, rng.uniform(*_SNR_DB.get(kind, _SNR_DB["noise"])))
+
+
 def corrupt(
     wave: Wave,
     rng: np.random.Generator,
@@ -216,105 +204,45 @@ def corrupt(
     musan: str = "",
     rirs: str = "",
     prob: float = 0.6,
-    choices: tuple[Corruption, ...] = ("reverb", "any"),
-    noise_snr_db: Range = (0.0, 15.0),
-    music_snr_db: Range = (5.0, 15.0),
-    speech_snr_db: Range = (10.0, 30.0),
-    babble_snr_db: Range = (13.0, 20.0),
-    babble_speakers: tuple[int, int] = (3, 7),
-    peak: bool = True,
     rate_hz: int = 16_000,
 ) -> Wave:
-    """Do one of `choices` to a wave with probability `prob`; all choices are equally probable.
+    """Put a wave into a room or add noise to it, each with half of the probability `prob`.
 
-    Files that cannot be used are passed over, up to 50 in a row.
+    A corrupted wave is divided by its largest absolute value. Files that cannot be used are passed
+    over, up to 50 in a row.
 
     Args:
         wave: (samples,) float32.
         rng: The generator of all draws.
-        musan: The folder of noise, see kinds().
+        musan: The folder of noise, see add_file().
         rirs: The folder of impulse responses.
         prob: The probability that anything is done.
-        choices: "reverb" convolves with one of rirs. "noise", "music" and "speech" add one file of
-            that kind. "any" adds one of all files, each equally probable. "babble" adds several
-            different speech files. "reverb+any" does both, in that order.
-        noise_snr_db: The range of the signal-to-noise ratio of noise in dB; the ratio is drawn
-            uniformly. music_snr_db, speech_snr_db and babble_snr_db are those of the other kinds.
-        babble_speakers: The fewest and the most speech files of "babble". Each is at its own ratio,
-            so that together they are about 10 log10(speakers) dB louder.
-        peak: Whether a corrupted wave is divided by its largest absolute value, as WeSpeaker and
-            3D-Speaker do. Waves that were not corrupted stay as they are.
         rate_hz: The rate of the wave in Hz.
 
     Returns:
         (samples,) float32.
 
     Raises:
-        LikenessError: A folder is missing or lacks the kinds that the choices need, a range is out
-            of order, or a choice is unknown. This is raised at the first call, whatever it draws.
+        LikenessError: A folder is missing or empty, or the probability is out of range. This is
+            raised at the first call, whatever it draws.
     """
-    ranges = {"noise": noise_snr_db, "music": music_snr_db, "speech": speech_snr_db}
-    _check(musan, rirs, prob, choices, {**ranges, "babble": babble_snr_db}, babble_speakers)
+    if not 0.0 <= prob <= 1.0:
+        raise LikenessError(f"augmentation: prob is {prob}; a probability from 0 to 1 is needed")
+    rooms = listing(rirs)
+    listing(musan)
     if rng.random() >= prob:
         return wave
-    choice = choices[int(rng.integers(len(choices)))]
-    if choice.startswith("reverb"):
-        read_response = partial(impulse_response, rate_hz=rate_hz)
-        wave = reverberate(wave, _usable(listing(rirs), read_response, rng)[1])
-    read_noise = partial(stretch, num_samples=len(wave), rng=rng, rate_hz=rate_hz)
-    if choice == "babble":
-        number = int(rng.integers(babble_speakers[0], babble_speakers[1] + 1))
-        wave = wave + _babble(wave, rng, kinds(musan)["speech"], read_noise, number, babble_snr_db)
-    elif choice != "reverb":
-        files = listing(musan) if choice.endswith("any") else kinds(musan)[choice]
-        path, noise = _usable(files, read_noise, rng)
-        wave = mix(wave, noise, rng.uniform(*ranges[_kind_of(path, musan)]))
-    return _of_peak_one(wave) if peak else wave
-
-
-def _of_peak_one(wave: Wave) -> Wave:
-    """The wave divided by its largest absolute value; as it is where that is 0."""
+    if int(rng.integers(2)) == 0:
+        _, response = _usable(rooms, partial(impulse_response, rate_hz=rate_hz), rng)
+        wave = reverberate(wave, response)
+    else:
+        wave = add_file(wave, rng, musan, rate_hz=rate_hz)
     largest = float(np.abs(wave).max())
     return wave / np.float32(largest) if largest > 0 else wave
 
 
-def _kind_of(path: Path, musan: str) -> str:
-    """Which kind of noise a file of the folder is."""
-    first = path.relative_to(musan).parts[0]
-    return first if first in _KINDS else "noise"
-
-
-def _babble(
-    wave: Wave,
-    rng: np.random.Generator,
-    speakers: Sequence[Path],
-    read_noise: Callable[[Path], Wave],
-    number: int,
-    snr_db: Range,
-) -> Wave:
-    """The sum of `number` different files of speech, each at a ratio of its own to the wave."""
-    babble = np.zeros_like(wave)
-    # The groups are disjoint, so that no file is drawn twice.
-    for group in np.array_split(rng.permutation(len(speakers)), number):
-        _, noise = _usable([speakers[i] for i in group], read_noise, rng)
-        babble += _scaled(noise, wave, rng.uniform(*snr_db))
-    return babble
-
-
-# The rules of published tools, as parts: partial(WESPEAKER, musan=..., rirs=...). CAM++ of
-# 3D-Speaker takes prob=0.2.
-WESPEAKER = partial(corrupt, prob=0.6, choices=("reverb", "any"))
-THREED_SPEAKER = partial(
-    corrupt,
-    prob=0.8,
-    choices=("any", "reverb", "reverb+any"),
-    noise_snr_db=(0.0, 15.0),
-    music_snr_db=(0.0, 15.0),
-    speech_snr_db=(0.0, 15.0),
-)
-VOXCELEB_TRAINER = partial(
-    corrupt, prob=0.8, choices=("reverb", "music", "babble", "noise"), peak=False
-)
+# WeSpeaker's rule, as a part: partial(WESPEAKER, musan=..., rirs=...).
+WESPEAKER = partial(corrupt, prob=0.6)
 
 
 def _usable(
@@ -331,15 +259,6 @@ def _usable(
         f"augmentation: {_TRIES} files drawn in a row from {len(files)} cannot be used; repair the "
         f"folder; the last one was refused with: {last}"
     )
-
-
-def _scaled(noise: Wave, wave: Wave, snr_db: float) -> Wave:
-    """Scale noise so that the ratio of the mean powers of wave and noise is snr_db."""
-    signal_power = float(np.mean(np.square(wave, dtype=np.float64)))
-    noise_power = float(np.mean(np.square(noise, dtype=np.float64)))
-    if noise_power == 0.0:
-        return noise
-    return noise * np.float32(np.sqrt(signal_power / noise_power * 10 ** (-snr_db / 10)))
 
 
 def _checked(path: Path, file: soundfile.SoundFile) -> tuple[int, int]:
@@ -369,44 +288,3 @@ def _check_level(path: Path, part: Wave) -> None:
             f"{path}: its largest value is {largest}; stretches that are silent or not finite "
             "cannot be used"
         )
-
-
-def _check(
-    musan: str,
-    rirs: str,
-    prob: float,
-    choices: Sequence[str],
-    ranges: Mapping[str, Range],
-    speakers: tuple[int, int],
-) -> None:
-    """Refuse settings of corrupt() that contradict each other or the folders."""
-    if not 0.0 <= prob <= 1.0:
-        raise LikenessError(f"augmentation: prob is {prob}; a probability from 0 to 1 is needed")
-    unknown = [choice for choice in choices if choice not in _CORRUPTIONS]
-    if unknown or not choices:
-        raise LikenessError(
-            f"augmentation: choices {choices} must be one or more of {', '.join(_CORRUPTIONS)}"
-        )
-    for name, (lowest, highest) in ranges.items():
-        if not -np.inf < lowest <= highest < np.inf:
-            raise LikenessError(
-                f"augmentation: {name}_snr_db ({lowest}, {highest}) must be (lowest, highest), "
-                "both finite"
-            )
-    if any(choice.startswith("reverb") for choice in choices):
-        listing(rirs)
-    if any(choice != "reverb" for choice in choices):
-        files = kinds(musan)
-        kind_of = {"babble": "speech"} | {kind: kind for kind in _KINDS}
-        needed = {kind_of[choice] for choice in choices if choice in kind_of}
-        missing = sorted(kind for kind in needed if not files[kind])
-        if missing:
-            raise LikenessError(
-                f"augmentation: {musan}: no files in its folders {', '.join(missing)}; musan is "
-                "the folder that holds noise/, music/ and speech/"
-            )
-        if "babble" in choices and not 1 <= speakers[0] <= speakers[1] <= len(files["speech"]):
-            raise LikenessError(
-                f"augmentation: babble_speakers {speakers} must be in order, from 1 to the "
-                f"{len(files['speech'])} files of {musan}/speech"
-            )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
-from modalities.speaker.cmn import check_cmn, normalise, past_the_end, valid_samples
+from modalities.speaker.cmn import normalise, past_the_end, valid_samples
 from modalities.speaker.features import CPU_GROUP
 
 _LOWEST_POWER = 1e-10  # SpeechBrain's amin
@@ -70,7 +70,7 @@ class SpeechBrainFbank(nn.Module):
         low_hz: The lower edge of the mel bank in Hz.
         high_hz: The upper edge of the mel bank in Hz; 0 means Nyquist.
         top_db: How far the floor lies under the utterance's loudest value, in dB.
-        cmn: As in KaldiFbank. So are cmn_variance, which is std_norm=True, and cmn_window.
+        cmn: As in KaldiFbank. So is cmn_variance, which is std_norm=True.
 
     Raises:
         LikenessError: An argument is out of range.
@@ -96,13 +96,12 @@ class SpeechBrainFbank(nn.Module):
         top_db: float = 80.0,
         cmn: bool = True,
         cmn_variance: bool = False,
-        cmn_window: int = 0,
     ) -> None:
         super().__init__()
         self.num_mels, self.rate_hz = num_mels, rate_hz
         self.frame_ms, self.hop_ms, self.fft_size = frame_ms, hop_ms, fft_size
         self.low_hz, self.high_hz, self.top_db = low_hz, high_hz, top_db
-        self.cmn, self.cmn_variance, self.cmn_window = cmn, cmn_variance, cmn_window
+        self.cmn, self.cmn_variance = cmn, cmn_variance
         self.dim = num_mels
         self.hop_samples = round(rate_hz / 1000.0 * hop_ms)
         window_samples = round(rate_hz / 1000.0 * frame_ms)
@@ -124,7 +123,6 @@ class SpeechBrainFbank(nn.Module):
             raise LikenessError(
                 f"SpeechBrainFbank: top_db is {top_db}; it must be above 0, e.g. 80"
             )
-        check_cmn("SpeechBrainFbank", cmn, cmn_variance, cmn_window)
         # torch.stft centres a window that is shorter than the transform in this way.
         before = (fft_size - window_samples) // 2
         after = fft_size - window_samples - before
@@ -187,7 +185,7 @@ class SpeechBrainFbank(nn.Module):
             else:
                 feats = self._decibels(wave)
             if self.cmn:
-                feats = normalise(feats, frames, variance=self.cmn_variance, window=self.cmn_window)
+                feats = normalise(feats, frames, variance=self.cmn_variance)
             elif frames is not None:
                 feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
             if frames is None:

@@ -38,13 +38,11 @@ FRONTENDS: dict[str, Callable[[], Any]] = {
     "3d-speaker": THREED_SPEAKER_FBANK,
     "no cmn": partial(KaldiFbank, cmn=False),
     "mean and variance": partial(KaldiFbank, cmn_variance=True),
-    "sliding": partial(KaldiFbank, cmn_window=20),
-    "sliding mean and variance": partial(KaldiFbank, cmn_variance=True, cmn_window=20),
     "mfcc": MFCC,
-    "mfcc sliding": partial(MFCC, num_ceps=20, cmn_window=31),
+    "mfcc mean and variance": partial(MFCC, num_ceps=20, cmn_variance=True),
     "speechbrain": SpeechBrainFbank,
     "speechbrain no cmn": partial(SpeechBrainFbank, cmn=False),
-    "speechbrain sliding": partial(SpeechBrainFbank, cmn_window=20, cmn_variance=True),
+    "speechbrain mean and variance": partial(SpeechBrainFbank, cmn_variance=True),
     "raw": RawWave,
     "masked": partial(SpecAugment, frontend=partial(KaldiFbank, num_mels=40)),
 }
@@ -167,31 +165,6 @@ def test_speechbrain(wave: torch.Tensor, settings: dict[str, Any]) -> None:
         )
         feats, _ = SpeechBrainFbank(**settings, cmn_variance=variance)(quiet_too)
         torch.testing.assert_close(feats, centred, atol=tolerance, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("window", "variance"),
-    [
-        (1, False),
-        (2, False),
-        (7, False),
-        (300, False),
-        (7, True),
-        (20, True),
-        (50, True),
-        (10_000, True),
-    ],
-)
-def test_sliding_window_equals_torchaudio(window: int, variance: bool) -> None:
-    feats = torch.randn(3, 50, 4, generator=torch.Generator().manual_seed(0)).double() * 3 + 20
-    sizes = [50, 33, 3]
-    ours = normalise(feats, torch.tensor(sizes), variance=variance, window=window)
-    for row, alone, size in zip(ours, feats, sizes, strict=True):
-        theirs = torchaudio.functional.sliding_window_cmn(
-            alone[:size], cmn_window=window, center=True, norm_vars=variance
-        )
-        torch.testing.assert_close(row[:size], theirs, atol=1e-6, rtol=1e-6)  # theirs has no floor
-        assert not row[size:].any()
 
 
 def test_mean_and_variance_by_hand() -> None:
@@ -359,8 +332,6 @@ def test_masks_resume_with_torchs_generator() -> None:
 
 def test_refusals_say_what_to_do() -> None:
     for wrong, sentence in (
-        (partial(KaldiFbank, cmn=False, cmn_window=300), "cmn is off"),
-        (partial(MFCC, cmn_window=-1), "cmn_window is -1 frames"),
         (partial(MFCC, num_ceps=24), r"num_ceps is 24; 1 to num_mels \(23\)"),
         (partial(MFCC, lifter=-1.0), "lifter is -1.0"),
         (partial(SpeechBrainFbank, fft_size=256), "fft_size is 256"),

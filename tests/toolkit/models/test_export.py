@@ -141,7 +141,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     [
         (SpeechBrainFbank(20), XVECTOR),
         (
-            MFCC(num_ceps=12, cmn_variance=True, cmn_window=30),
+            MFCC(num_ceps=12, cmn_variance=True),
             partial(OrderStatistics, dim=16, differences=(2, 8), num_correlated=4),
         ),
     ],
