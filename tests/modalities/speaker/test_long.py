@@ -183,19 +183,6 @@ def test_energies_are_kaldis() -> None:
     np.testing.assert_allclose(vad.log_energy(wave), theirs, atol=2e-4)
 
 
-@given(
-    st.lists(st.floats(-5, 30), min_size=1, max_size=40), st.integers(0, 4), st.floats(0.05, 1.0)
-)
-def test_the_decision_is_kaldis_loop(values: list[float], context: int, proportion: float) -> None:
-    energy = np.array(values)
-    threshold = 5.0 + 0.5 * energy.mean()
-    expected = []
-    for t in range(len(values)):
-        near = [values[k] for k in range(t - context, t + context + 1) if 0 <= k < len(values)]
-        expected.append(sum(value > threshold for value in near) >= proportion * len(near))
-    assert vad.speech_frames(energy, context=context, proportion=proportion).tolist() == expected
-
-
 def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> None:
     path = tmp_path / "a.mp3"
     soundfile.write(path, noise(20), RATE)
