@@ -127,8 +127,8 @@ def check_detector(path: Path) -> None:
     Raises:
         LikenessError: It has other outputs, or is no ONNX model.
     """
-    # yunet.py imports torch, which looking into files does not need.
-    from modalities.face.yunet import is_yunet
+    # detectors.py imports torch, which looking into files does not need.
+    from modalities.face.detectors import is_yunet
 
     seen = _look(path)
     if not is_yunet(seen.outputs) and seen.num_outputs not in _LANDMARK_OUTPUTS:

@@ -52,7 +52,7 @@ def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
             "chosen": None,
             "crop": _as_address(_pixels(seen)),
         }
-    pixels, faces = align.find(item, detector=bound["detector"], min_score=bound.get("min_score"))
+    pixels, faces = align.find(item, detector=bound["detector"])
     height, width = pixels.shape[:2]
     chosen = None
     if len(faces.boxes):

@@ -12,18 +12,17 @@ For a width below the height, the crop loses as much on the left as on the right
 the landmarks of SphereFace (preprocess/code/face_align_demo.m), of which arcface_dst is the copy
 that is 8 pixels wider at each side.
 
-Detectors are files that the user has, and are known by their outputs: SCRFD with landmarks, as in
-InsightFace's packs, whose licence is for non-commercial research, and YuNet (yunet.py), whose file
-`likeness prepare yunet` fetches.
+The detectors are those of detectors.py.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import cv2
 import numpy as np
@@ -33,14 +32,13 @@ from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.progress import tracked
 from eval.types import name_first
-from modalities.face import scrfd, yunet
+from modalities.face.detectors import load_detector
 from modalities.face.images import decode
 from toolkit.console import say
 from toolkit.data import tree
 from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
 from toolkit.data.items import Item, Items
 from toolkit.data.reading import Bad
-from toolkit.models.onnx import open_session
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
@@ -84,8 +82,8 @@ class Aligned(NamedTuple):
     failures: list[Bad]
 
 
-def check(size: int = 112, width: int | None = None, choose: Choose = "largest") -> None:
-    """Raise ValueError for a size, a width or a rule that is not defined.
+def check(size: int = 112, width: int | None = None) -> None:
+    """Raise LikenessError for a size or a width that is not defined.
 
     No photograph can mend these, so call it before any work: then they are no image's failure.
 
@@ -93,10 +91,9 @@ def check(size: int = 112, width: int | None = None, choose: Choose = "largest")
         size: The height of the crop in pixels, a multiple of 112 or of 128.
         width: The width of the crop in pixels, 1 to size and less by an even number. None means
             size.
-        choose: Which face is taken, see choose_face().
 
     Raises:
-        LikenessError: One of the three is not defined.
+        LikenessError: One of them is not defined.
     """
     if size < 1 or (size % 112 and size % 128):
         raise LikenessError(
@@ -107,8 +104,6 @@ def check(size: int = 112, width: int | None = None, choose: Choose = "largest")
             f"align: width is {width}; 1 to {size}, less by an even number, is allowed, such as "
             f"{size} or {size - 16}"
         )
-    if choose not in get_args(Choose):
-        raise LikenessError(f"align: choose is {choose!r}; 'largest' and 'central' are allowed")
 
 
 def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
@@ -174,9 +169,8 @@ def crop(
         (size, width, 3) uint8.
 
     Raises:
-        LikenessError: As transform() and check().
+        LikenessError: As transform().
     """
-    check(size, width)
     matrix = transform(landmarks, size)
     width = size if width is None else width
     matrix[0, 2] -= (size - width) / 2
@@ -195,48 +189,6 @@ def _reference(size: int) -> tuple[list[complex], complex]:
     centre = points.mean(axis=0)
     centred = (points - centre).astype(np.float64)
     return [complex(x, y) for x, y in centred.tolist()], complex(centre[0], centre[1])
-
-
-def load_detector(path: str | Path, *, min_score: float | None = None) -> Any:
-    """Load a detector from a local .onnx file: SCRFD with landmarks, or YuNet.
-
-    Which of them it is follows from its outputs.
-
-    Args:
-        path: The file.
-        min_score: The lowest score of a face, between 0 and 1. None means the default of the
-            detector's own project: 0.5 for SCRFD, and 0.9 for YuNet.
-
-    Returns:
-        The detector, for detect() and align_one().
-
-    Raises:
-        LikenessError: The file is missing. The file is no such detector, or min_score is out of
-            range.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise LikenessError(
-            f"{path}: no such file; the path of an SCRFD or YuNet .onnx file on this machine is "
-            "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
-        )
-    if min_score is not None and not 0.0 < min_score < 1.0:
-        raise LikenessError(
-            f"detector: min_score is {min_score}; a value between 0 and 1 is needed, "
-            f"{scrfd.MIN_SCORE} is usual for SCRFD and {yunet.MIN_SCORE} for YuNet"
-        )
-    try:
-        session = open_session(path)
-    except ValueError as error:
-        raise LikenessError(
-            f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "
-            "YuNet detector is needed"
-        ) from None
-    if yunet.is_yunet(value.name for value in session.get_outputs()):
-        return yunet.YuNet(
-            session, path, min_score=yunet.MIN_SCORE if min_score is None else min_score
-        )
-    return scrfd.load(session, path, min_score=scrfd.MIN_SCORE if min_score is None else min_score)
 
 
 def detect(detector: Any, pixels: Pixels) -> Faces:
@@ -309,17 +261,11 @@ def choose_face(faces: Faces, height: int, width: int, choose: Choose = "largest
     Returns:
         The number of the face, from 0.
 
-    Raises:
-        LikenessError: There is no face, or the rule is not defined.
-
     Example:
         >>> boxes = np.array([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 50.0, 50.0]])
         >>> choose_face(Faces(boxes, np.ones(2), np.zeros((2, 5, 2))), 112, 112)
         1
     """
-    check(choose=choose)
-    if not len(faces.boxes):
-        raise LikenessError("align: there is no face to choose")
     x1, y1, x2, y2 = faces.boxes.T
     value = (x2 - x1) * (y2 - y1)
     if choose == "central":
@@ -399,7 +345,6 @@ def read(
     size: int = 112,
     width: int | None = None,
     choose: Choose = "largest",
-    min_score: float | None = None,
     face: int | None = None,
 ) -> NDArray[np.float32]:
     """Read a photograph as its aligned face.
@@ -414,7 +359,6 @@ def read(
         size: The height of the result in pixels.
         width: The width of the result in pixels; None means size.
         choose: Which face is taken, see choose_face().
-        min_score: The lowest score of a face; None means the detector's default.
         face: The number of the face that somebody chose, as find() counts them from 0; None leaves
             the choice to the rule.
 
@@ -426,8 +370,8 @@ def read(
             image.
         LikenessError: The detector is missing. What load_detector() and check() refuse.
     """
-    check(size, width, choose)
-    model = _detector_of(os.getpid(), detector, min_score)
+    check(size, width)
+    model = _detector_of(os.getpid(), detector)
     pixels = decode(item)
     try:
         aligned, num_faces = align_one(
@@ -443,13 +387,12 @@ def read(
     return to_floats(aligned)
 
 
-def find(item: Item, *, detector: str, min_score: float | None = None) -> tuple[Pixels, Faces]:
+def find(item: Item, *, detector: str) -> tuple[Pixels, Faces]:
     """Find the faces of a photograph, among which `read` takes one.
 
     Args:
         item: The photograph.
         detector: The path of an SCRFD or YuNet .onnx file, which is loaded once in each process.
-        min_score: The lowest score of a face; None means the detector's default.
 
     Returns:
         The pixels (H, W, 3) of the upright photograph, and its faces; there may be none.
@@ -458,7 +401,7 @@ def find(item: Item, *, detector: str, min_score: float | None = None) -> tuple[
         BadImage: The image cannot be decoded, or is too narrow for the detector.
         FileNotFoundError, ValueError: As load_detector().
     """
-    model = _detector_of(os.getpid(), detector, min_score)
+    model = _detector_of(os.getpid(), detector)
     pixels = decode(item)
     try:
         return pixels, detect(model, pixels)
@@ -467,9 +410,9 @@ def find(item: Item, *, detector: str, min_score: float | None = None) -> tuple[
 
 
 @lru_cache(maxsize=1)
-def _detector_of(process: int, path: str, min_score: float | None) -> Any:
+def _detector_of(process: int, path: str) -> Any:
     """Load a detector once for each process: an ONNX Runtime session does not survive a fork."""
-    return load_detector(path, min_score=min_score)
+    return load_detector(path)
 
 
 def align_folder(
@@ -480,8 +423,6 @@ def align_folder(
     size: int = 112,
     width: int | None = None,
     choose: Choose = "largest",
-    min_score: float | None = None,
-    suffix: Literal[".png", ".jpg"] = ".png",
 ) -> Aligned:
     """Align every image below `root` into the same place below `out`: root/A/1.jpg -> out/A/1.png.
 
@@ -497,8 +438,6 @@ def align_folder(
         size: The height of the crops in pixels.
         width: The width of the crops in pixels; None means size.
         choose: Which face is taken where there are several, see choose_face().
-        min_score: The lowest score of a face; None means the detector's default.
-        suffix: ".png" (lossless) or ".jpg".
 
     Returns:
         What was done, and what failed.
@@ -508,10 +447,10 @@ def align_folder(
             images would get one name (they are counted), or load_detector() or check() refuses an
             argument.
     """
-    check(size, width, choose)
+    check(size, width)
     root, out = Path(root), Path(out)
-    targets = _targets(root, out, suffix)
-    model = load_detector(detector, min_score=min_score)
+    targets = _targets(root, out)
+    model = load_detector(detector)
     align_image = partial(align_one, model, size=size, width=width, choose=choose)
     out.mkdir(parents=True, exist_ok=True)
     result = _align_all(targets, out / "several.tsv", align_image)
@@ -521,7 +460,7 @@ def align_folder(
     return result
 
 
-def _targets(root: Path, out: Path, suffix: str) -> list[tuple[Item, Path]]:
+def _targets(root: Path, out: Path) -> list[tuple[Item, Path]]:
     """List the images below root with the paths that their crops get."""
     if not root.is_dir():
         raise LikenessError(f"{root}: no such folder; one with images is needed")
@@ -530,13 +469,15 @@ def _targets(root: Path, out: Path, suffix: str) -> list[tuple[Item, Path]]:
             f"{out}: the folder lies in {root}, so that its images would be aligned again the next "
             "time; choose a folder outside it"
         )
-    if suffix not in (".png", ".jpg"):
-        raise LikenessError(
-            f"align: suffix is {suffix!r}; '.png' (lossless) and '.jpg' are allowed"
-        )
     items = find_images(root)
-    targets = [out / Path(item.id).with_suffix(suffix) for item in items]
-    _refuse_shared_names(root, items, targets)
+    targets = [out / Path(item.id).with_suffix(".png") for item in items]
+    if len(set(targets)) < len(targets):
+        times = Counter(targets)
+        shared = [item.id for item, target in zip(items, targets, strict=True) if times[target] > 1]
+        raise LikenessError(
+            f"{root}: {len(shared)} images differ from another in their suffix only "
+            f"({name_first(shared)}); rename them"
+        )
     return list(zip(items, targets, strict=True))
 
 
@@ -566,7 +507,7 @@ def _align_all(
                     several.flush()
                 target.parent.mkdir(parents=True, exist_ok=True)
                 part = target.with_name(f".{target.name}.part")
-                part.write_bytes(encode(aligned, target.suffix))
+                part.write_bytes(encode(aligned, ".png"))
                 part.replace(target)
             if counted.get(item.id, 1) > 1:
                 result.several.append(item.id)
@@ -608,18 +549,3 @@ def find_images(root: Path) -> Items:
     if not items:
         raise LikenessError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
     return items
-
-
-def _refuse_shared_names(root: Path, items: Sequence[Item], targets: Sequence[Path]) -> None:
-    """Refuse images that would be written to one name."""
-    seen: set[Path] = set()
-    shared = [
-        item.id
-        for item, target in zip(items, targets, strict=True)
-        if target in seen or seen.add(target)  # type: ignore[func-returns-value]
-    ]
-    if shared:
-        raise LikenessError(
-            f"{root}: {len(shared)} images differ from another in their suffix only "
-            f"({name_first(shared)}); rename them"
-        )

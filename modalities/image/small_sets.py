@@ -7,8 +7,8 @@ the others. Where a data set lies below DATA:
   fashion_mnist/, FashionMNIST/raw or fashion-mnist/.
 - CIFAR: the binary version, cifar-10-batches-bin/ or cifar-100-binary/. Its Python version is a
   pickle and is not read.
-- Omniglot: omniglot/images_background/ALPHABET/characterNN/*.png (and images_evaluation); or the
-  background set packed into omniglot/images_background.npz, which has `ink_packed` (N, 1379) uint8,
+- Omniglot: omniglot/images_background/ALPHABET/characterNN/*.png; or the same
+  packed into omniglot/images_background.npz, which has `ink_packed` (N, 1379) uint8,
   each row 105 x 105 bits; `label` (N,); `class_name` (964,), "ALPHABET/characterNN"; `name` (N,).
 - The digits lie in scikit-learn itself: 64 levels from 0 to 16 and the class on every line.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -59,8 +58,6 @@ MNIST_CLASSES = {
 _FETCH_OMNIGLOT = "`likeness prepare omniglot --data DATA` fetches it"
 OMNIGLOT_EDGE, DIGITS_EDGE = 105, 8
 _NUM_TRAIN_ALPHABETS = 20
-TURNS = (90, 180, 270)
-_TURN_MARK = "#turn="
 _BITS, _ROW_BYTES = ".bits_105x105" + packed.COMPRESSED, 1379
 _MAX_NPZ_BYTES = 2**28  # The published file has 27 MB.
 _LINE = ".digits" + packed.COMPRESSED
@@ -177,7 +174,6 @@ def cifar_items(
     validation_share: float = 0.0,
     seed: int = 1234,
     num_classes: int = 10,
-    coarse: bool = False,
     whole: bool = True,
 ) -> list[Item]:
     """List the images of CIFAR-10 or CIFAR-100 in the files' order, with the class as label.
@@ -190,7 +186,6 @@ def cifar_items(
         validation_share: As for mnist_items.
         seed: Decides which images are held out.
         num_classes: 10 or 100, which data set.
-        coarse: Whether the labels are CIFAR-100's 20 superclasses.
         whole: Whether all 60,000 images must be there. False is for trying things out.
 
     Raises:
@@ -198,20 +193,16 @@ def cifar_items(
             short or damaged, or the settings do not fit together.
     """
     check_split(split)
-    if num_classes not in _CIFAR_FOLDERS or (coarse and num_classes == 10):
-        raise LikenessError(
-            f"num_classes is {num_classes} with coarse={coarse}; allowed are 10, 100, and 100 with "
-            "coarse=True"
-        )
+    if num_classes not in _CIFAR_FOLDERS:
+        raise LikenessError(f"num_classes is {num_classes}; allowed are 10 and 100")
     fetch = f"`likeness prepare cifar{num_classes} --data DATA` fetches its binary version"
     folder = packed.locate(Path(data), (_CIFAR_FOLDERS[num_classes],), fetch)
-    kind = "coarse" if coarse else "fine"
-    table = "batches.meta.txt" if num_classes == 10 else f"{kind}_label_names.txt"
+    table = "batches.meta.txt" if num_classes == 10 else "fine_label_names.txt"
     names = _cifar_file(folder, table).decode("latin-1").split()
-    if len(set(names)) != (20 if coarse else num_classes):
+    if len(set(names)) != num_classes:
         raise LikenessError(f"{folder / table}: {len(set(names))} names of classes; {fetch}")
     train, test = [
-        _cifar_part(folder, part, num_classes, names, coarse) if split in users else []
+        _cifar_part(folder, part, num_classes, names) if split in users else []
         for part, users in (("train", ("train", "validation", "all")), ("test", ("test", "all")))
     ]
     if whole and (len(train), len(test)) not in ((50_000, 10_000), (50_000, 0), (0, 10_000)):
@@ -231,9 +222,7 @@ def _cifar_file(folder: Path, name: str) -> bytes:
     return (folder / name).read_bytes()
 
 
-def _cifar_part(
-    folder: Path, part: str, num_classes: int, names: list[str], coarse: bool
-) -> list[Item]:
+def _cifar_part(folder: Path, part: str, num_classes: int, names: list[str]) -> list[Item]:
     """List all items of the training files or of the test file.
 
     Format (https://www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte (CIFAR-100:
@@ -244,7 +233,7 @@ def _cifar_part(
     listed: list[Item] = []
     for file in _CIFAR_FILES[num_classes, part]:
         content = _cifar_file(folder, file)
-        labels = np.frombuffer(content, dtype=np.uint8)[0 if coarse else label_bytes - 1 :: size]
+        labels = np.frombuffer(content, dtype=np.uint8)[label_bytes - 1 :: size]
         if len(content) % size or labels.max(initial=0) >= len(names):
             raise LikenessError(
                 f"{folder / file}: {len(content)} bytes with labels up to {labels.max(initial=0)}; "
@@ -264,62 +253,44 @@ def omniglot_items(
     data: str | Path,
     *,
     split: Split = "train",
-    protocol: Literal["background", "official"] = "background",
     validation_alphabets: int = 0,
     num_classes: int = 0,
-    turns: tuple[int, ...] = (),
 ) -> list[Item]:
     """List the drawings of one split of Omniglot, sorted, with the character as label.
 
     1,623 characters of 50 alphabets, each drawn by 20 people (Lake et al., Science 2015). Ids are
-    "ALPHABET/characterNN/0709_01". Alphabets are divided, never the characters of one alphabet.
+    "ALPHABET/characterNN/0709_01". Alphabets are divided, never the characters of one alphabet: of
+    the 30 background alphabets, the first 20 in alphabetical order train and the last 10 test.
 
     Args:
         data: The folder DATA.
         split: "train", "validation", "test" or "all".
-        protocol: "background": of the 30 background alphabets, the first 20 in alphabetical order
-            train and the last 10 test. "official": background trains and the 20 evaluation
-            alphabets test (Lake et al. 2015; needs images_evaluation).
         validation_alphabets: So many of the training alphabets, the last ones, are "validation".
         num_classes: How many characters of the split are taken, drawn with numpy's seed 0. A larger
             number holds the characters of a smaller one. 0 takes all.
-        turns: Multiples of 90 degrees. Turned by them, characters are new training classes (Santoro
-            et al., ICML 2016, Sec. 4.1); see `turned`.
 
     Raises:
         LikenessError: The images are missing; the message says what to fetch. The layout is another
-            one, there are too few alphabets or characters, or a turn is none of these.
+            one, or there are too few alphabets or characters.
     """
     check_split(split)
-    if protocol not in ("background", "official") or not set(turns) <= set(TURNS):
-        raise LikenessError(
-            f"protocol is {protocol!r} with turns {turns}; 'background' or 'official' and turns of "
-            f"{TURNS} are allowed"
-        )
     root = packed.locate(Path(data), ("omniglot", "omniglot-py", ""), _FETCH_OMNIGLOT)
     every = _background(root)
-    train = sorted({_alphabet(item) for item in every})
-    test = train[_NUM_TRAIN_ALPHABETS:]
-    if protocol == "official":
-        evaluation = _drawings(root / "images_evaluation")
-        test = sorted({_alphabet(item) for item in evaluation})
-        every += evaluation
-    else:
-        train = train[:_NUM_TRAIN_ALPHABETS]
+    alphabets = sorted({_alphabet(item) for item in every})
+    train, test = alphabets[:_NUM_TRAIN_ALPHABETS], alphabets[_NUM_TRAIN_ALPHABETS:]
     cut = len(train) - validation_alphabets
     members = {
         "train": set(train[:cut]),
         "validation": set(train[cut:]),
         "test": set(test),
-        "all": {*train, *test},
+        "all": set(alphabets),
     }[split]
     if not members or not 0 < cut <= len(train):
         raise LikenessError(
-            f"{root}: split {split!r} is empty with {len(train) + len(test)} alphabets and "
+            f"{root}: split {split!r} is empty with {len(alphabets)} alphabets and "
             f"validation_alphabets {validation_alphabets}; change it, or {_FETCH_OMNIGLOT}"
         )
-    chosen = _drawn([item for item in every if _alphabet(item) in members], num_classes)
-    return turned(chosen, turns) if split == "train" else chosen
+    return _drawn([item for item in every if _alphabet(item) in members], num_classes)
 
 
 def _drawn(chosen: list[Item], num_classes: int) -> list[Item]:
@@ -334,26 +305,6 @@ def _drawn(chosen: list[Item], num_classes: int) -> list[Item]:
     order = np.random.default_rng(0).permutation(len(names))
     members = {names[place] for place in order[:num_classes]}
     return [item for item in chosen if item.label in members]
-
-
-def turned(items: Iterable[Item], turns: Iterable[int] = TURNS) -> list[Item]:
-    """Return the items, then one copy of all for each turn, with "#turn=90" after id and label.
-
-    `read` turns them.
-
-    Example:
-        >>> copies = turned([Item("a/1", Path("a/1.png"), "a")], turns=(90,))
-        >>> [(item.id, item.label) for item in copies]
-        [('a/1', 'a'), ('a/1#turn=90', 'a#turn=90')]
-    """
-    originals = list(items)
-    return originals + [
-        item._replace(
-            id=f"{item.id}{_TURN_MARK}{turn}", label=f"{item.label or ''}{_TURN_MARK}{turn}"
-        )
-        for turn in turns
-        for item in originals
-    ]
 
 
 def _alphabet(item: Item) -> str:
@@ -514,8 +465,6 @@ def _digits() -> list[Item]:
 def read(item: Item, *, edge: int = 0, takes_files: bool = True) -> Floats:
     """Read an item of Omniglot or of the digits as (1, edge, edge) float32, ink 255 on 0.
 
-    It is turned to the left as the ending of its id, such as "#turn=90", says.
-
     Args:
         item: A drawing or a digit.
         edge: The height and width that it is resized to (bilinear, antialiased); 0 leaves it, with
@@ -524,16 +473,12 @@ def read(item: Item, *, edge: int = 0, takes_files: bool = True) -> Floats:
             takes none, since digits in files have white ink on black.
 
     Raises:
-        BadImage: As images.read, for what is no row or line of the packed file, and for a turn that
-            is none of 90, 180 and 270.
+        BadImage: As images.read, and for what is no row or line of the packed file.
 
     Example:
         >>> read(digits_items()[0]).shape
         (1, 8, 8)
     """
-    _, mark, turn = item.id.rpartition(_TURN_MARK)
-    if mark and turn not in map(str, TURNS):
-        raise BadImage(f"item {item.id!r}: the turn {turn!r} is none of {TURNS}")
     if item.suffix in (_LINE, _BITS):
         ink = _unpacked(item)
     elif not takes_files:
@@ -542,7 +487,7 @@ def read(item: Item, *, edge: int = 0, takes_files: bool = True) -> Floats:
         ink = (255 - images.read(item, grey=True)[0]).astype(np.uint8)
     if edge and ink.shape != (edge, edge):
         ink = np.asarray(Image.fromarray(ink).resize((edge, edge), Image.Resampling.BILINEAR))
-    return to_floats(np.rot90(ink, int(turn) // 90) if mark else ink)
+    return to_floats(ink)
 
 
 def _unpacked(item: Item) -> NDArray[np.uint8]:

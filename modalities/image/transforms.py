@@ -38,7 +38,6 @@ def crop_view(
     contrast: float = 0.0,
     saturation: float = 0.0,
     hue: float = 0.0,
-    bicubic: bool = False,
 ) -> Array:
     """Jitter the colours, crop at random, resize to a square, flip: (C, H, W) -> (C, size, size).
 
@@ -60,7 +59,6 @@ def crop_view(
         contrast: As brightness.
         saturation: As brightness.
         hue: The hue is shifted by -x to x of the circle.
-        bicubic: Whether resizing is bicubic in place of bilinear.
 
     Raises:
         LikenessError: A setting is out of range.
@@ -77,7 +75,7 @@ def crop_view(
             f"crop_view: brightness, contrast, saturation, hue are {jitter}; 0 to 1, and 0 to 0.5 "
             "for hue, are allowed"
         )
-    jitter_colours, cut = _albumentations(size, scale, ratio, jitter, bicubic)
+    jitter_colours, cut = _albumentations(size, scale, ratio, jitter)
     py_random = random.Random(int(rng.integers(2**62)))
     # albumentations' Compose begins with this draw.
     py_random.random()
@@ -100,7 +98,7 @@ def crop_view(
     elif edges.max() > 2:  # of a file that cannot be decoded at reduced size
         view = cut.apply(pixels, crop_coords=(0, 0, pixels.shape[1], pixels.shape[0]))
     else:
-        view = _warped(pixels, box, size, bicubic and edges.max() < 1)
+        view = _warped(pixels, box, size)
     if rng.random() < flip_prob:
         view = cv2.flip(view, 1).reshape(view.shape)
     is_float = not isinstance(image, EncodedImage) and image.dtype != np.uint8
@@ -235,17 +233,14 @@ REVISITING = partial(crop_view, size=224)
 # powerful-benchmarker with BN-Inception, which the SimPLE paper builds on (Sec. 5.2). The shorter
 # edge is resized to 256 first; at test time too, and a centre crop of 227 follows.
 BENCHMARKER = partial(crop_view, size=227, scale=(0.16, 1.0))
-# OML and Hyp-ViT. It starts from the image as it is, and is bicubic; at test time the shorter edge
-# is resized to 256, and a centre crop of 224 follows.
-HYP_VIT = partial(crop_view, scale=(0.2, 1.0), bicubic=True)
 
 
-def _warped(pixels: Pixels, box: Box, size: int, bicubic: bool) -> Pixels:
+def _warped(pixels: Pixels, box: Box, size: int) -> Pixels:
     """Resize a box whose edges lie between pixels to a square, in one warp."""
     across, down = (box[2] - box[0]) / size, (box[3] - box[1]) / size
     # A pixel's centre lies half a pixel from its corner.
     matrix = np.array([[across, 0, box[0] + across / 2 - 0.5], [0, down, box[1] + down / 2 - 0.5]])
-    flags = cv2.WARP_INVERSE_MAP | (cv2.INTER_CUBIC if bicubic else cv2.INTER_LINEAR)
+    flags = cv2.WARP_INVERSE_MAP | cv2.INTER_LINEAR
     warped = cv2.warpAffine(
         pixels, matrix, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE
     )
@@ -254,7 +249,7 @@ def _warped(pixels: Pixels, box: Box, size: int, bicubic: bool) -> Pixels:
 
 @lru_cache(maxsize=16)
 def _albumentations(
-    size: int, scale: Range, ratio: Range, jitter: tuple[float, float, float, float], bicubic: bool
+    size: int, scale: Range, ratio: Range, jitter: tuple[float, float, float, float]
 ) -> tuple[Any, Any]:
     """Return the jitter of colours, or None, and the crop; their draws are set for every image."""
     # Without this, importing albumentations would ask the network for a newer version of it.
@@ -271,7 +266,7 @@ def _albumentations(
         (size, size),
         scale=scale,
         ratio=ratio,
-        interpolation=cv2.INTER_CUBIC if bicubic else cv2.INTER_LINEAR,
+        interpolation=cv2.INTER_LINEAR,
         area_for_downscale="image",
         p=1.0,
     )

@@ -29,7 +29,9 @@ import math
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import torch
+from scipy.fft import dct
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -379,13 +381,10 @@ class MFCC(nn.Module):
         self.num_ceps, self.lifter = num_ceps, lifter
         self.cmn, self.cmn_variance = cmn, cmn_variance
         self.dim = num_ceps
-        order = torch.arange(num_ceps, dtype=torch.float64)
-        band = torch.arange(num_mels, dtype=torch.float64)
-        angles = math.pi / num_mels * (band.unsqueeze(1) + 0.5) * order
-        cosines = math.sqrt(2.0 / num_mels) * torch.cos(angles)
-        cosines[:, 0] = math.sqrt(1.0 / num_mels)
+        cosines = torch.from_numpy(dct(np.eye(num_mels), norm="ortho")[:, :num_ceps])
         if lifter > 0:
-            cosines *= 1.0 + 0.5 * lifter * torch.sin(math.pi * order / lifter)
+            order = torch.arange(num_ceps, dtype=torch.float64)
+            cosines = cosines * (1.0 + 0.5 * lifter * torch.sin(math.pi * order / lifter))
         self.register_buffer("transform", cosines.float(), persistent=False)
 
     def trim(self, num_samples: int) -> int:

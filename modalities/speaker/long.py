@@ -27,7 +27,6 @@ MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks
 # work.
 MAX_VALUES = 2**34
 _BLOCK_SECONDS = 10.0
-_MAX_CHANNELS = 64
 
 
 def read(
@@ -84,16 +83,23 @@ def read(
         parts = _stream(item, chunk_seconds, rate_hz, *limits)
     else:
         limits = max_seconds or decoding.MAX_SECONDS, max_values or decoding.MAX_VALUES
-        parts = _whole(item, rate_hz, min_seconds, *limits)
-    if needs_hz:
-        parts = (_wide(item.name, part, rate_hz, needs_hz) for part in parts)
-    if level_dbfs is not None:
-        parts = (levelled(part, level_dbfs) for part in parts)
-    if only_speech:
-        parts = (vad.trim(part, rate_hz) for part in parts)
+        whole = audio.read(
+            item,
+            rate_hz=rate_hz,
+            min_seconds=min_seconds,
+            max_seconds=limits[0],
+            max_values=limits[1],
+        )
+        parts = iter((whole,))
     shortest = math.ceil(min_seconds * rate_hz)
     used = 0
     for part in parts:
+        if needs_hz:
+            refuse_narrow(item.name, part, rate_hz, needs_hz)
+        if level_dbfs is not None:
+            part = levelled(part, level_dbfs)
+        if only_speech:
+            part = vad.trim(part, rate_hz)
         # A shorter part is what a resampler's rounding left at the end, or the little speech that
         # was in a chunk.
         if len(part) < shortest:
@@ -116,25 +122,6 @@ def _is_streamed(item: Item, chunk_seconds: float) -> bool:
         and not (item.stretch is not None and item.suffix == ".mp3")  # which cannot be sought
         and os.path.isfile(item.path)
     )
-
-
-def _whole(
-    item: Item, rate_hz: int, min_seconds: float, max_seconds: float, max_values: int
-) -> Iterator[Wave]:
-    """Yield the whole recording in one piece."""
-    yield audio.read(
-        item,
-        rate_hz=rate_hz,
-        min_seconds=min_seconds,
-        max_seconds=max_seconds,
-        max_values=max_values,
-    )
-
-
-def _wide(name: str, wave: Wave, rate_hz: int, needs_hz: float) -> Wave:
-    """Return the wave; refuse one that is narrow."""
-    refuse_narrow(name, wave, rate_hz, needs_hz)
-    return wave
 
 
 def _nothing_left(only_speech: bool, min_seconds: float) -> str:
@@ -195,8 +182,11 @@ def _opened(
     """
     try:
         with soundfile.SoundFile(item.path) as file:
-            _check_header(item, file, max_seconds, max_values)
-            begin, stop = decoding.frames_of(item, int(file.samplerate), int(file.frames))
+            rate_hz, frames = int(file.samplerate), int(file.frames)
+            decoding.check_header(
+                item.name, rate_hz, int(file.channels), frames, max_seconds, max_values
+            )
+            begin, stop = decoding.frames_of(item, rate_hz, frames)
             if begin:
                 file.seek(begin)
             yield file, stop - begin, decoding.speed_of(item.id)
@@ -230,29 +220,6 @@ def _stream(
                 pending, length = [rest], len(rest)
                 if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
                     yield piece
-
-
-def _check_header(
-    item: Item, file: soundfile.SoundFile, max_seconds: float, max_values: int
-) -> None:
-    """Raise BadAudio for a header whose rate, channels, duration or size is out of bounds."""
-    file_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
-    seconds = frames / max(1, file_hz)
-    if not 1_000 <= file_hz <= 768_000 or not 1 <= channels <= _MAX_CHANNELS:
-        raise BadAudio(
-            f"{item.name}: the header states {file_hz} Hz and {channels} channels; 1000 to "
-            f"768000 Hz and 1 to {_MAX_CHANNELS} channels are allowed"
-        )
-    if not 0 < seconds <= max_seconds:
-        raise BadAudio(
-            f"{item.name}: the header states {seconds:g} s; above 0 and at most {max_seconds:g} s "
-            "are read in chunks; cut it first"
-        )
-    if frames * channels > max_values:
-        raise BadAudio(
-            f"{item.name}: the header states {frames} samples of {channels} channels; at most "
-            f"{max_values} values are read in chunks; cut it first"
-        )
 
 
 def _blocks(

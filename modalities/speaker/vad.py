@@ -38,44 +38,12 @@ def log_energy(wave: Wave, rate_hz: int = 16_000) -> NDArray[np.float64]:
     return energy
 
 
-def speech_frames(
-    energy: NDArray[np.float64],
-    *,
-    threshold: float = 5.0,
-    mean_scale: float = 0.5,
-    context: int = 0,
-    proportion: float = 0.6,
-) -> NDArray[np.bool_]:
-    """Decide which frames are speech, by the rule and the defaults of Kaldi's compute-vad.
-
-    A frame votes for speech if its energy is above threshold + mean_scale x (the mean over the
-    frames). It is speech if at least `proportion` of the frames around it vote. Kaldi's recipes for
-    VoxCeleb (egs/voxceleb/v2/conf/vad.conf) take threshold 5.5, mean_scale 0.5, context 2 and
-    proportion 0.12. Source: Kaldi, ivector/voice-activity-detection.cc, ComputeVadEnergy.
-
-    Args:
-        energy: (T,) log energies.
-        threshold: The constant part of the threshold.
-        mean_scale: The factor of the mean energy.
-        context: How many frames to either side vote with a frame.
-        proportion: The share of votes that is needed.
-
-    Returns:
-        (T,) True for speech.
-
-    Example:
-        >>> speech_frames(np.array([20.0, 20.0, 2.0])).tolist()
-        [True, True, False]
-    """
-    votes = np.concatenate([[0], np.cumsum(energy > threshold + mean_scale * energy.mean())])
-    place = np.arange(len(energy))
-    low, high = np.maximum(place - context, 0), np.minimum(place + context + 1, len(energy))
-    speech: NDArray[np.bool_] = votes[high] - votes[low] >= proportion * (high - low)
-    return speech
-
-
 def trim(wave: Wave, rate_hz: int = 16_000) -> Wave:
     """Cut the pauses out of a wave and join the rest end to end.
+
+    A frame is speech if its energy is above 5 + 0.5 x (the mean over the frames), which is the rule
+    with the defaults of Kaldi's compute-vad. Source: Kaldi, ivector/voice-activity-detection.cc,
+    ComputeVadEnergy.
 
     The rest is the 10 ms that every speech frame begins with, and what follows the last frame if
     that is speech.
@@ -89,7 +57,8 @@ def trim(wave: Wave, rate_hz: int = 16_000) -> Wave:
     """
     if len(wave) == 0:
         return wave
-    speech = speech_frames(log_energy(wave, rate_hz))
+    energy = log_energy(wave, rate_hz)
+    speech = energy > 5.0 + 0.5 * energy.mean()
     hop = int(HOP_SECONDS * rate_hz)
     keep = np.repeat(speech, hop)[: len(wave)]
     spoken: Wave = wave[np.concatenate([keep, np.full(len(wave) - len(keep), speech[-1])])]

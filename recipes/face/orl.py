@@ -207,18 +207,15 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
     cells = [name]
     error = eer(scores.targets, scores.nontargets)
     behind = drawn_from(scores.target, pairs)
-    for point, draws in ((error, drawn), (np.mean(precisions), means)):
-        ends = bounds(draws, float(point), 0.95, behind).ends
-        cells.append(
-            f"{100 * point:.1f} "
-            + ("no interval" if ends is None else f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]")
-        )
-    for point, draws in against.values():
-        ends = bounds(drawn - draws, error - point, 0.95, behind, difference=True).ends
-        cells.append(
-            f"{100 * (error - point):+.1f} "
-            + ("no interval" if ends is None else f"[{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]")
-        )
+    columns = [(error, drawn, False), (float(np.mean(precisions)), means, False)]
+    columns += [(error - point, drawn - draws, True) for point, draws in against.values()]
+    for point, draws, difference in columns:
+        ends = bounds(draws, point, 0.95, behind, difference=difference).ends
+        sign = "+" if difference else ""
+        interval = "no interval"
+        if ends is not None:
+            interval = f"[{100 * ends[0]:{sign}.1f}, {100 * ends[1]:{sign}.1f}]"
+        cells.append(f"{100 * point:{sign}.1f} {interval}")
     say("| " + " | ".join(cells) + " |")
     return error, drawn
 

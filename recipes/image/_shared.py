@@ -1,5 +1,5 @@
 """What the recipes of this folder share: metrics by the column of which they are the mean, and the
-retrieval of classes that nobody trained on.
+retrieval of classes that nobody trained on, of photographs and of Omniglot's characters.
 """
 
 from __future__ import annotations
@@ -7,11 +7,13 @@ from __future__ import annotations
 from functools import partial
 
 from eval import per_item
-from modalities.image import images
-from modalities.image.transforms import REVISITING
-from toolkit.data.pixels import IMAGENET
+from modalities.image import images, small_sets
+from modalities.image.transforms import REVISITING, warp_view
+from toolkit.backbones.sfnet import SFNet
+from toolkit.data.pixels import IMAGENET, PixelScale
+from toolkit.data.sampling import Sampling
 from toolkit.models.parts import Part
-from toolkit.training.recipe import Compute, Recipe, Retrieval
+from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
 
 
 def means(*columns: str) -> dict[str, Part]:
@@ -54,4 +56,34 @@ def of_unseen(items: Part, ks: tuple[int, ...], *, backbone: Part, loss: Part) -
             clusters=True,
             metrics={**means(*recalls, "map@1000"), "nmi": per_item.mutual_information},
         ),
+    )
+
+
+def of_characters(loss: Part, *, gain: float = 1.0, proxy_lr_scale: float = 1.0) -> Recipe:
+    """Characters of 20 alphabets of Omniglot train a small network, those of ten are retrieved.
+
+    Args:
+        loss: The loss.
+        gain: By what the embeddings of the start are multiplied, for losses that see their norms.
+        proxy_lr_scale: By what the learning rate of the class vectors is multiplied.
+    """
+    return Recipe(
+        modality="image",
+        frontend=partial(PixelScale),
+        backbone=partial(
+            SFNet, dim=128, depth=4, width=16, image_size=32, batch_norm=True, gain=gain
+        ),
+        loss=loss,
+        items=partial(small_sets.omniglot_items, split="train"),
+        measure=Retrieval(
+            items=partial(small_sets.omniglot_items, split="test"),
+            ks=(1, 5),
+            metrics=means("recall@1", "map@r", "r_precision"),
+        ),
+        read=partial(small_sets.read, edge=32),
+        augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
+        sampling=Sampling(batch_size=128, items_per_class=4),
+        optim=Optim(name="adamw", lr=5e-3, weight_decay=1e-2, proxy_lr_scale=proxy_lr_scale),
+        schedule=Schedule(steps=1000, warmup_steps=100, save_every=500, higher_is_better=True),
+        compute=Compute(threads=1, cache=True),
     )

@@ -26,13 +26,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from _shared import means
+from _shared import of_characters
 
-from modalities.image import small_sets
-from modalities.image.transforms import warp_view
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import PixelScale
-from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.probabilistic import ProbabilisticNCA
 from toolkit.losses.proxy import ProxyAnchor
@@ -41,58 +36,26 @@ from toolkit.losses.softmax import Cosine, Softmax
 from toolkit.losses.vmf import VMF
 from toolkit.losses.weighted import MultiSimilarity
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
 
-SIZE = 32
-
-ARCFACE = Recipe(
-    modality="image",
-    frontend=partial(PixelScale),
-    backbone=partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True),
-    loss=partial(ArcFace, margin=0.2, scale=30.0),
-    items=partial(small_sets.omniglot_items, split="train"),
-    measure=Retrieval(
-        items=partial(small_sets.omniglot_items, split="test"),
-        ks=(1, 5),
-        metrics=means("recall@1", "map@r", "r_precision"),
-    ),
-    read=partial(small_sets.read, edge=SIZE),
-    augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
-    sampling=Sampling(batch_size=128, items_per_class=4),
-    optim=Optim(name="adamw", lr=5e-3, weight_decay=1e-2),
-    schedule=Schedule(steps=1000, warmup_steps=100, save_every=500, higher_is_better=True),
-    compute=Compute(threads=1, cache=True),
-)
-
+SOFTMAX = of_characters(Softmax)
 SIMPLE = replace(
-    ARCFACE,
-    backbone=partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True, gain=0.5),
-    loss=partial(SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0),
+    of_characters(partial(SimPLE, r=1.0, alpha=0.5, b_theta=0.3, b=0.0), gain=0.5),
     memory=Memory(2048, 0.9),
 )
 
 RECIPES = {
-    "arcface": ARCFACE,
-    "softmax": replace(ARCFACE, loss=Softmax),
-    "softmax_euclidean": replace(ARCFACE, loss=Softmax, similarity="euclidean"),
-    "cosine": replace(ARCFACE, loss=partial(Cosine, tau=2.773)),
-    "vmf": replace(
-        ARCFACE, loss=partial(VMF, resultant=0.7), optim=replace(ARCFACE.optim, proxy_lr_scale=10.0)
-    ),
+    "arcface": of_characters(partial(ArcFace, margin=0.2, scale=30.0)),
+    "softmax": SOFTMAX,
+    "softmax_euclidean": replace(SOFTMAX, similarity="euclidean"),
+    "cosine": of_characters(partial(Cosine, tau=2.773)),
+    "vmf": of_characters(partial(VMF, resultant=0.7), proxy_lr_scale=10.0),
     "simple": SIMPLE,
     "simple_cosine": replace(SIMPLE, similarity="cosine"),
-    "proxy_anchor": replace(
-        ARCFACE,
-        loss=partial(ProxyAnchor, margin=0.1, scale=32.0),
-        optim=replace(ARCFACE.optim, proxy_lr_scale=10.0),
+    "proxy_anchor": of_characters(
+        partial(ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0
     ),
-    "multi_similarity": replace(ARCFACE, loss=MultiSimilarity),
-    "el_nivmf": replace(
-        ARCFACE,
-        backbone=partial(
-            SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True, gain=3.0
-        ),
-        loss=partial(ProbabilisticNCA, distance="el_nivmf"),
-        optim=replace(ARCFACE.optim, proxy_lr_scale=10.0),  # proxies start at norm 10
+    "multi_similarity": of_characters(MultiSimilarity),
+    "el_nivmf": of_characters(  # its class vectors start at norm 10
+        partial(ProbabilisticNCA, distance="el_nivmf"), gain=3.0, proxy_lr_scale=10.0
     ),
 }

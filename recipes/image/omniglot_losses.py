@@ -21,15 +21,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from _shared import means
+from _shared import of_characters
 
-from modalities.image import small_sets
-from modalities.image.transforms import warp_view
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import PixelScale
-from toolkit.data.sampling import Sampling
 from toolkit.losses.adaptive import AdaFace, MagFace
 from toolkit.losses.compositional import DCML
 from toolkit.losses.contrast import SupCon
@@ -47,47 +41,16 @@ from toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from toolkit.losses.triplet import EasyPositive, SNRTriplet, Triplet
 from toolkit.losses.vmf import VMF
 from toolkit.losses.weighted import MultiSimilarity
+from toolkit.models.parts import Part
 from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
+from toolkit.training.recipe import Recipe
 from toolkit.training.tune import Range
 
-SIZE = 32
-BACKBONE = partial(SFNet, dim=128, depth=4, width=16, image_size=SIZE, batch_norm=True)
 
-SOFTMAX = Recipe(
-    modality="image",
-    frontend=partial(PixelScale),
-    backbone=BACKBONE,
-    loss=Softmax,
-    items=partial(small_sets.omniglot_items, split="train"),
-    measure=Retrieval(
-        items=partial(small_sets.omniglot_items, split="test"),
-        ks=(1, 5),
-        metrics=means("recall@1", "map@r", "r_precision"),
-    ),
-    read=partial(small_sets.read, edge=SIZE),
-    augment=partial(warp_view, degrees=15.0, scale=(0.85, 1.15), shear=0.2, shift=0.08),
-    sampling=Sampling(batch_size=128, items_per_class=4),
-    optim=Optim(name="adamw", lr=5e-3, weight_decay=1e-2),
-    schedule=Schedule(steps=1000, warmup_steps=100, save_every=1000, higher_is_better=True),
-    compute=Compute(threads=1, cache=True),
-)
-
-
-def with_loss(loss: Any, *, gain: float = 1.0, proxy_lr_scale: float = 1.0) -> Recipe:
-    """The common recipe with another loss.
-
-    Args:
-        loss: The loss with its settings.
-        gain: By what the embeddings of the start are multiplied, for losses that see their norms.
-        proxy_lr_scale: By what the learning rate of the class vectors is multiplied.
-    """
-    return replace(
-        SOFTMAX,
-        loss=loss,
-        backbone=partial(BACKBONE, gain=gain),
-        optim=replace(SOFTMAX.optim, proxy_lr_scale=proxy_lr_scale),
-    )
+def with_loss(loss: Part, *, gain: float = 1.0, proxy_lr_scale: float = 1.0) -> Recipe:
+    """As in image/omniglot, saved at the end alone."""
+    recipe = of_characters(loss, gain=gain, proxy_lr_scale=proxy_lr_scale)
+    return replace(recipe, schedule=replace(recipe.schedule, save_every=1000))
 
 
 SIMPLE = replace(
@@ -138,6 +101,7 @@ _SCALE = {"loss.scale": Range(10.0, 64.0, log=True)}
 _MARGIN = {"loss.margin": Range(0.05, 0.5)}
 _PROXIES = {"optim.proxy_lr_scale": Range(1.0, 100.0, log=True)}
 _GAIN = {"backbone.gain": Range(0.3, 10.0, log=True)}
+_SIMPLE = {"backbone.gain": Range(0.1, 1.0, log=True), "loss.alpha": Range(0.1, 0.9)}
 
 # What `likeness compare --tune` searches on validation characters: two settings of each loss.
 RANGES = {
@@ -152,9 +116,9 @@ RANGES = {
     "vmf": _PROXIES | {"loss.resultant": Range(0.3, 0.9)},
     "el_nivmf": _PROXIES | _GAIN,
     "hyperbolic": _RATE | _GAIN,
-    "simple": {"backbone.gain": Range(0.1, 1.0, log=True), "loss.alpha": Range(0.1, 0.9)},
-    "simple_cosine": {"backbone.gain": Range(0.1, 1.0, log=True), "loss.alpha": Range(0.1, 0.9)},
-    "simple_no_bank": {"backbone.gain": Range(0.1, 1.0, log=True), "loss.alpha": Range(0.1, 0.9)},
+    "simple": _SIMPLE,
+    "simple_cosine": _SIMPLE,
+    "simple_no_bank": _SIMPLE,
     "proxy_anchor": _MARGIN | _PROXIES,
     "proxy_nca_pp": _PROXIES | {"loss.temperature": Range(0.03, 0.3, log=True)},
     "soft_triple": _PROXIES | _SCALE,

@@ -117,7 +117,6 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
     )
     assert (len(train), len(test), test[0].label) == (40, 4, "alphabet20/character00")
     np.testing.assert_array_equal(small_sets.read(train[0])[0], synthetic_glyphs.glyph(0, 0, 0))
-    assert len(small_sets.omniglot_items(tmp_path, turns=(90, 180, 270))) == 160
 
 
 def test_refusals(tmp_path: Path) -> None:

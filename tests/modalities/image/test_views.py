@@ -35,7 +35,6 @@ VIEWS = {
     "sop": (transforms.VMF_SOP, (256, 256), (224, 224)),
     "cifar": (transforms.VMF_CIFAR10, (32, 32), (32, 32)),
     "benchmarker": (transforms.BENCHMARKER, (256, 280), (227, 227)),
-    "oml": (transforms.HYP_VIT, (120, 160), (224, 224)),
     "warp": (partial(transforms.warp_view), (28, 30), (28, 30)),
 }
 

@@ -259,6 +259,9 @@ def test_the_view_is_a_function_of_its_generators(musan: str, rirs: str, seed: i
         "seconds": (0.3, 0.5),
         "noise_prob": 0.5,
         "gain_prob": 0.5,
+        "volume_prob": 0.5,
+        "clip_prob": 0.5,
+        "codec_prob": 0.5,
     }
     settings["corrupt"] = partial(corrupt, musan=musan, rirs=rirs)
     first, again = (train_view(VOICE, rng(seed), rng(seed + 1), **settings) for _ in range(2))
@@ -266,6 +269,30 @@ def test_the_view_is_a_function_of_its_generators(musan: str, rirs: str, seed: i
     assert np.array_equal(first, again)
     assert len(first) == len(train_view(VOICE, rng(seed + 9), rng(seed + 1), **settings))
     assert np.isfinite(first).all()
+
+
+def test_what_is_off_draws_nothing() -> None:
+    """Recipes of before keep their views: crop, noise and gain are drawn as they were."""
+    old: Any = {"seconds": (1.0, 1.5), "noise_prob": 0.6, "gain_prob": 0.5}
+    for seed in range(8):
+        generator = rng(seed)
+        view = train_view(VOICE, generator, rng(7), **old)
+        later = generator.random()
+        generator = rng(seed)
+        train_view(
+            VOICE,
+            generator,
+            rng(7),
+            **old,
+            corrupt=None,
+            volume_prob=0.0,
+            clip_prob=0.0,
+            codec_prob=0.0,
+        )
+        assert generator.random() == later
+        assert np.array_equal(
+            train_view(VOICE, rng(seed), rng(7), **old, clip_level=(0.1, 0.2)), view
+        )
 
 
 def test_wespeakers_view_runs_and_can_be_described(musan: str, rirs: str) -> None:

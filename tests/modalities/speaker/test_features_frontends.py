@@ -39,7 +39,7 @@ FRONTENDS: dict[str, Callable[[], Any]] = {
     "no cmn": partial(KaldiFbank, cmn=False),
     "mean and variance": partial(KaldiFbank, cmn_variance=True),
     "mfcc": MFCC,
-    "mfcc 20": partial(MFCC, num_ceps=20),
+    "mfcc mean and variance": partial(MFCC, num_ceps=20, cmn_variance=True),
     "speechbrain": SpeechBrainFbank,
     "speechbrain no cmn": partial(SpeechBrainFbank, cmn=False),
     "speechbrain mean and variance": partial(SpeechBrainFbank, cmn_variance=True),

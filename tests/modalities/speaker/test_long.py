@@ -124,7 +124,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
             list(long.read(first, **more))  # type: ignore[arg-type]
     waves: list[tuple[np.ndarray, str]] = [
         (np.zeros(3 * RATE), "silent"),
-        (np.zeros(0), "above 0"),
+        (np.zeros(0), "too short"),
         (noise(0.05), "too short"),
     ]
     for wave, says in waves:
@@ -181,19 +181,6 @@ def test_energies_are_kaldis() -> None:
         dither=0.0,
     )[:, 0].numpy()
     np.testing.assert_allclose(vad.log_energy(wave), theirs, atol=2e-4)
-
-
-@given(
-    st.lists(st.floats(-5, 30), min_size=1, max_size=40), st.integers(0, 4), st.floats(0.05, 1.0)
-)
-def test_the_decision_is_kaldis_loop(values: list[float], context: int, proportion: float) -> None:
-    energy = np.array(values)
-    threshold = 5.0 + 0.5 * energy.mean()
-    expected = []
-    for t in range(len(values)):
-        near = [values[k] for k in range(t - context, t + context + 1) if 0 <= k < len(values)]
-        expected.append(sum(value > threshold for value in near) >= proportion * len(near))
-    assert vad.speech_frames(energy, context=context, proportion=proportion).tolist() == expected
 
 
 def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> None:

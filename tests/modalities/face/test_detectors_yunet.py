@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from modalities.face import align, yunet
+from modalities.face import align, detectors
 from modalities.face.align import ARCFACE_POINTS
 from tests.tiny_yunet import BOX, POINTS, tiny_yunet
 from toolkit.data.images import Pixels, encode
@@ -56,7 +56,7 @@ SCENES = [
 def test_finds_what_opencv_finds(detector: Path, number: int) -> None:
     pixels = SCENES[number]
     model = align.load_detector(detector)
-    assert isinstance(model, yunet.YuNet)
+    assert isinstance(model, detectors.YuNet)
     found, expected = align.detect(model, pixels), opencvs(detector, pixels)
     assert len(found.boxes) == len(expected)
     corners = np.concatenate((expected[:, :2], expected[:, :2] + expected[:, 2:4]), axis=1)
@@ -136,15 +136,6 @@ def test_a_large_photograph_is_shrunk_and_its_landmarks_are_its_own(
     assert max(most) < max(large.shape)
 
 
-def test_min_score_is_the_detectors_own_unless_it_is_given(tmp_path: Path) -> None:
-    file = tiny_yunet(tmp_path / "y.onnx")
-    pixels = scene((4, 4, 255), (10, 8, 160))
-    assert len(align.detect(align.load_detector(file), pixels).scores) == 1
-    assert len(align.detect(align.load_detector(file, min_score=0.5), pixels).scores) == 2
-    with pytest.raises(ValueError, match="min_score is 1"):
-        align.load_detector(file, min_score=1.0)
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -175,18 +166,18 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 def test_numbers_that_are_none_find_no_face() -> None:
     outputs = {}
-    for name in yunet.OUTPUTS:
+    for name in detectors.OUTPUTS:
         part, _, stride = name.partition("_")
         width = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}[part]
         outputs[name] = np.full((32 * 32 // int(stride) ** 2, width), np.nan, np.float32)
-    boxes, scores, _ = yunet._decode(outputs, (32, 32), 0.9)
+    boxes, scores, _ = detectors._decode(outputs, (32, 32))
     assert len(boxes) == len(scores) == 0
     for name in ("cls_8", "obj_8"):
         outputs[name][:] = 1.0
     outputs["kps_8"][:] = 0.0
     outputs["bbox_8"][:] = 0.0
     outputs["bbox_8"][1:, 2] = 1000.0  # infinitely wide
-    boxes, scores, _ = yunet._decode(outputs, (32, 32), 0.9)
+    boxes, scores, _ = detectors._decode(outputs, (32, 32))
     assert len(boxes) == len(scores) == 1
 
 

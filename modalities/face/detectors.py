@@ -1,12 +1,13 @@
-"""YuNet, the face detector of OpenCV, whose file is under the MIT licence.
+"""Detectors of faces, which are files that the user has and are known by their outputs.
 
-Source: Wu, Peng and Yu, "YuNet: A Tiny Millisecond-level Face Detector", 2023; the file
-face_detection_yunet_2023mar.onnx of opencv/opencv_zoo, which `likeness prepare yunet` fetches.
+SCRFD with landmarks is the detector of InsightFace's packs, whose weights are for research only.
+insightface decodes the outputs of its network.
 
-`cv2.FaceDetectorYN` parses such a file in this very process, where a damaged one may end it. So the
-network runs in a process of its own, as all .onnx files do (toolkit/models/onnx.py), and what it
-gives is decoded here as in OpenCV's modules/objdetect/src/face_detect.cpp. The thresholds are the
-defaults of cv2.FaceDetectorYN.create.
+YuNet is the detector of OpenCV, whose file is under the MIT licence. Source: Wu, Peng and Yu,
+"YuNet: A Tiny Millisecond-level Face Detector", 2023; the file face_detection_yunet_2023mar.onnx of
+opencv/opencv_zoo, which `likeness prepare yunet` fetches. What its network gives is decoded here as
+in OpenCV's modules/objdetect/src/face_detect.cpp. The thresholds are the defaults of
+cv2.FaceDetectorYN.create.
 
 Two things differ from OpenCV. OpenCV runs the network at the size of any image. Here a photograph
 that is larger than the network's input is shrunk to it, and a smaller one lies in its corner, on
@@ -17,26 +18,117 @@ pixels. And a row of the network's outputs that holds NaN or infinity is left ou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from modalities.face.detector_input import DIVISOR, input_size
 from toolkit.data.images import Pixels
-from toolkit.models.onnx import Session
+from toolkit.models.onnx import Session, open_session
 
 Floats32 = NDArray[np.float32]
 
+MAX_SIDE = 4096  # pixels of the input of a network
+DIVISOR = 32  # the sizes of the input are multiples of it
+# By the number of outputs of an SCRFD network with landmarks: strides, and anchors of a cell.
+_SCRFD_LAYOUTS = {9: ((8, 16, 32), 2), 15: ((8, 16, 32, 64, 128), 1)}
+_SCRFD_WIDTHS = (1, 4, 10)  # numbers per anchor of scores, boxes and landmarks
 STRIDES = (8, 16, 32)
 _WIDTHS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}  # numbers per cell of each output
 OUTPUTS = tuple(f"{part}_{stride}" for part in _WIDTHS for stride in STRIDES)
 # The defaults of cv2.FaceDetectorYN.create.
 MIN_SCORE, MAX_OVERLAP, TOP_K = 0.9, 0.3, 5000
 _LONGEST = 640  # the longest side that a network of any size gets
+
+
+def load_detector(path: str | Path) -> Any:
+    """Load a detector from a local .onnx file: SCRFD with landmarks, or YuNet.
+
+    Which of them it is follows from its outputs. The lowest score of a face is the default of the
+    detector's own project: 0.5 for SCRFD, and 0.9 for YuNet.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The detector, for align.detect() and align.align_one().
+
+    Raises:
+        LikenessError: The file is missing, or is no such detector.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise LikenessError(
+            f"{path}: no such file; the path of an SCRFD or YuNet .onnx file on this machine is "
+            "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
+        )
+    try:
+        session = open_session(path)
+    except ValueError as error:
+        raise LikenessError(
+            f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "
+            "YuNet detector is needed"
+        ) from None
+    if is_yunet(value.name for value in session.get_outputs()):
+        return YuNet(session, path)
+    return _scrfd(session, path)
+
+
+def _scrfd(session: Session, path: Path) -> Any:
+    """Return insightface's detector of a network, whose outputs have the sizes that it decodes."""
+    outputs = session.get_outputs()
+    if len(outputs) not in _SCRFD_LAYOUTS:
+        raise LikenessError(
+            f"{path}: the model has {len(outputs)} outputs; an SCRFD detector with landmarks "
+            "has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
+        )
+    _input_size(session.get_inputs(), path, "SCRFD")
+    # The import asks the network for a newer version of albumentations otherwise.
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    from insightface.model_zoo.scrfd import SCRFD
+
+    detector = SCRFD(session=session)
+    # A network with outputs of other sizes is refused now, and not with the first photograph.
+    width, height = detector.input_sizes[0]
+    arrays = session.run(None, {detector.input_name: np.zeros((1, 3, height, width), np.float32)})
+    strides, anchors = _SCRFD_LAYOUTS[len(outputs)]
+    for place, (value, array) in enumerate(zip(outputs, arrays, strict=True)):
+        cells = math.prod(side // strides[place % len(strides)] for side in (height, width))
+        shape = (cells * anchors, _SCRFD_WIDTHS[place // len(strides)])
+        if array.shape not in (shape, (1, *shape)) or array.dtype.kind != "f":
+            raise LikenessError(
+                f"{path}: its output {value.name} is {array.dtype} {array.shape} for an image of "
+                f"{height} x {width}; SCRFD gives {shape[0]} x {shape[1]} floats: give another file"
+            )
+    return detector
+
+
+def _input_size(inputs: Sequence[Any], path: Path, kind: str) -> tuple[int, int]:
+    """Return the height and the width that a network takes; 0 where the network leaves it open.
+
+    Raises:
+        LikenessError: It takes anything but one image of floats (1, 3, height, width).
+    """
+    stated = ", ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
+    sizes: list[int | str | None] = inputs[0].shape if len(inputs) == 1 else []
+    known = [size if isinstance(size, int) else 0 for size in sizes]
+    if (
+        len(known) != 4
+        or inputs[0].type != "tensor(float)"
+        or known[0] not in (0, 1)
+        or known[1] not in (0, 3)
+        or any(size % DIVISOR or not 0 <= size <= MAX_SIDE for size in known[2:])
+    ):
+        raise LikenessError(
+            f"{path}: its input is {stated or 'absent'}; {kind} takes floats (1, 3, height, "
+            f"width), both sizes multiples of {DIVISOR} up to {MAX_SIDE}: give another file"
+        )
+    return known[2], known[3]
 
 
 def is_yunet(outputs: Iterable[str]) -> bool:
@@ -55,16 +147,15 @@ class YuNet:
     Args:
         session: The opened file.
         path: The file, for the errors.
-        min_score: The lowest score of a face, between 0 and 1.
 
     Raises:
         LikenessError: The inputs or the outputs of the network are not those of YuNet.
     """
 
-    def __init__(self, session: Session, path: Path, *, min_score: float = MIN_SCORE):
-        self.session, self.path, self.min_score = session, path, min_score
+    def __init__(self, session: Session, path: Path):
+        self.session, self.path = session, path
         inputs = session.get_inputs()
-        self.height, self.width = input_size(inputs, path, "YuNet")
+        self.height, self.width = _input_size(inputs, path, "YuNet")
         self.input = inputs[0].name
         # A network with outputs of other sizes is refused now, and not with the first photograph.
         self._run(np.zeros((self.height or 64, self.width or 64, 3), np.uint8))
@@ -88,8 +179,8 @@ class YuNet:
         rows = -(-height // DIVISOR) * DIVISOR, -(-width // DIVISOR) * DIVISOR
         canvas = np.zeros((self.height or rows[0], self.width or rows[1], 3), np.uint8)
         canvas[:height, :width] = fitted
-        boxes, scores, landmarks = _decode(self._run(canvas), canvas.shape[:2], self.min_score)
-        kept = _suppress(boxes, scores, self.min_score)
+        boxes, scores, landmarks = _decode(self._run(canvas), canvas.shape[:2])
+        kept = _suppress(boxes, scores)
         # Boxes are x y w h so far.
         corners = np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)
         scale = np.array((pixels.shape[1] / width, pixels.shape[0] / height), np.float32)
@@ -127,7 +218,7 @@ class YuNet:
 
 
 def _decode(
-    outputs: dict[str, Floats32], size: tuple[int, ...], min_score: float
+    outputs: dict[str, Floats32], size: tuple[int, ...]
 ) -> tuple[Floats32, Floats32, Floats32]:
     """Return what every cell with a high score has found, in the order of strides and cells.
 
@@ -136,7 +227,6 @@ def _decode(
     Args:
         outputs: The outputs of the network, (cells, numbers) each.
         size: Height and width of its input.
-        min_score: The lowest score.
 
     Returns:
         Boxes (F, 4) as x y w h, scores (F,) and landmarks (F, 5, 2).
@@ -147,7 +237,7 @@ def _decode(
         score = np.sqrt(
             outputs[f"cls_{stride}"].clip(0, 1) * outputs[f"obj_{stride}"].clip(0, 1)
         ).ravel()
-        kept = np.flatnonzero(score >= min_score)  # NaN is no score
+        kept = np.flatnonzero(score >= MIN_SCORE)  # NaN is no score
         cell = np.stack((kept % columns, kept // columns), axis=1).astype(np.float32)
         assert kept.size == 0 or cell[:, 1].max() < rows
         box = outputs[f"bbox_{stride}"][kept]
@@ -165,7 +255,7 @@ def _decode(
     return table[:, :4], table[:, 14], table[:, 4:14].reshape(-1, 5, 2)
 
 
-def _suppress(boxes: Floats32, scores: Floats32, min_score: float) -> list[int]:
+def _suppress(boxes: Floats32, scores: Floats32) -> list[int]:
     """Return the rows that stay when overlapping boxes of lower scores go, by falling score.
 
     As OpenCV does, boxes are cut to whole pixels first, and a single face stays whatever its score.
@@ -174,6 +264,6 @@ def _suppress(boxes: Floats32, scores: Floats32, min_score: float) -> list[int]:
         return list(range(len(boxes)))
     whole = boxes.astype(np.int32)
     kept = cv2.dnn.NMSBoxes(
-        whole.tolist(), scores.tolist(), min_score, MAX_OVERLAP, eta=1.0, top_k=TOP_K
+        whole.tolist(), scores.tolist(), MIN_SCORE, MAX_OVERLAP, eta=1.0, top_k=TOP_K
     )
     return [int(row) for row in np.ravel(kept)]

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modalities.face import align, scrfd
+from modalities.face import align
 from toolkit.data.images import encode
 from toolkit.data.items import Item
 
@@ -102,21 +102,6 @@ def test_numbers_that_are_none_find_no_face(tmp_path: Path, settings: dict[str, 
     model = align.load_detector(detector(tmp_path / "d.onnx", **settings))
     faces = align.detect(model, np.zeros((64, 64, 3), np.uint8))
     assert len(faces.scores) == 0
-
-
-def test_the_best_places_alone_are_looked_at() -> None:
-    rng = np.random.default_rng(0)
-    scores = [rng.random((size, 1), np.float32) for size in (6000, 2000, 1000)]
-    scores[0][:3] = np.nan
-    together = np.concatenate(scores).ravel()
-    best = np.sort(together[~np.isnan(together)])[-scrfd.TOP_K :]
-    result = scrfd._best(scores)
-    assert [array.shape for array in result] == [array.shape for array in scores]
-    kept = np.concatenate(result).ravel()
-    np.testing.assert_array_equal(np.sort(kept[kept > 0]), best)
-    np.testing.assert_array_equal(kept[kept > 0], together[kept > 0])
-    few = [np.full((10, 1), 0.5, np.float32)]
-    assert scrfd._best(few)[0] is few[0]
 
 
 def test_a_photograph_that_is_a_line_is_one_bad_image(tmp_path: Path) -> None:
