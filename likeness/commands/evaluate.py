@@ -176,16 +176,6 @@ def evaluate(
             embeddings = embeddings or [run.embeddings]
         if report is not None:
             media = media or existing(run.items)
-    if save_to is not None:
-        if len(scores) > 1:
-            raise LikenessError("--save-to keeps the thresholds of one score file; give it alone")
-        from eval.guarantee import check_confidence
-        from eval.scoring.origin import read_origin
-        from likeness.thresholds import place_for
-
-        if guarantee is not None:
-            check_confidence(guarantee)
-        place_for(save_to, read_origin(scores[0]), name=str(scores[0]))
     import likeness
 
     settings = likeness.VerificationSettings(
@@ -211,11 +201,11 @@ def evaluate(
         embeddings=embeddings,
     )
     text = str(evaluation)
-    if report is not None:
-        evaluation.report(report, media=media, command=str(context.obj))
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
         text += f"\n\n{stored}\nkept with {save_to}"
+    if report is not None:
+        evaluation.report(report, media=media, command=str(context.obj))
     if json_file is not None:
         evaluation.save(json_file)
     say(text)
