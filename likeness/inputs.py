@@ -260,7 +260,8 @@ def _read_whole(file: Any) -> bytes:
 
     A pipe or a raw file gives less than was asked for before its end.
     """
-    content, part = b"", b"\0"
+    content = b""
+    part: Any = b"\0"
     while part and len(content) <= MAX_SPAN:
         # Reading in text mode may fail, because what is there is no text.
         part = None if isinstance(file, io.TextIOBase) else file.read(MAX_SPAN + 1 - len(content))

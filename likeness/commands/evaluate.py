@@ -25,7 +25,7 @@ from likeness.commands.options import (
     refuse_beside_ijb,
     refuse_idle,
 )
-from likeness.held_out import existing, run_of_scores
+from likeness.held_out import run_of_scores
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -171,11 +171,11 @@ def evaluate(
                 "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
                 "over them promises too much; score trials of other subjects"
             )
-        scores, subjects = [run.scores], subjects or existing(run.labels)
+        scores, subjects = [run.scores], subjects or (run.labels if run.labels.is_file() else None)
         if report is not None or quality == "norm":
             embeddings = embeddings or [run.embeddings]
         if report is not None:
-            media = media or existing(run.items)
+            media = media or (run.items if run.items.is_file() else None)
     import likeness
 
     settings = likeness.VerificationSettings(
