@@ -70,11 +70,6 @@ class SearchEvaluation:
         """Every metric with its interval, threshold, counts and conventions."""
         return self.measured.results
 
-    @property
-    def notes(self) -> list[str]:
-        """What was left out and why, one sentence each."""
-        return self.measured.notes if isinstance(self.measured, Identified) else []
-
     def table(self) -> str:
         """The results as aligned text."""
         return self.measured.table()
