@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any
 
 from eval.errors import LikenessError, Unreachable
 from toolkit.console import one_line, say, silence, warn
@@ -81,18 +81,11 @@ def _plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         shown = warnings.showwarning
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, category: type[Warning], *where: Any, **to: Any) -> None:
             if category is UserWarning:
                 warn(str(message))
             else:
-                shown(message, category, filename, lineno, file, line)
+                shown(message, category, *where, **to)
 
         warnings.showwarning = show
         yield

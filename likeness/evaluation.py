@@ -90,22 +90,21 @@ class Evaluation:
             KeyError: there is no system of that name.
         """
         if system not in self.compared.scores:
-            raise KeyError(f"{system!r} was not evaluated; there is {', '.join(self._systems)}")
+            raise KeyError(
+                f"{system!r} was not evaluated; there is {', '.join(self.compared.scores)}"
+            )
         results = [result for result in self.results if result.system == system]
         return Evaluated(results, None, self.compared.scores[system], self.settings)
 
     @property
-    def _systems(self) -> list[str]:
-        return list(self.compared.scores)
-
-    @property
     def _only(self) -> Evaluated:
-        if len(self._systems) > 1:
+        systems = list(self.compared.scores)
+        if len(systems) > 1:
             raise LikenessError(
-                f"{len(self._systems)} systems were evaluated; name one of them in brackets: "
-                f"{', '.join(map(repr, self._systems))}"
+                f"{len(systems)} systems were evaluated; name one of them in brackets: "
+                f"{', '.join(map(repr, systems))}"
             )
-        return self[self._systems[0]]
+        return self[systems[0]]
 
     @property
     def eer(self) -> float:

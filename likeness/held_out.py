@@ -188,11 +188,6 @@ def run_of_scores(scores: Sequence[Path]) -> HeldOutFiles | None:
     return files
 
 
-def existing(path: Path) -> Path | None:
-    """The path of a file that a run may have left, or None where it has not."""
-    return path if path.is_file() else None
-
-
 def refuse_another_model(files: HeldOutFiles) -> None:
     """Refuse held-out scores of another model than the one that lies in the folder of the run.
 

@@ -255,11 +255,18 @@ class _Maker:
 
 
 def _read_whole(file: Any) -> bytes:
-    """Read an open file to its end, or to one byte more than is allowed."""
-    # Reading in text mode may fail, because what is there is no text.
-    content = None if isinstance(file, io.TextIOBase) else file.read(MAX_SPAN + 1)
-    if not isinstance(content, bytes):
-        raise LikenessError("an open file must be in binary mode; open it with 'rb'")
+    """Read an open file to its end, or to one byte more than is allowed.
+
+    A pipe or a raw file gives less than was asked for before its end.
+    """
+    content = b""
+    part: Any = b"\0"
+    while part and len(content) <= MAX_SPAN:
+        # Reading in text mode may fail, because what is there is no text.
+        part = None if isinstance(file, io.TextIOBase) else file.read(MAX_SPAN + 1 - len(content))
+        if not isinstance(part, bytes):
+            raise LikenessError("an open file must be in binary mode; open it with 'rb'")
+        content += part
     return content
 
 

@@ -197,18 +197,13 @@ def draw_lists(every: Items, draw: Draw, *, where: str) -> tuple[Items, Trials]:
 
 def _column(chosen: Items, name: str, option: str, where: str) -> list[str]:
     """The values of a column that every item needs."""
-    if name not in chosen.further:
-        columns = ", ".join(chosen.further) or "none but paths and labels"
-        raise LikenessError(
-            f"{where}: {option} needs a column {name}, and the items have {columns}; give a table "
-            f"that has it, or name it: --columns {name}=COLUMN"
-        )
-    values = list(chosen.column(name))
+    values = list(chosen.column(name)) if name in chosen.further else [None] * len(chosen)
     empty = [id for id, value in zip(chosen.ids, values, strict=True) if value is None]
     if empty:
         raise LikenessError(
             f"{where}: {len(empty)} of {len(chosen)} items have no {name} ({name_first(empty)}), "
-            f"which {option} needs; fill the column, or leave the option out"
+            f"which {option} needs; fill the column, name it (--columns {name}=COLUMN), or leave "
+            "the option out"
         )
     return [str(value) for value in values]
 

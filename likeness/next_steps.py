@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ from eval.types import Trials
 from likeness.data_settings import takes_settings
 from likeness.held_out import HeldOut
 from likeness.models.trust import options_of
-from likeness.presence import EXPORT_PACKAGES, SERVICE_PACKAGES, are_installed
 from toolkit.models.parts import describe
 from toolkit.training.recipe import Recipe
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 _COMMANDS = 3
+_SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_client")
+_EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:
@@ -66,13 +68,13 @@ def _embed(recipe: Recipe, data: Path, out: Path, trust: list[str]) -> list[str]
 
 
 def _serve(out: Path, *options: str) -> list[str]:
-    if not are_installed(SERVICE_PACKAGES):
+    if not all(map(find_spec, _SERVICE_PACKAGES)):
         return []
     return [_line("serve", "--model", out, *options)]
 
 
 def _export(out: Path, trust: list[str]) -> list[str]:
-    if not are_installed(EXPORT_PACKAGES):
+    if not all(map(find_spec, _EXPORT_PACKAGES)):
         return []
     return [_line("export", out, out / "model.onnx", *trust)]
 

@@ -156,8 +156,6 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
         ...     read_pairs(path)
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
-    if isinstance(source, str | PathLike) and not Path(source).exists():
-        raise LikenessError(f"{source}: there is no such list of pairs; correct the path")
     return list(map(Pair, *trials.read_pairs(source, columns=columns)))
 
 

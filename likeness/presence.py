@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,18 +15,6 @@ if TYPE_CHECKING:
     from toolkit.data.reading import Bad
 
 NUM_NAMED = 20  # so many bad items are named, and the others counted
-SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_client")
-EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
-
-def are_installed(packages: Iterable[str]) -> bool:
-    """Say whether all of these packages can be imported, without importing them.
-
-    Example:
-        >>> are_installed(["json", "pathlib"]), are_installed(["json", "no_such_package"])
-        (True, False)
-    """
-    return all(find_spec(package) is not None for package in packages)
 
 
 def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> None:

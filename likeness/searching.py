@@ -66,11 +66,6 @@ class SearchEvaluation:
         """Every metric with its interval, threshold, counts and conventions."""
         return self.measured.results
 
-    @property
-    def notes(self) -> list[str]:
-        """What was left out and why, one sentence each."""
-        return self.measured.notes if isinstance(self.measured, Identified) else []
-
     def table(self) -> str:
         """The results as aligned text."""
         return self.measured.table()
@@ -292,7 +287,6 @@ def cluster(
     threshold: float | None = None,
     num_clusters: int | None = None,
     method: Method = "agglomerative",
-    min_size: int = 2,
     source: str = "",
 ) -> Clusters:
     """Group items that are alike: how many subjects are there, and which item is whose?
@@ -304,7 +298,6 @@ def cluster(
         num_clusters: How many clusters there are, in place of a threshold.
         method: "agglomerative", by average linkage; or "hdbscan", which needs neither of both and
             leaves out what belongs to no dense group.
-        min_size: The fewest items of a cluster, for "hdbscan".
         source: Where the threshold comes from, as the page will say it.
 
     Returns:
@@ -327,10 +320,9 @@ def cluster(
         threshold=threshold,
         num_clusters=num_clusters,
         method=method,
-        min_size=min_size,
     )
     if method == "hdbscan":
-        how = f"They were found by HDBSCAN with at least {min_size} items in each, by {similarity}."
+        how = f"They were found by HDBSCAN with at least 2 items in each, by {similarity}."
     elif threshold is not None:
         how = (
             f"They were found by average linkage, cut at a mean score ({similarity}) of "

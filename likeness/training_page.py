@@ -1,45 +1,69 @@
-"""The page of a finished training, with what it measured on held-out trials or items."""
+"""The end of a training: what the model is worth on held-out items, as files and as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from eval.per_item import Metric, PerItem
-    from likeness.held_out import HeldOut
-    from toolkit.data.items import Item
+from eval.protocols.side_by_side import evaluate_together
+from eval.protocols.verification import VerificationSettings
+from eval.reports import items as item_page
+from eval.reports.verification import write_page
+from likeness.held_out import HeldOut, HeldOutFiles, measure_held_out, write_held_out
+from likeness.media import media_of_items
+from toolkit.console import say, warn
+from toolkit.data.items import Item
+from toolkit.training.log import read_log
+from toolkit.training.measure import metrics_of, run_test
+from toolkit.training.recipe import Recipe
 
 _NAME = "model"  # of the system on the page
 
 
-def write_trials_page(
-    out: Path, held_out: HeldOut, metrics: Iterable[str], *, command: str
-) -> Path:
-    """Write a page of a finished run and its held-out trials.
-
-    It has the curves of the training, the metrics with intervals, the norms, and the hardest trials
-    with their recordings or images.
+def report_run(recipe: Recipe, out: Path, data: Path, *, command: str) -> HeldOut | None:
+    """Measure a finished run on what it held out; print it, and leave files and a page.
 
     Args:
+        recipe: What was trained. One that measures item by item is tested on its test items.
         out: The folder of the run; the page is its report/index.html.
-        held_out: The trials with their scores, and the embeddings of their items.
-        metrics: What the run's log has been measured by, whose curves are drawn.
+        data: The data set.
         command: Makes the page again.
 
     Returns:
-        The path of the page.
-
-    Raises:
-        LikenessError: The trials cannot be evaluated.
+        What was held out; None where the recipe holds nothing out, or where it cannot be written.
     """
-    from eval.protocols.side_by_side import evaluate_together
-    from eval.protocols.verification import VerificationSettings
-    from eval.reports.verification import write_page
-    from likeness.media import media_of_items
-    from toolkit.training.log import read_log
+    measured = None
+    if recipe.measures_items:
+        measured = run_test(recipe, out, data)
+        metrics = metrics_of(recipe, measured)
+        say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        page = out / "report" / "index.html"
+        item_page.html(page, measured, recipe.metrics, command=command, log=read_log(out))
+        say(f"report: {page}")
+    folder = HeldOutFiles(out).folder
+    try:
+        held_out = measure_held_out(recipe, out, data, measured=measured)
+        if held_out is None:
+            return None
+        write_held_out(out, held_out)
+        say(
+            f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
+            f"embeddings and scores in {folder}"
+        )
+        if measured is None:
+            say(f"report: {_write_trials_page(recipe, out, held_out, command)}")
+    except ValueError as error:  # such as ids that no list can hold; the model is whole
+        warn(f"{folder}, or the report of it, is incomplete: {error}")
+        return None
+    return held_out
 
+
+def _write_trials_page(recipe: Recipe, out: Path, held_out: HeldOut, command: str) -> Path:
+    """Write a page of the held-out trials.
+
+    It has the curves of the training, the metrics with intervals, the norms, and the hardest trials
+    with their recordings or images.
+    """
     trials, scores = held_out.scored.trials, held_out.scored.scores
     compared = evaluate_together(
         {_NAME: (trials, scores)},
@@ -53,30 +77,8 @@ def write_trials_page(
         embeddings={_NAME: held_out.embeddings},
         media=media_of_items(held_out.items),
         log=read_log(out),
-        logged=tuple(metrics),
+        logged=tuple(recipe.metrics),
     )
-
-
-def write_items_page(
-    out: Path, measured: PerItem, metrics: Mapping[str, Metric], *, command: str
-) -> Path:
-    """Write a page of a finished run and its test items.
-
-    Args:
-        out: The folder of the run; the page is its report/index.html.
-        measured: What was measured of each item.
-        metrics: Name -> metric, of what the recipe is measured by.
-        command: Makes the page again.
-
-    Returns:
-        The path of the page.
-    """
-    from eval.reports import items
-    from toolkit.training.log import read_log
-
-    page = out / "report" / "index.html"
-    items.html(page, measured, metrics, command=command, log=read_log(out))
-    return page
 
 
 def _subjects(items: Sequence[Item]) -> dict[str, str] | None:

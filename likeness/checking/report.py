@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -89,14 +88,6 @@ def _examples(finding: Finding) -> list[str]:
     if len(finding.groups) > _SHOWN:
         lines.append(f"   - ... and {len(finding.groups) - _SHOWN:,} more")
     return lines
-
-
-def next_step(checked: Checked, out: Path) -> str:
-    """Return the command that trains on the list that was written."""
-    recipe = f"{checked.modality}/folders"
-    return "train on it with: " + shlex.join(
-        ["likeness", "train", recipe, "--data", str(out), "--out", f"runs/{out.stem}"]
-    )
 
 
 def as_json(checked: Checked) -> dict[str, Any]:

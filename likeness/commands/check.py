@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eval.errors import LikenessError
 from likeness.commands.options import (
     DATA_HELP,
     Columns,
@@ -137,7 +136,7 @@ def check(
             kind,
             data=str(data),
             test=None if test is None else _listed(test, kind, *listing, passed_over),
-            embeddings=_vectors(embeddings, model, trust or [], items, kind),
+            embeddings=_vectors(embeddings, model, trust or [], items),
             settings=Settings(decode, near, clean, data if plain else None),
             passed_over=list(dict.fromkeys(passed_over)),
         )
@@ -152,7 +151,7 @@ def check(
         dropped = sum(map(bool, checked.left_out))
         say(
             f"{len(items) - dropped:,} items to train on in {out}; {dropped:,} left out, with "
-            f"their reasons in {report.left_out_path(out)}\n{report.next_step(checked, out)}"
+            f"their reasons in {report.left_out_path(out)}"
         )
     if strict and checked.findings:
         raise typer.Exit(1)
@@ -199,11 +198,9 @@ def _warn_of_unread(folder: Path, modality: Known) -> None:
 
 
 def _vectors(
-    embeddings: Path | None, model: str | None, trust: list[str], items: Items, modality: Known
+    embeddings: Path | None, model: str | None, trust: list[str], items: Items
 ) -> Embeddings | None:
     """The embeddings of the items, read or made."""
-    if embeddings is not None and model is not None:
-        raise LikenessError("--embeddings and --model do not go together; leave one out")
     if embeddings is not None:
         from likeness.files import embeddings_of
 
@@ -212,10 +209,5 @@ def _vectors(
         return None
     import likeness
 
-    loaded = likeness.load(model, trust=trust)
-    if (loaded.modality == "speaker") != (modality == "speaker"):
-        raise LikenessError(
-            f"{model} is a {loaded.modality} model, and the data are of the modality {modality}; "
-            "take another model, or say what the data are with --modality"
-        )
-    return loaded.embed([item for item in items if item.path.is_file()])
+    there = [item for item in items if item.path.is_file()]
+    return likeness.load(model, trust=trust).embed(there)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -138,13 +137,6 @@ def embed(
         return
     if model is None or (items is None) == (ijb is None):
         raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
-    if ijb is not None and detector is not None:
-        raise LikenessError(
-            "--detector finds faces in photographs, and --ijb aligns them by its own landmarks; "
-            "leave one out"
-        )
-    if ray is not None and (part is not None or int(os.environ.get("WORLD_SIZE", "1")) > 1):
-        raise LikenessError("--ray shares the work by itself; leave out --part and torchrun")
 
     # What is slow to import comes after what can be refused without it.
     from likeness.embed_lists import Listing, Sharing, embed_files

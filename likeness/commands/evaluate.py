@@ -25,7 +25,7 @@ from likeness.commands.options import (
     refuse_beside_ijb,
     refuse_idle,
 )
-from likeness.held_out import existing, run_of_scores
+from likeness.held_out import run_of_scores
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -167,21 +167,11 @@ def evaluate(
                 "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
                 "over them promises too much; score trials of other subjects"
             )
-        scores, subjects = [run.scores], subjects or existing(run.labels)
+        scores, subjects = [run.scores], subjects or (run.labels if run.labels.is_file() else None)
         if report is not None or quality == "norm":
             embeddings = embeddings or [run.embeddings]
         if report is not None:
-            media = media or existing(run.items)
-    if save_to is not None:
-        if len(scores) > 1:
-            raise LikenessError("--save-to keeps the thresholds of one score file; give it alone")
-        from eval.guarantee import check_confidence
-        from eval.scoring.origin import read_origin
-        from likeness.thresholds import place_for
-
-        if guarantee is not None:
-            check_confidence(guarantee)
-        place_for(save_to, read_origin(scores[0]), name=str(scores[0]))
+            media = media or (run.items if run.items.is_file() else None)
     import likeness
 
     settings = likeness.VerificationSettings(
@@ -206,11 +196,11 @@ def evaluate(
         embeddings=embeddings,
     )
     text = str(evaluation)
-    if report is not None:
-        evaluation.report(report, media=media, command=str(context.obj))
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
         text += f"\n\n{stored}\nkept with {save_to}"
+    if report is not None:
+        evaluation.report(report, media=media, command=str(context.obj))
     if json_file is not None:
         evaluation.save(json_file)
     say(text)

@@ -166,11 +166,8 @@ def search(
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
 
-    # These refuse what is not there before the model is loaded, which takes seconds.
-    stored = rule.read(model)
-    galleries.refuse_absent(gallery)
     loaded = _loaded(model, detector, frontend, trust)
-    limit, source = rule.decide(stored, loaded.meta)
+    limit, source = rule.decide(rule.read(model), loaded.meta)
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(
             store,
@@ -279,7 +276,6 @@ def cluster(
     from likeness import galleries, searching
     from likeness.files import embeddings_of
 
-    stored = rule.read(model or "")
     files: dict[str, Path] = {}
     suffix = data.suffix.lower()
     if suffix in _EMBEDDINGS or (model is None and suffix == ".parquet"):
@@ -293,7 +289,7 @@ def cluster(
         loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns)
         embeddings, files, bad = galleries.embed(loaded, data, listing=listing, workers=workers)
         print_bad(bad, "files")
-    limit, source = rule.decide(stored, embeddings.meta)
+    limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
     grouped = searching.cluster(
         embeddings,
         threshold=limit,

@@ -23,9 +23,6 @@ def prepare(
     data: Annotated[
         Path, typer.Option(help="The folder for the data, which is made if it does not exist.")
     ] = Path("data"),
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave fetched archives in DATA/downloads.")
-    ] = False,
 ) -> None:
     """Fetch a data set, or say what to fetch where its licence does not let us.
 
@@ -36,4 +33,4 @@ def prepare(
     if not dataset:
         say(preparing.table())
     else:
-        preparing.prepare(preparing.named(dataset), data, keep=keep, say=say)
+        preparing.prepare(preparing.named(dataset), data, say=say)

@@ -22,7 +22,6 @@ from likeness.commands.options import (
     rule_of,
 )
 from likeness.included import VOICE
-from likeness.presence import SERVICE_PACKAGES, are_installed
 from toolkit.console import say, warn
 
 app = typer.Typer()
@@ -128,11 +127,6 @@ def serve(
     Both show score, probability and quality, and manage a gallery of enrolled subjects. Only this
     machine can connect, unless --host says otherwise.
     """
-    if not are_installed(SERVICE_PACKAGES):
-        raise LikenessError(
-            "likeness serve needs FastAPI, Granian, python-multipart and prometheus-client; run "
-            "`pip install 'likeness[serve]'`"
-        )
     if (tls_certificate is None) != (tls_key is None):
         raise LikenessError("--tls-certificate and --tls-key go together; give both or none")
     from likeness.service.server import Setup, start

@@ -94,15 +94,7 @@ def verify(
         raise LikenessError("verify takes two files, or --pairs LIST and none; give one of both")
     refuse_missing_files(files)
     rule = rule_of(threshold, far, thresholds)
-    listed = None
-    if pairs is not None:
-        from likeness.pairs import read_pairs
-
-        listed = read_pairs(pairs, columns=",".join(columns or ()))
-    compared = files if listed is None else [path for pair in listed for path in pair[:2]]
-    chosen = model_for(model, compared)
-    rule.read(chosen)  # refuses what is not stored before the model is loaded, which takes seconds
-
+    chosen = model_for(model, files)
     import likeness
 
     loaded = likeness.load(
@@ -114,13 +106,14 @@ def verify(
         thresholds=thresholds,
     )
     decides: dict[str, Any] = {"threshold": rule.threshold, "far": rule.far}
-    if listed is None:
+    if pairs is None:
         verified = loaded.verify(*files, **decides)
         if json_file:
             verified.save(json_file, files=files, meta=loaded.meta)
         text, summary = verified.text(), ""
     else:
-        many = loaded.verify_pairs(listed, root=root, workers=workers, **decides)
+        roles = ",".join(columns or ())
+        many = loaded.verify_pairs(pairs, root=root, columns=roles, workers=workers, **decides)
         text, summary = many.text().rstrip("\n"), many.summary()
         if out is not None:
             many.save(out)

@@ -142,16 +142,15 @@ def named(name: str) -> Dataset:
     )
 
 
-def prepare(dataset: Dataset, data: Path, *, keep: bool = False, say: Say = print) -> None:
+def prepare(dataset: Dataset, data: Path, *, say: Say = print) -> None:
     """Fetch, verify and unpack what is missing of a data set, then count what is there.
 
-    If it is interrupted, the next call goes on where this one was.
+    If it is interrupted, the next call goes on where this one was. Fetched archives are removed
+    once they are unpacked; files that you put into DATA/downloads yourself stay.
 
     Args:
         dataset: The data set.
         data: The folder DATA where data sets lie.
-        keep: Whether the fetched archives stay in DATA/downloads. Otherwise they are removed once
-            they are unpacked. Files that you put there yourself always stay.
         say: Called with each line of the report.
 
     Raises:
@@ -169,7 +168,7 @@ def prepare(dataset: Dataset, data: Path, *, keep: bool = False, say: Say = prin
     with only_writer(downloads):
         for archive in dataset.archives:
             try:
-                _bring(archive, data, fetch=connected, keep=keep, say=say)
+                _bring(archive, data, fetch=connected, say=say)
             except (ConnectionError, requests.HTTPError) as error:
                 if not dataset.by_hand:
                     raise
@@ -208,7 +207,7 @@ def _count(dataset: Dataset, data: Path, say: Say) -> list[str]:
     return wrong
 
 
-def _bring(archive: Archive, data: Path, *, fetch: bool, keep: bool, say: Say) -> None:
+def _bring(archive: Archive, data: Path, *, fetch: bool, say: Say) -> None:
     """Bring one archive to its place, unless it is there or cannot be had; counting shows that."""
     final, downloads = data / archive.makes, data / "downloads"
     if final.is_dir() and any(final.iterdir()):
@@ -240,7 +239,7 @@ def _bring(archive: Archive, data: Path, *, fetch: bool, keep: bool, say: Say) -
     say(f"{file.name}: {known or 'UNVERIFIED, no checksum of it is known'}")
     with step(f"unpacking {file.name}"):
         _place(archive, file, final)
-    if own and not keep:
+    if own:
         file.unlink()
     say(f"{archive.makes} is ready")
 

@@ -319,7 +319,6 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
         (["--out", "none/items.csv"], "none"),
         (["--clean", "--out", "items.csv"], "--embeddings"),
         (["--embeddings", "e.npz"], "none of 12 items"),
-        (["--embeddings", "e.npz", "--model", "m.onnx"], "together"),
         (["--modality", "image"], "no files"),
     ],
 )

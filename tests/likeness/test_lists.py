@@ -112,8 +112,8 @@ def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--same-sex"], "--same-sex needs a column sex"),
-        (["--cross-session"], "--cross-session needs a column session"),
+        (["--same-sex"], "items have no sex"),
+        (["--cross-session"], "items have no session"),
         (["--columns", "label=x"], "no columns"),
         (["--label", "{speaker}/*"], "{label}"),
         (["--test-share", "0.99"], "at least 2"),
