@@ -47,7 +47,7 @@ from toolkit.data.items import Item, fingerprint
 from toolkit.models.parts import describe
 from toolkit.parallel.embed import embed_all
 from toolkit.training import recipe as recipes
-from toolkit.training.folder import RECIPE, write_json
+from toolkit.training.folder import RECIPE, check_folder, holds_checkpoint, write_json
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
 from toolkit.training.measure import (
@@ -58,6 +58,7 @@ from toolkit.training.measure import (
     run_test,
     settings_of,
 )
+from toolkit.training.plan import plan
 from toolkit.training.recipe import Recipe, Verification, described, flat, of_data
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
@@ -202,6 +203,10 @@ def compare(
         runs: list[Run] = []
         # seed by seed, so that a stopped comparison has some runs of all variants
         order = [(name, seed) for seed in range(num_seeds) for name in chosen]
+        for name, seed in order:
+            if name not in untunable:
+                recipe = of_data(replace(chosen[name], seed=seed), data)
+                _refuse_other_run(out / f"{name}/seed-{seed}", recipe, measured[name], data)
         for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
             run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
             if not run.failed:
@@ -238,6 +243,23 @@ def _searched(
     return searched
 
 
+def _refuse_other_run(folder: Path, recipe: Recipe, measured: Data, data: Path) -> None:
+    """Refuse a folder whose run, finished or not, is of another recipe or other data."""
+    if (folder / RESULT).is_file():
+        before = json_object(folder / RESULT)
+        if (before["recipe"], before["data"]) != (_digest_of(recipe), measured.digest):
+            raise LikenessError(
+                f"{folder} holds a run of another recipe or other data; compare with the same "
+                "recipes, overrides and data, or choose another --out"
+            )
+    elif holds_checkpoint(folder):
+        check_folder(folder, plan(recipe, data).description, resume=True)
+
+
+def _digest_of(recipe: Recipe) -> str:
+    return digest([json.dumps(described(recipe), sort_keys=True)])
+
+
 def _done(
     run: Run,
     recipe: Recipe,
@@ -250,15 +272,9 @@ def _done(
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
     folder = out / run.folder
-    stated = digest([json.dumps(described(recipe), sort_keys=True)])
     if (folder / RESULT).is_file():
-        before = json_object(folder / RESULT)
-        if (before["recipe"], before["data"]) != (stated, measured.digest):
-            raise LikenessError(
-                f"{folder} holds a run of another recipe or other data; compare with the same "
-                "recipes, overrides and data, or choose another --out"
-            )
         say(f"{doing}: finished before")
+        before = json_object(folder / RESULT)
         fields = ("values", "scores", "seconds", "items_per_second")
         return replace(run, **{name: before[name] for name in fields})
     say(doing)
@@ -277,7 +293,7 @@ def _done(
         "seconds": seconds,
         "items_per_second": log[-1]["step"] * batch_size / seconds if seconds else None,
     }
-    more = {"recipe": stated, "data": measured.digest, "version": likeness_version()}
+    more = {"recipe": _digest_of(recipe), "data": measured.digest, "version": likeness_version()}
     write_json(folder / RESULT, {"schema": "likeness.run/1"} | more | entry)
     say(f"{doing}: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}")
     return replace(run, **entry)

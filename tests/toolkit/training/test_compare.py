@@ -155,6 +155,12 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert not (out / "comparison.json").exists()
     first = out / "arcface" / "seed-0" / "last.safetensors"
     kept = first.stat().st_mtime_ns
+    # A run that is half done is not continued by another recipe, and no seed is trained with it.
+    (out / "arcface" / "seed-0").rename(tmp_path / "finished")
+    assert likeness(*arguments[:2], "optim.lr=0.01", *arguments[2:]) == 2
+    assert "holds a run of another recipe" in " ".join(capsys.readouterr().err.split())
+    assert not (out / "arcface" / "seed-0").exists()
+    (tmp_path / "finished").rename(out / "arcface" / "seed-0")
     assert likeness(*arguments) == 0
     assert first.stat().st_mtime_ns == kept
     assert timeless(out) == timeless(whole)
