@@ -59,6 +59,7 @@ def train(
     from likeness.next_steps import next_commands
     from likeness.training_page import report_run
     from toolkit.parallel import distributed
+    from toolkit.training.folder import holds_checkpoint
     from toolkit.training.recipe import load, override
     from toolkit.training.train import fit
 
@@ -66,6 +67,9 @@ def train(
     chosen = with_data_settings(
         override(loaded, overrides or []), columns=",".join(columns or ()), label=label, root=root
     )
+    is_first = os.environ.get("RANK", "0") == "0"
+    if is_first and resume and not holds_checkpoint(out):
+        say(f"{out} holds no run to go on with; training begins at the first step", error=True)
     try:
         with stoppable():
             model = fit(
@@ -78,7 +82,7 @@ def train(
             )
     finally:
         distributed.end()
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first:
         return
     say(f"{variant}: trained model in {model}")
     held_out = report_run(chosen, out, data, command=f"{context.obj} --resume")

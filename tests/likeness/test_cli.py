@@ -276,7 +276,9 @@ def test_unreadable_items_are_skipped_or_refused(
 
 
 @pytest.mark.slow  # a process that trains; test_writes.py has all writers on a full disk
-def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file size limit stands in for the full disk: the write fails half-way with an operating
     system error.
     """
@@ -304,6 +306,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(voices: Path, tmp_path: Path) ->
         if path.suffix == ".safetensors" or path.name.startswith(".")
     ]
     assert likeness(*command[3:], "--resume") == 0
+    assert "holds no run to go on with" in " ".join(capsys.readouterr().err.split())
 
 
 def test_without_only_no_demo_starts_where_one_is_already(
