@@ -19,6 +19,7 @@ from eval.formats.trials import read_trials
 from likeness.cli import main
 from likeness.models.run import load_model
 from modalities import synthetic, synthetic_faces
+from modalities.speaker import voxceleb
 from toolkit.data.item_lists import read_items
 from toolkit.models.parts import describe, restore
 from toolkit.training import recipe as recipes
@@ -169,7 +170,13 @@ def small_vox(folder: Path, recipe: Recipe) -> list[str]:
         if noisy
         else []
     )
-    return ["measure.trials.file=trials.txt", "augment.seconds=0.3,0.4", *noise]
+    return ["augment.seconds=0.3,0.4", *noise]
+
+
+@pytest.fixture(autouse=True)
+def _trials_of_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VoxCeleb1-O of the miniature has 4 trials, 2 of them target."""
+    monkeypatch.setitem(voxceleb.PROTOCOLS, "O_cleaned", (("trials.txt",), 4, 2))
 
 
 @pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=IDS)

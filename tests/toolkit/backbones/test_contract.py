@@ -93,6 +93,7 @@ BACKBONES = sorted(
         for module in pkgutil.walk_packages(toolkit.backbones.__path__, "toolkit.backbones.")
         for name, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
         if issubclass(cls, nn.Module) and cls.__module__ == module.name and not name.startswith("_")
+        if name != "BasicBlock"  # a part of two of them
         if getattr(cls, "takes", "features") == "features"
     },
     key=lambda found: found.__name__,
