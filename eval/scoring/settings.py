@@ -206,6 +206,7 @@ class Scoring:
 
     @cached_property
     def plda_at_scoring(self) -> Plda | None:
+        """The PLDA with the normalisation of lengths that scoring_length asks for."""
         if self.plda is None or not self.scoring_length:
             return self.plda
         return replace(self.plda, scoring_length=self.scoring_length)

@@ -97,7 +97,9 @@ def likeness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_recipes_and_types_and_nothing_else_of_the_clone(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    packed = {name.removeprefix("likeness/") for name in names if name.startswith("likeness/rec")}
+    packed = {
+        name.removeprefix("likeness/") for name in names if name.startswith("likeness/recipes/")
+    }
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.py")}
     assert packed == sources
     tops = ("eval", "likeness", "modalities", "toolkit")
