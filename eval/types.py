@@ -210,7 +210,7 @@ class Embeddings:
         return rows
 
 
-def labels_of(name: str, target: Any) -> Bools:
+def boolean_labels(name: str, target: Any) -> Bools:
     """Labels as booleans, of booleans or the numbers 1 and 0.
 
     NaN, -1 and texts would all become True.
@@ -259,7 +259,7 @@ class Trials:
                 "pair up"
             )
         if self.target is not None:
-            target = labels_of("trials", self.target)
+            target = boolean_labels("trials", self.target)
             if target.shape != self.enrol.shape:
                 raise LikenessError(f"trials: {target.size} labels for {self.enrol.size} trials")
             object.__setattr__(self, "target", target)
@@ -288,7 +288,7 @@ class Scores:
 
     def __post_init__(self) -> None:
         values = np.ascontiguousarray(self.values, dtype=np.float64)
-        target = labels_of("scores", self.target)
+        target = boolean_labels("scores", self.target)
         if values.ndim != 1 or values.shape != target.shape:
             raise LikenessError(
                 f"scores: values {values.shape} and labels {target.shape} must both be (P,)"

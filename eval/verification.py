@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
-from eval.types import Bools, Floats, check_choice, labels_of
+from eval.types import Bools, Floats, boolean_labels, check_choice
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]
@@ -145,7 +145,7 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
     Raises:
         LikenessError: Another shape; texts or other numbers; a class without a trial.
     """
-    flags = labels_of(name, labels)
+    flags = boolean_labels(name, labels)
     if flags.shape != (size,):
         raise LikenessError(f"{name}: labels of shape {flags.shape} for {size} trials")
     if flags.all() or not flags.any():

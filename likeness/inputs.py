@@ -259,15 +259,16 @@ def _read_whole(file: Any) -> bytes:
 
     A pipe or a raw file gives less than was asked for before its end.
     """
-    content = b""
-    part: Any = b"\0"
-    while part and len(content) <= MAX_SPAN:
+    content = bytearray()
+    while len(content) <= MAX_SPAN:
         # Reading in text mode may fail, because what is there is no text.
         part = None if isinstance(file, io.TextIOBase) else file.read(MAX_SPAN + 1 - len(content))
         if not isinstance(part, bytes):
             raise LikenessError("an open file must be in binary mode; open it with 'rb'")
+        if not part:
+            break
         content += part
-    return content
+    return bytes(content)
 
 
 def _is_array(value: Any) -> bool:

@@ -178,9 +178,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
         (number, [field.strip() for field in line.split(",")] if comma else line.split())
         for number, line in lines
     ]
-    if fields and re.fullmatch(
-        r"(model|enroll?)([_-]?id)?|enrollment[_-]?id", fields[0][1][0].lower()
-    ):
+    if fields and _HEADER.fullmatch(fields[0][1][0].lower()):
         del fields[0]
     if not fields:
         raise LikenessError(

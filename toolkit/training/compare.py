@@ -203,15 +203,18 @@ def compare(
         runs: list[Run] = []
         # seed by seed, so that a stopped comparison has some runs of all variants
         order = [(name, seed) for seed in range(num_seeds) for name in chosen]
-        for name, seed in order:
-            if name not in untunable:
-                recipe = of_data(replace(chosen[name], seed=seed), data)
-                _refuse_other_run(out / f"{name}/seed-{seed}", recipe, measured[name], data)
+        seeded = {
+            (name, seed): of_data(replace(chosen[name], seed=seed), data)
+            for name, seed in order
+            if name not in untunable
+        }
+        for (name, seed), recipe in seeded.items():
+            _refuse_other_run(out / f"{name}/seed-{seed}", recipe, measured[name], data)
         for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
             run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
             if not run.failed:
                 doing = f"run {number} of {len(order)}: {name} seed {seed}"
-                recipe = of_data(replace(chosen[name], seed=seed), data)
+                recipe = seeded[name, seed]
                 run = _done(run, recipe, measured[name], data, out, doing, say, read_initial)
             runs.append(run)
     except (Interrupted, KeyboardInterrupt):
