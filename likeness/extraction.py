@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from toolkit.console import say
 from toolkit.data.items import Item, check_unique
 from toolkit.data.reading import Bad
 from toolkit.models.embed import NO_NUMBERS, embed_where_readable, refuse_diverged
-from toolkit.models.loaded import Flip, Loaded
+from toolkit.models.loaded import Embedder, Flip, Flipped, Loaded
 from toolkit.training.lock import Busy, empty, only_writer
 
 PIECE_ITEMS = 8192
@@ -103,7 +103,7 @@ def read_as(model: Loaded, reading: Reading) -> Loaded:
             "it out"
         )
     settings = {**model.settings, "flip": flip}
-    return replace(model, embedder=model.embedder.flipped(flip), settings=settings)
+    return replace(model, embedder=cast(Embedder, Flipped(model.embedder, flip)), settings=settings)
 
 
 def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:

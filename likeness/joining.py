@@ -104,12 +104,12 @@ def _description(
     """
     from toolkit.models.embedder import in_torch
 
-    network = {"network": _without_files(base.parts["backbone"]), "head": dict(head)}
+    network = {"network": base.parts["backbone"], "head": dict(head)}
     return {
         **{name: trained[name] for name in ("features", "similarity", "step")},
         "metrics": trained.get("metrics", {}),
         "modality": base.modality,
-        "frontend": _without_files(base.parts["frontend"]),
+        "frontend": base.parts["frontend"],
         "backbone": {
             "call": "toolkit.models.joined.Joined",
             "args": {**network, "features": in_torch(base).features},
@@ -158,23 +158,3 @@ def _renamed(name: str) -> str:
     """Return the name of a model's tensor in the joined model."""
     first, dot, rest = name.partition(".")
     return f"backbone.network.{rest}" if first == "backbone" else f"{first}{dot}{rest}"
-
-
-def _without_files(value: Any) -> Any:
-    """Return a description without the files of weights that training started from.
-
-    What became of these weights is in the checkpoint, and no checkpoint chooses a file. A part of
-    ours opens none with "", and a part of another package takes its own default.
-    """
-    if isinstance(value, list):
-        return [_without_files(inner) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    kept = {key: _without_files(inner) for key, inner in value.items()}
-    stated = kept.get("args")
-    if isinstance(stated, dict) and isinstance(stated.get("weights"), str):
-        if str(kept.get("call")).startswith(("toolkit.", "modalities.")):
-            stated["weights"] = ""
-        else:
-            del stated["weights"]
-    return kept

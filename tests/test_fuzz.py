@@ -52,7 +52,7 @@ from toolkit.data.items import Item
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.onnx import open_session
+from toolkit.models.onnx import Session
 from toolkit.training.recipe import Recipe
 
 RECORDS = loaded(Path(__file__).parents[1] / "benchmarks" / "recordio_writer.py")
@@ -234,7 +234,7 @@ CASES = {
         read_weights,
         native=True,
     ),
-    "onnx": Case("m.onnx", write_onnx, open_session, native=True),
+    "onnx": Case("m.onnx", write_onnx, Session, native=True),
     "shard": Case(
         "t-000000.tar",
         lambda path: shards.write(pictures(path.parent), path.parent, name="t"),

@@ -11,7 +11,7 @@ from typing import Any
 from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
 from eval.results import aligned, metric_label, metric_text, signed_ends, signed_text
-from eval.types import Embeddings, Trials, name_first
+from eval.types import Trials
 from likeness.defaults import MAX_LOSS
 from likeness.evaluation import evaluate
 from likeness.models import onnx as exported
@@ -38,23 +38,6 @@ class OnTrials:
     name: str
     far: float = 0.01
     max_loss: float = MAX_LOSS
-
-    def __post_init__(self) -> None:
-        if self.trials.target is None:
-            raise LikenessError(
-                f"{self.name}: the trials have no labels, and without them no loss can be "
-                "measured; give a list with labels"
-            )
-        if not self.max_loss >= 0:
-            raise LikenessError(
-                f"max_loss {self.max_loss:g}: give percentage points of EER, 0 or more"
-            )
-        named = {*self.trials.enrol_ids, *self.trials.probe_ids}
-        if missing := sorted(named - {item.id for item in self.items}):
-            raise LikenessError(
-                f"{self.name}: {len(missing)} ids of the trials are not among the items "
-                f"({name_first(missing)}); give the list that the trials were made of"
-            )
 
 
 @dataclass(frozen=True)
@@ -128,14 +111,15 @@ def measure(before: Loaded, file: Path, about: OnTrials) -> Cost:
         EER and TAR at `about.far` before and after.
 
     Raises:
-        LikenessError: The EER rises by more than `about.max_loss`, or items cannot be read.
+        LikenessError: The EER rises by more than `about.max_loss`, the trials have no labels, or
+            items of theirs are missing or cannot be read.
     """
     after = exported.load(file)
     assert after is not None
     needed = {*about.trials.enrol_ids, *about.trials.probe_ids}
     items = [item for item in about.items if item.id in needed]
     scores = {
-        name: score(about.trials, _embeddings(model, items))
+        name: score(about.trials, embed(model.embedder, items, model.read, meta=model.meta)[0])
         for name, model in (("float32", before), ("smaller", after))
     }
     subjects = {item.id: item.label for item in items if item.label is not None}
@@ -153,16 +137,6 @@ def measure(before: Loaded, file: Path, about: OnTrials) -> Cost:
             "calibrate it, or allow more by --max-loss"
         )
     return cost
-
-
-def _embeddings(model: Loaded, items: Sequence[Item]) -> Embeddings:
-    embeddings, bad = embed(model.embedder, items, model.read, meta=model.meta)
-    if bad:
-        raise LikenessError(
-            f"{len(bad)} of {len(items)} items of the trials cannot be read ({bad[0].id}: "
-            f"{bad[0].reason}); leave their trials out"
-        )
-    return embeddings
 
 
 def _cost(compared: Any, about: OnTrials) -> Cost:

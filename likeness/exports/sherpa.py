@@ -48,28 +48,22 @@ class Normalised(nn.Module):
         return features, lengths
 
 
-def check(model: Loaded, path: Path) -> KaldiFbank:
+def check(model: Loaded) -> KaldiFbank:
     """Return the filterbank of a model, if sherpa-onnx has it.
 
     Raises:
-        LikenessError: The model is none of speech, its front-end is another one, or the file is not
-            named FILE.onnx. The first setting that differs is named.
+        LikenessError: The model's front-end is another one. The first setting that differs is
+            named.
     """
-    if path.suffix.lower() != ".onnx":
-        raise LikenessError(f"{path}: sherpa-onnx takes a file that is named FILE.onnx")
-    if model.modality != "speaker":
-        raise LikenessError(
-            f"sherpa-onnx identifies speakers, and this is a model of modality {model.modality!r}; "
-            "export it without --for"
-        )
     fbank = in_torch(model).frontend
     if type(fbank) is not KaldiFbank:
         raise LikenessError(
-            f"sherpa-onnx computes Kaldi's filterbanks, and this model takes "
+            f"sherpa-onnx computes Kaldi's filterbanks of speech, and this model takes "
             f"{type(fbank).__name__}; export it without --for, or train it with {_SETTINGS}"
         )
     half_hz = fbank.rate_hz / 2
     top_hz = fbank.high_hz if fbank.high_hz > 0 else half_hz + fbank.high_hz
+    reading = getattr(model.read, "keywords", {})
     fixed = {
         "num_mels": (fbank.num_mels, _NUM_MELS),
         "window": (fbank.window, "povey"),
@@ -79,6 +73,9 @@ def check(model: Loaded, path: Path) -> KaldiFbank:
         "hop_ms": (fbank.hop_ms, 10.0),
         "preemphasis": (fbank.preemphasis, 0.97),
         "snip_edges": (fbank.snip_edges, False),
+        "scale": (fbank.scale, 1.0 if fbank.scale == 1.0 else 32768.0),
+        "level_dbfs of the recordings": (reading.get("level_dbfs"), None),
+        "needs_hz of the recordings": (reading.get("needs_hz"), None),
     }
     for name, (own, theirs) in fixed.items():
         if own != theirs:
@@ -86,18 +83,6 @@ def check(model: Loaded, path: Path) -> KaldiFbank:
                 f"sherpa-onnx computes filterbanks of its own, in which {name} is {theirs}, and in "
                 f"this model it is {own}; export it without --for, or train it with {_SETTINGS}"
             )
-    if fbank.scale not in (1.0, 32768.0):
-        raise LikenessError(
-            f"sherpa-onnx scales samples by 1 or 32768, and this model by {fbank.scale:g}; export "
-            f"it without --for, or train it with {_SETTINGS}"
-        )
-    keywords = getattr(model.read, "keywords", {})
-    changed = [name for name in ("level_dbfs", "needs_hz") if keywords.get(name) is not None]
-    if changed:
-        raise LikenessError(
-            f"the model reads recordings with {' and '.join(changed)}, which sherpa-onnx does not "
-            "do; export it without --for"
-        )
     return fbank
 
 
@@ -117,7 +102,7 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
             exported, or its embeddings differ by more than MAX_DISTANCE. A package is missing.
     """
     export.check_exportable(model, path)
-    fbank = check(model, path)
+    fbank = check(model)
     ours = in_torch(model).cpu().eval()
     embedder = TorchEmbedder(Normalised(fbank), ours.backbone, features=ours.features).eval()
     waves = export.waves(fbank.rate_hz)
@@ -150,7 +135,7 @@ def _distance(
     file: Path, ours: TorchEmbedder, waves: list[Tensor], features: list[Tensor]
 ) -> float:
     """Return the largest cosine distance of the file's embeddings to ours."""
-    session = onnx.open_session(file)
+    session = onnx.Session(file)
     worst = 0.0
     for batch, of_batch in zip(waves, features, strict=True):
         a: Any = ours(batch).double().numpy()

@@ -13,7 +13,7 @@
     load("insightface:FILE_OR_FOLDER")
         a face network of InsightFace: a recognition .onnx file, or an unpacked pack such as
         buffalo_l; or any face network over images of one size, whose size and pixels can be stated:
-        insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (likeness/models/pixels.py)
+        insightface:FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr (insightface.py)
     load("insightface:FILE.pth")
         weights of arcface_torch (backbone.pth), of an IResNet from r18 to r200
     load("hub:FOLDER_OR_ID")
@@ -53,6 +53,7 @@ from toolkit.models.loaded import Loaded
 
 # What a reading in parts takes over from the model's own.
 _OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
+_KINDS = ("speechbrain", "wespeaker", "insightface", "hub")  # of the models of other projects
 # a Python file of the user, perhaps with the name of a network in it
 _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
 
@@ -80,43 +81,33 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
             f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}"
         )
     included, model = model, resolved(model)
-    if named := _MODEL_FILE.fullmatch(model):
-        _refuse_without_torch(model)
-        from likeness.models import model_file
-
-        return model_file.load(Path(named["file"]), named["name"] or model_file.DEFAULT)
+    named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
-    if colon and kind in ("speechbrain", "wespeaker", "insightface"):
-        _refuse_without_torch(model)
-        from likeness.models import other_projects
+    if not named and not (colon and kind in _KINDS):
+        if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
+            raise LikenessError(
+                f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
+                "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, a checkpoint, "
+                "a run directory, or FILE.py (which may call timm.create_model)"
+            )
+        if Path(model).suffix.lower() == ".onnx":
+            return _load_onnx(Path(model), frontend, trust)
+        _refuse_without_torch(included)
+        from likeness.models.run import load_model
 
-        if kind == "speechbrain":
-            return other_projects.load_speechbrain(source)
-        if kind == "wespeaker":
-            return other_projects.load_wespeaker(Path(source), frontend)
-        return other_projects.load_insightface(source)
-    if colon and kind == "hub":
-        _refuse_without_torch(model)
-        from likeness.models import hub
+        return load_model(Path(model), trust=trust)
+    _refuse_without_torch(model)
+    from likeness.models import hub, model_file, other_projects
 
+    if named:
+        return model_file.load(Path(named["file"]), named["name"] or model_file.DEFAULT)
+    if kind == "hub":
         return hub.load(source)
-    if colon and kind == "timm":
-        raise LikenessError(
-            f"model {model!r}: networks of timm are not read by name; give hub:FOLDER_OR_ID for a "
-            "network of transformers, or own.py, a model file that calls timm.create_model"
-        )
-    if colon and kind.isidentifier() and len(kind) > 1 and not Path(model).exists():
-        raise LikenessError(
-            f"model {model!r}: there is no kind {kind!r}; write speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, insightface:PATH, hub:FOLDER_OR_ID, FILE.onnx, FILE.py, a "
-            "checkpoint or a run directory"
-        )
-    if Path(model).suffix.lower() == ".onnx":
-        return _load_onnx(Path(model), frontend, trust)
-    _refuse_without_torch(included)
-    from likeness.models.run import load_model
-
-    return load_model(Path(model), trust=trust)
+    if kind == "speechbrain":
+        return other_projects.load_speechbrain(source)
+    if kind == "wespeaker":
+        return other_projects.load_wespeaker(Path(source), frontend)
+    return other_projects.load_insightface(source)
 
 
 def _refuse_without_torch(model: str) -> None:
@@ -226,11 +217,10 @@ def in_parts(
             "them"
         )
     check_counts("crops", [crops], least=0)
-    if not 0.1 <= crop_seconds < math.inf:
-        raise LikenessError(f"crop_seconds {crop_seconds:g}: crops of at least 0.1 s are allowed")
-    if chunk_seconds and not 1.0 <= chunk_seconds < math.inf:
+    if not 0.1 <= crop_seconds < math.inf or (chunk_seconds and not 1 <= chunk_seconds < math.inf):
         raise LikenessError(
-            f"chunk_seconds {chunk_seconds:g}: chunks of at least 1 s are allowed, or 0 for none"
+            f"crop_seconds {crop_seconds:g}, chunk_seconds {chunk_seconds:g}: crops of at least "
+            "0.1 s and chunks of at least 1 s are allowed, or 0 for no chunks"
         )
     from modalities.speaker import long
 
@@ -260,11 +250,9 @@ def find_detector(model: str) -> Path | None:
     None for every other MODEL, also for one file of a pack.
     """
     kind, _, source = model.partition(":")
-    if kind != "insightface":
-        return None
     from likeness.models import insightface
 
-    if insightface.is_state_dict(source):
+    if kind != "insightface" or Path(source).suffix.lower() in insightface.OF_TORCH:
         return None
     return insightface.find(source).detector
 
@@ -281,15 +269,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     size = bound.get("size", (112, 112))  # images.read's own default
     # modalities.face.align.read takes a height alone, or a height and a width.
     height, width = (size, bound.get("width") or size) if isinstance(size, int) else size
-    try:
-        align.check(height, width)
-    except ValueError:
-        raise LikenessError(
-            f"the model takes faces of {height} x {width}, but faces are aligned to heights that "
-            "are multiples of 112 or 128, and to widths that are equal to the height or less by an "
-            "even number, such as 112 x 112, 112 x 96 (SphereFace) and 128 x 128; take such a "
-            "model, or give this one crops that fit it"
-        ) from None
+    align.check(height, width)
     return height, width
 
 
@@ -309,7 +289,6 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     """
     if detector is None:
         return model
-    from likeness.models import insightface
     from modalities.face import align
 
     if model.modality != "face":
@@ -318,7 +297,7 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
             f"{model.modality!r}: leave it out"
         )
     refuse_other_reading(model, f"--detector {detector}")
-    insightface.check_detector(detector)
+    align.load_detector(detector)  # a file that is no detector is refused now
     height, width = aligned_size(model)
     read = partial(align.read, detector=str(detector), size=height, width=width, choose="central")
     faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"

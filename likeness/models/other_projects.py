@@ -9,20 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError, first_line
+from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
-from likeness.models import arcface_torch, insightface, speechbrain, wespeaker
+from likeness.models import insightface, speechbrain, state_dicts
 from likeness.models.filterbanks import SETTINGS, Frontend
 from modalities.face import images
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank, RawWave
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
+from toolkit.backbones.weights import load_wespeaker as put_weights
 from toolkit.backbones.weights import read_weights
 from toolkit.console import say
 from toolkit.data.pixels import INSIGHTFACE, PixelScale
@@ -40,6 +39,15 @@ def _speaker(
     return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "speaker", "cosine", summed, 0)
 
 
+def _face(
+    frontend: nn.Module, backbone: nn.Module, summed: str, size: tuple[int, int], text: str
+) -> Loaded:
+    """Return a face model that reads crops of this size; `text` about it goes to stderr."""
+    say(text, error=True)
+    read = partial(images.read, size=size)
+    return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "face", "cosine", summed, 0)
+
+
 def _summed(path: Path, frontend: Frontend) -> str:
     """Return the digest of a model whose file does not state its front-end.
 
@@ -49,19 +57,10 @@ def _summed(path: Path, frontend: Frontend) -> str:
     return sha256(path) if frontend == "wespeaker" else digest([sha256(path), frontend])
 
 
-def _load_state(path: Path) -> dict[str, Tensor]:
-    """Read a pickled state dict, of which only tensors are taken."""
-    if not path.is_file():
-        raise LikenessError(
-            f"{path} does not exist; give the folder or the file of the model's weights"
-        )
-    return read_weights(path)
-
-
 def load_speechbrain(source: str) -> Loaded:
     yaml, weights = speechbrain.find_files(source)
     settings, backbone = speechbrain.read_settings(yaml)
-    speechbrain.fill(backbone.network, _load_state(weights), str(weights))
+    put_weights(backbone, read_weights(weights), str(weights))
     summed = digest([sha256(yaml), sha256(weights)])
     rate_hz = settings.get("rate_hz", 16_000)
     return _speaker(SpeechBrainFbank(**settings), backbone, summed, rate_hz=rate_hz)
@@ -69,8 +68,8 @@ def load_speechbrain(source: str) -> Loaded:
 
 def load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
-    backbone, num_mels, part = wespeaker.network(file, _load_state(file))
-    fbank = partial(KaldiFbank, num_mels=num_mels, **SETTINGS[frontend])
+    backbone, part = state_dicts.read_wespeaker(file)
+    fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **SETTINGS[frontend])
     loaded = _speaker(fbank(), backbone, _summed(file, frontend))
     parts = {"frontend": fbank, "backbone": part, "read": loaded.read}
     return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
@@ -80,118 +79,79 @@ class OnnxNetwork(nn.Module):
     """A network in ONNX Runtime behind the backbone signature.
 
     It takes no lengths, so the batches of `embed` hold equal lengths only.
+
+    Args:
+        path: The .onnx file.
+        session: It in ONNX Runtime.
+        shape: The shape of one input, by which the size of the embeddings is found.
     """
 
     pads_exactly = False
 
-    def __init__(self, session: Any, in_dim: int, dim: int):
+    def __init__(self, path: Path, session: onnx.Session, shape: tuple[int, ...]):
         super().__init__()
-        self.session, self.in_dim, self.dim = session, in_dim, dim
-        self.input = session.get_inputs()[0].name
-        self.one_by_one = session.get_inputs()[0].shape[0] == 1
-        self.dtype = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
+        self.session, self.input = session, session.get_inputs()[0]
+        if self.input.type != "tensor(float)":
+            raise LikenessError(f"{path}: its input is {self.input.type}; floats are needed")
+        self.one_by_one = self.input.shape[0] == 1
+        probe = torch.zeros(shape).normal_(generator=torch.Generator().manual_seed(0)).numpy()
+        z = session.run(None, {self.input.name: probe[None]})[0]
+        if z.ndim not in (2, 3) or z.shape[0] != 1:
+            raise LikenessError(f"{path}: it gives {z.shape} for one input; (1, dim) is needed")
+        self.dim = z.size
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim).
 
         Args:
-            features: (B, T, in_dim), where in_dim is 1 for waves, or images (B, in_dim, H, W).
+            features: Frames (B, T, F), waves (B, S, 1), or images (B, C, H, W).
             lengths: Not used.
         """
-        values = features.float().cpu().numpy().astype(self.dtype, copy=False)
-        values = values[..., 0] if len(self.session.get_inputs()[0].shape) == 2 else values
+        values = features.float().cpu().numpy()
+        values = values[..., 0] if len(self.input.shape) == 2 else values
         groups = values[:, None] if self.one_by_one else [values]
         rows = [
-            torch.from_numpy(self.session.run(None, {self.input: group})[0]).reshape(len(group), -1)
+            torch.from_numpy(self.session.run(None, {self.input.name: group})[0])
             for group in groups
         ]
-        return torch.cat(rows).to(features.device)
-
-
-def _try_out(session: Any, path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return what a network gives for one random input of this shape: (1, dim) or (1, 1, dim)."""
-    probe = torch.zeros(shape).normal_(generator=torch.Generator().manual_seed(0)).numpy()
-    try:
-        value = session.get_inputs()[0]
-        if value.type == "tensor(uint8)":
-            probe = probe.astype(np.uint8)
-        z: np.ndarray[Any, Any] = session.run(None, {value.name: probe})[0]
-    except Exception as error:  # onnxruntime's exceptions have no base but Exception
-        raise LikenessError(
-            f"{path}: it does not run on an input of {shape} ({first_line(error)})"
-        ) from None
-    if z.ndim not in (2, 3) or z.shape[0] != 1:
-        raise LikenessError(f"{path}: it gives {z.shape} for one input; (1, dim) is needed")
-    return z
+        return torch.cat([row.reshape(-1, self.dim) for row in rows]).to(features.device)
 
 
 def load_insightface(source: str) -> Loaded:
-    if insightface.is_state_dict(source):
-        return _load_arcface_torch(Path(source))
+    if Path(source).suffix.lower() in insightface.OF_TORCH:
+        path = Path(source)
+        network = state_dicts.read_arcface_torch(path)
+        side = network.image_size
+        text = f"{path}: {side} x {side} RGB, (x - 127.5) / 127.5; {insightface.LICENCE}"
+        return _face(INSIGHTFACE(), network, sha256(path), (side, side), text)
     pack = insightface.find(source)
     path, (size, mean, std, bgr) = pack.recognition, pack.pixels
-    session = onnx.open_session(path)
+    session = onnx.Session(path)
     if session.text is not None:
         raise LikenessError(
             f"{path}: this is a file of likeness export, whose graph scales the pixels itself; "
             f"give it without insightface:, as {path}"
         )
-    value = session.get_inputs()[0]
-    takes_bytes = value.type == "tensor(uint8)" and pack.stated and (mean, std) == (0.0, 1.0)
-    if value.type != "tensor(float)" and not takes_bytes:
-        raise LikenessError(
-            f"{path}: its input is {value.name} {value.type} {value.shape}; floats are needed"
-        )
-    network = OnnxNetwork(session, 3, _try_out(session, path, (1, 3, *size)).size)
-    read = partial(images.read, size=size)
-    # Unless a manifest or the user states the pixels, they follow from the file, whose sum is then
-    # enough.
-    pixels = f"{mean} {std}" if pack.stated else pack.named
-    summed = digest([sha256(path), pixels]) if pixels else sha256(path)
-    insightface.say_licence(pack)
+    # Unless somebody states the pixels, they follow from the file.
+    summed = digest([sha256(path), str(tuple(pack.pixels))]) if pack.stated else sha256(path)
     frontend = PixelScale((mean,) * 3, (std,) * 3, scale=1.0, bgr=bgr)
-    return Loaded(TorchEmbedder(frontend, network).eval(), read, "face", "cosine", summed, 0)
-
-
-def _load_arcface_torch(path: Path) -> Loaded:
-    network, summed = arcface_torch.read_network(path), sha256(path)
-    size = network.image_size
-    say(f"{path}: {size} x {size} RGB, (x - 127.5) / 127.5; {insightface.LICENCE}", error=True)
-    read = partial(images.read, size=(size, size))
-    return Loaded(TorchEmbedder(INSIGHTFACE(), network).eval(), read, "face", "cosine", summed, 0)
+    return _face(frontend, OnnxNetwork(path, session, (3, *size)), summed, size, pack.text())
 
 
 def load_onnx(path: Path, frontend: Frontend) -> Loaded:
-    session, summed = onnx.open_session(path), sha256(path)
-    probe: tuple[int, ...]
-    front: nn.Module
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    stated = "; ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
-    if (
-        len(inputs) != 1
-        or inputs[0].type != "tensor(float)"
-        or len(inputs[0].shape) not in (2, 3)
-        or not outputs
-    ):
-        image = (
-            ": a network over images is given as insightface:FILE.onnx"
-            if len(inputs) == 1 and len(inputs[0].shape) == 4
-            else ""
-        )
+    session = onnx.Session(path)
+    inputs = session.get_inputs()
+    shape = inputs[0].shape if len(inputs) == 1 else []
+    if len(shape) not in (2, 3) or isinstance(shape[1], int):
+        stated = "; ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
         raise LikenessError(
             f"{path}: its inputs are {stated}; one input of floats is needed, filterbanks "
-            f"(B, T, F) or waves (B, S){image}"
+            "(B, T, F) or waves (B, S) of any length T or S; a network over images is given as "
+            "insightface:FILE.onnx"
         )
-    if len(inputs[0].shape) == 2:
-        front, in_dim, probe = RawWave(), 1, (1, 16_000)
-    else:
-        in_dim = inputs[0].shape[2] if isinstance(inputs[0].shape[2], int) else 80
-        front, probe = KaldiFbank(num_mels=in_dim, **SETTINGS[frontend]), (1, 200, in_dim)
-        summed = _summed(path, frontend)
-    if isinstance(inputs[0].shape[1], int):
-        raise LikenessError(
-            f"{path}: its input {stated} has a fixed length; export it with a dynamic one, for "
-            "recordings of any length"
-        )
-    network = OnnxNetwork(session, in_dim, _try_out(session, path, probe).size)
-    return _speaker(front, network, summed)
+    if len(shape) == 2:
+        return _speaker(RawWave(), OnnxNetwork(path, session, (16_000,)), sha256(path))
+    num_mels = shape[2] if isinstance(shape[2], int) else 80
+    fbank = KaldiFbank(num_mels=num_mels, **SETTINGS[frontend])
+    network = OnnxNetwork(path, session, (200, num_mels))
+    return _speaker(fbank, network, _summed(path, frontend))

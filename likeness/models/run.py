@@ -8,28 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eval.errors import LikenessError
 from likeness.models.trust import check_trusted
-from toolkit.models.checkpoint import (
-    FORMAT,
-    find_model,
-    norm_is_quality,
-    put,
-    read,
-    without_loss,
-)
+from toolkit.backbones.weights import put
+from toolkit.data.reading import Read
+from toolkit.models.checkpoint import FORMAT, find_model, norm_is_quality, read, without_loss
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
 from toolkit.models.parts import Part, parts_in, restore
 
-_MAX_DEPTH = 64  # of parts that hold parts, each of which is two levels of a description
+_PARTS = ("frontend", "backbone", "read")
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smaller
-_DAMAGED = "they are not those of its own description: copy or train it again"
 
 
 def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
@@ -48,104 +42,67 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
     """
     path = find_model(path)
     tensors, description, digest = read(path, FORMAT)
-    _refuse_description(description, sum(x.numel() for x in tensors.values()), path)
-    names = ("frontend", "backbone", "read")
-    described = [description[name] for name in names]
+    described = {name: description.get(name) for name in _PARTS}
     trusted = check_trusted(described, trust, str(path))
+    versions = {f"{part['package']} {part['version']}" for part in parts_in(described)}
+    written_by = f"the version of Likeness that wrote it ({description.get('version', 'unknown')})"
+    remedy = (
+        f"take its packages as they were when it was trained: {', '.join(sorted(versions))}"
+        if versions
+        else f"copy it again, use {written_by}, or train it again"
+    )
     try:
-        parts = [
-            restore(description[name], name, kind="module", trusted=trusted) for name in names[:2]
-        ]
-    except ValueError as error:
-        raise LikenessError(
-            f"{path}: {error}; use the version of Likeness that wrote it "
-            f"({description.get('version', 'unknown')}), or train it again"
-        ) from None
-    frontend_part, network = parts
-    try:
-        frontend = frontend_part()
-        _refuse_larger(network, frontend.dim, tensors, path)
-        embedder = TorchEmbedder(frontend, network(frontend.dim), features=description["features"])
-    except (ImportError, ValueError):
-        raise
+        frontend, backbone = (
+            restore(described[name], name, kind="module", trusted=trusted) for name in _PARTS[:2]
+        )
+        reading = restore(described["read"], "read", kind="read", trusted=trusted)
+        embedder = _build(frontend, backbone, description, tensors)
+        step, modality = int(description["step"]), str(description["modality"])
     except Exception as error:
         # Arguments of other types than a part takes lead to errors of any type.
+        is_ours = isinstance(error, LikenessError)
+        reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
         raise LikenessError(
-            f"{path}: its description cannot be built ({type(error).__name__}: "
-            f"{str(error)[:200]}); {_remedy(described, 'it is damaged: copy it again')}"
+            f"{path}: its description cannot be built: {reason[:400]}; {remedy}"
         ) from error
-    put(embedder, without_loss(tensors), str(path), _remedy(described, _DAMAGED))
-    reading = restore(description["read"], f"{path}: read", kind="read", trusted=trusted)
-    step = int(description["step"])
-    quality = norm_is_quality(description)
+    put(embedder, without_loss(tensors), str(path), remedy)
     return Loaded(
         embedder.eval(),
-        reading,
-        description["modality"],
-        description["similarity"],
+        cast(Read, reading),
+        modality,
+        str(description.get("similarity")),
         digest,
         step,
-        norm_is_quality=quality,
-        parts={name: description[name] for name in ("frontend", "backbone", "read")},
+        norm_is_quality=norm_is_quality(description),
+        parts=described,
     )
 
 
-def _remedy(descriptions: Sequence[Any], otherwise: str) -> str:
-    """Return what is to be done about weights or arguments that do not fit the parts of others that
-    are described; `otherwise` where all parts are ours.
+def _build(
+    frontend: Part, backbone: Part, description: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> TorchEmbedder:
+    """Build the network of a description, which takes no more memory than the weights do.
+
+    Raises:
+        LikenessError: The description states sizes beyond any of its weights, or more weights.
     """
-    versions = {f"{part['package']} {part['version']}" for part in parts_in(descriptions)}
-    if not versions:
-        return otherwise
-    return f"take its packages as they were when it was trained: {', '.join(sorted(versions))}"
-
-
-def _refuse_description(description: dict[str, Any], num_weights: int, path: Path) -> None:
-    """Check that a description states what `load_model` needs, and no size beyond its weights.
-
-    Parts allocate what their arguments ask for, so a size that no part of the file's weights can
-    have is refused with a ValueError.
-    """
-    kinds = {"frontend": dict, "backbone": dict, "read": dict, "step": int} | dict.fromkeys(
-        ("features", "modality", "similarity"), str
-    )
-    wrong = [name for name, kind in kinds.items() if type(description.get(name)) is not kind]
-    if wrong or description["features"] not in ("raw", "polarlike"):
-        raise LikenessError(
-            f"{path}: its description lacks {', '.join(wrong) or 'known features'}, or has it of "
-            "another type; it is damaged: copy it again"
-        )
-    largest = max(num_weights, _FREE_SIZE)
-    values: list[tuple[Any, int]] = [(description["frontend"], 1), (description["backbone"], 1)]
+    stored = sum(tensor.numel() for tensor in tensors.values())
+    values: list[Any] = [description["frontend"], description["backbone"]]
     while values:
-        value, depth = values.pop()
-        if depth > _MAX_DEPTH:
-            raise LikenessError(
-                f"{path}: its description has parts inside parts over {_MAX_DEPTH} levels; it is "
-                "damaged"
-            )
+        value = values.pop()
         if isinstance(value, dict | list):
-            inner = value.values() if isinstance(value, dict) else value
-            values += [(element, depth + 1) for element in inner]
-        elif isinstance(value, int | float) and not abs(value) <= largest:
-            raise LikenessError(
-                f"{path}: its description states {value:g}, beyond any size of its {num_weights} "
-                "weights; it is damaged"
-            )
-
-
-def _refuse_larger(network: Part, dim: int, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise ValueError if the network that is described has more weights than the file.
-
-    This comes before the network takes the memory of its weights.
-    """
+            values += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int | float) and not abs(value) <= max(stored, _FREE_SIZE):
+            raise LikenessError(f"it states {value:g}, beyond any size of its {stored} weights")
+    made: nn.Module = frontend()
+    dim = cast(int, made.dim)
     needed = 0
     # A network that cannot be made without memory passes: `put` compares it with the weights.
     with suppress(Exception), torch.device("meta"):
-        needed = sum(parameter.numel() for parameter in network(dim).parameters())
-    stored = sum(tensor.numel() for tensor in tensors.values())
+        needed = sum(parameter.numel() for parameter in backbone(dim).parameters())
     if needed > stored:
         raise LikenessError(
-            f"{path}: weights do not fit: its description is of a network with {needed} weights, "
-            f"and the file has {stored}"
+            f"weights do not fit: it is of a network with {needed} weights, and the file has "
+            f"{stored}"
         )
+    return TorchEmbedder(made, backbone(dim), features=description["features"])

@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from eval.errors import LikenessError, first_line
 from eval.formats.files import bounded
-from eval.types import name_first
+from eval.types import name_first, quoted
 from likeness.models.hub import fetch
 
 _MAX_YAML = 2**16  # bytes: the published ones have 2 kB; one number of 1 MB takes minutes to parse
 _FILES = ("hyperparams.yaml", "embedding_model.ckpt")
-_SPEECHBRAIN = {
-    "speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN": "input_size",
-    "speechbrain.lobes.models.Xvector.Xvector": "in_channels",
-    "speechbrain.lobes.models.ResNet.ResNet": "input_size",
-}
+_SPEECHBRAIN = (
+    "speechbrain.lobes.models.ECAPA_TDNN.ECAPA_TDNN",
+    "speechbrain.lobes.models.Xvector.Xvector",
+    "speechbrain.lobes.models.ResNet.ResNet",
+)
 _FBANK = "speechbrain.lobes.features.Fbank"
 _NORM = "speechbrain.processing.features.InputNormalization"
 # The names that SpeechBrain and SpeechBrainFbank have for the same setting.
@@ -40,7 +40,7 @@ _FBANK_NAMES = {
     "f_min": "low_hz",
     "f_max": "high_hz",
 }
-_ACTIVATIONS = {"!name:torch.nn.ReLU": nn.ReLU, "!name:torch.nn.LeakyReLU": nn.LeakyReLU}
+_ACTIVATIONS = {"name:torch.nn.ReLU": nn.ReLU, "name:torch.nn.LeakyReLU": nn.LeakyReLU}
 
 
 def find_files(source: str) -> tuple[Path, Path]:
@@ -81,23 +81,12 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     import_torchaudio()  # speechbrain imports torchaudio
     module, _, attribute = name.rpartition(".")
     build = getattr(importlib.import_module(module), attribute)
-    stated = {key: value.default for key, value in inspect.signature(build).parameters.items()}
-    if unknown := sorted(model.keys() - stated.keys()):
-        raise LikenessError(
-            f"{yaml}: embedding_model sets {name_first(unknown)}, which {attribute} does not take "
-            "in this version of SpeechBrain"
-        )
     model.pop("device", None)
-    in_dim, dim = ({**stated, **model}[key] for key in (_SPEECHBRAIN[name], "lin_neurons"))
-    if in_dim != features["num_mels"]:
-        raise LikenessError(
-            f"{yaml}: the network takes {in_dim} bands, but its Fbank gives "
-            f"{features['num_mels']}; n_mels and {_SPEECHBRAIN[name]} must agree"
-        )
+    dim = model.get("lin_neurons", inspect.signature(build).parameters["lin_neurons"].default)
     try:
-        # Sizes that a file only claims allocate nothing here. `fill` compares them with weights.
+        # Sizes that a file only claims allocate nothing here; they are compared with the weights.
         with torch.device("meta"):
-            return features, SpeechBrainNetwork(build(**model), in_dim, dim)
+            return features, SpeechBrainNetwork(build(**model), dim)
     except Exception as error:  # SpeechBrain and torch raise errors of any type here
         raise LikenessError(
             f"{yaml}: {attribute} cannot be built from its settings ({first_line(error)})"
@@ -136,9 +125,9 @@ class SpeechBrainNetwork(nn.Module):
 
     pads_exactly = False
 
-    def __init__(self, network: nn.Module, in_dim: int, dim: int):
+    def __init__(self, network: nn.Module, dim: int):
         super().__init__()
-        self.network, self.in_dim, self.dim = network, in_dim, dim
+        self.network, self.dim = network, dim
         for module in network.modules():
             # StatisticsPooling adds noise of 1e-5 to 9e-5 to the mean, in evaluation too. Here it
             # always adds 5e-5, so that an input has one embedding.
@@ -149,7 +138,7 @@ class SpeechBrainNetwork(nn.Module):
         """Return the raw embeddings (B, dim).
 
         Args:
-            features: (B, T, in_dim).
+            features: (B, T, F).
             lengths: (B,) relative to T.
         """
         return torch.as_tensor(
@@ -162,61 +151,31 @@ def _no_noise(shape: torch.Size, device: Any = "cpu") -> Tensor:
     return torch.full(shape, 5e-5, device=device)
 
 
-def fill(network: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Put the weights into a network on the meta device, strictly.
-
-    Counters of batches may be absent.
-
-    Raises:
-        LikenessError: Weights do not fit.
-    """
-    own = network.state_dict()
-    absent = [name for name in own if name not in state]
-    wrong = [name for name in absent if not name.endswith("num_batches_tracked")]
-    wrong += [name for name in state if name not in own or own[name].shape != state[name].shape]
-    if wrong:
-        raise LikenessError(
-            f"{where}: weights do not fit the network: {name_first(wrong)} are missing, unknown or "
-            "of another shape"
-        )
-    counters = {name: torch.zeros_like(own[name], device="cpu") for name in absent}
-    network.load_state_dict({**counters, **state}, assign=True)
-
-
 def _part(
-    settings: Mapping[str, Any], name: str, classes: Mapping[str, str] | tuple[str, ...], yaml: Path
+    settings: Mapping[str, Any], name: str, classes: tuple[str, ...], yaml: Path
 ) -> dict[str, Any]:
-    """Return what the YAML states of one of its parts, whose class must be one of these."""
-    part = settings.get(name)
-    kind = part.get("!", "") if isinstance(part, dict) else "missing"
-    if not isinstance(part, dict) or kind.removeprefix("!new:") not in classes:
-        raise LikenessError(f"{yaml}: {name} is {kind!r}; allowed are {', '.join(classes)}")
-    return {key: _value(value, settings, f"{yaml}: {name}.{key}") for key, value in part.items()}
-
-
-def _value(value: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """Return a plain value of the YAML, following `!ref <name>` to one on the top level.
+    """Return what the YAML states of one of its parts, whose class must be one of these.
 
     Raises:
-        LikenessError: It has another tag than this and those of the known activations.
+        LikenessError: It is of another class, or a value has a tag: nothing is built or executed.
     """
-    if not isinstance(value, dict):
-        return value
-    reference = re.fullmatch(r"<(\w+)>", str(value.get("", ""))) if value["!"] == "!ref" else None
-    if reference and not isinstance(settings.get(reference[1]), dict):
-        return settings.get(reference[1])
-    if value.get("!") in _ACTIVATIONS:
-        return _ACTIVATIONS[value["!"]]
-    raise LikenessError(
-        f"{where}: {str(value)[:80]!r} is not read; allowed are plain values, names of activations "
-        "and !ref <name>"
-    )
+    part = settings.get(name)
+    if not isinstance(part, dict) or part.get("!", "").removeprefix("!new:") not in classes:
+        raise LikenessError(f"{yaml}: {name} is {quoted(part)}; allowed are {', '.join(classes)}")
+    for key, value in part.items():
+        if isinstance(value, dict):
+            raise LikenessError(
+                f"{yaml}: {name}.{key}: {quoted(value)} is not read; allowed are plain values, "
+                "names of activations and !ref <name>"
+            )
+    return dict(part)
 
 
 def _plain_yaml(path: Path) -> dict[str, Any]:
     """Return the file as dicts, lists and texts.
 
-    A tagged value becomes a dict with its tag under "!"; if the value is a text, that is under "".
+    A tagged value becomes a dict with its tag under "!", except for `!ref <name>` with the name of
+    a plain value at the top, and for the activations that are known.
     """
     import yaml
 
@@ -226,22 +185,21 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
         def flatten_mapping(self, node: Any) -> None:
             pass
 
-    def tagged(loader: Any, suffix: str, node: Any) -> dict[str, Any]:
-        """Return a tagged value as a dict."""
+    def tagged(loader: Any, suffix: str, node: Any) -> Any:
+        """Return a tagged value."""
+        values = {}
         if isinstance(node, yaml.MappingNode):
             values = loader.construct_mapping(node, deep=True)
-        else:
-            values = {"": str(node.value)}
-        return {**values, "!": f"!{suffix}"}
+        return _ACTIVATIONS.get(suffix, {**values, "!": f"!{suffix}"})
 
     Plain.add_multi_constructor("!", tagged)
     try:
-        settings = yaml.load(bounded(path, _MAX_YAML).decode(), Loader=Plain)
-    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        text = bounded(path, _MAX_YAML).decode()
+        plain = dict(re.findall(r"^(\w+): *([^!&*\s].*)$", text, re.MULTILINE))
+        text = re.sub(r"!ref <(\w+)>$", lambda m: plain.get(m[1], m[0]), text, flags=re.MULTILINE)
+        return {**yaml.load(text, Loader=Plain)}
+    except (yaml.YAMLError, RecursionError, TypeError, ValueError, OverflowError) as error:
         # ValueError and OverflowError come from dates and numbers that are none.
-        raise LikenessError(f"{path}: no YAML that can be read ({first_line(error)})") from None
-    if not isinstance(settings, dict):
         raise LikenessError(
-            f"{path}: expected names and values, but it holds a {type(settings).__name__}"
-        )
-    return settings
+            f"{path}: no YAML of names and values that can be read ({first_line(error)})"
+        ) from None

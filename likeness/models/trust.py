@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +17,6 @@ from typing import Any
 from eval.errors import LikenessError
 from toolkit.models import user_files
 from toolkit.models.parts import parts_in, version_of
-
-OURS = frozenset({"eval", "likeness", "modalities", "recipes", "toolkit"})
 
 
 def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozenset[str]:
@@ -110,31 +107,23 @@ def entries_of(trust: str | Path | Sequence[str | Path]) -> list[str]:
 
 def _names(entry: str) -> list[str]:
     """Return the modules that an entry of `trust` means; make a file or a folder importable."""
-    path = Path(os.path.abspath(entry)) if "\0" not in entry else Path("\0")
-    is_others = entry not in OURS and entry not in sys.stdlib_module_names
-    if entry.isidentifier() and is_others and not entry.startswith("__"):
-        # A folder of the user is found as a module, too, but as one without a file.
-        spec = user_files.find(entry)
-        if not os.path.isdir(path) or (spec is not None and spec.origin is not None):
-            return [entry]
-    if is_others and entry and os.path.isdir(path):
-        if (path / "__init__.py").is_file():
-            user_files.enter(path.parent)
-            inside = [path]
-        else:
-            user_files.enter(path)
-            inside = [file for file in sorted(path.iterdir()) if file.suffix in (".py", "")]
-        names = [file.stem for file in inside if user_files.is_importable(file)]
-    elif entry.endswith(".py") and os.path.isfile(path):
+    path = Path(os.path.abspath(entry))
+    spec = user_files.find(entry) if entry.isidentifier() else None
+    # A folder of the user is found as a module, too, but as one without a file.
+    if entry.isidentifier() and not (path.is_dir() and (spec is None or spec.origin is None)):
+        return [entry]
+    inside = []
+    if (path.suffix == ".py" and path.is_file()) or (path / "__init__.py").is_file():
         user_files.enter(path.parent)
-        names = [path.stem] if user_files.is_importable(path) else []
-    else:
-        raise LikenessError(
-            f"trust {entry[:100]!r} is neither a package of others nor a Python file nor a folder; "
-            "give the name that is imported, such as mypackage, or a path that exists"
-        )
+        inside = [path]
+    elif entry and path.is_dir():
+        user_files.enter(path)
+        inside = [file for file in sorted(path.iterdir()) if file.suffix in (".py", "")]
+    names = [file.stem for file in inside if user_files.is_importable(file)]
     if not names:
         raise LikenessError(
-            f"trust {entry[:100]!r}: no file there can be imported by its name; {user_files.RENAME}"
+            f"trust {entry[:100]!r} is neither a package nor a path that exists, or no file there "
+            f"can be imported by its name; give the name that is imported, such as mypackage, or a "
+            f"path; {user_files.RENAME}"
         )
     return names

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from toolkit.data.images import Pixels
-from toolkit.models.onnx import Session, open_session
+from toolkit.models.onnx import Session
 
 Floats32 = NDArray[np.float32]
 
@@ -68,7 +68,7 @@ def load_detector(path: str | Path) -> Any:
             "needed (nothing is downloaded; `likeness prepare yunet` fetches YuNet)"
         )
     try:
-        session = open_session(path)
+        session = Session(path)
     except ValueError as error:
         raise LikenessError(
             f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "

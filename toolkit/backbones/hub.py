@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,70 +31,49 @@ from toolkit.backbones.weights import first_names
 ImagePooling = Literal["", "CLS", "mean", "GeM", "head"]
 
 
-class Family(NamedTuple):
-    """How networks of one `model_type` are built, and what their checkpoints call their tensors.
-
-    Attributes:
-        takes: "images", "waves", or "features" (frames of log mel energies).
-        prefixes: What the names of the tensors begin with in checkpoints that hold more than this
-            network; what does not begin so is of another part then.
-        left_out: The beginnings of names that a checkpoint may have and this network has not: heads
-            of other tasks, and what only pre-training uses.
-        fixed: Settings of the configuration that are the same for every checkpoint.
-        options: What the class of the network is called with.
-        unused: Parameters that only pre-training uses; they are taken out of the network.
-    """
-
-    takes: Literal["images", "waves", "features"]
-    prefixes: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    fixed: Mapping[str, Any] = MappingProxyType({})
-    options: Mapping[str, Any] = MappingProxyType({})
-    unused: tuple[str, ...] = ()
-
-
-# Masking of frames draws from numpy's generator, which no checkpoint of ours restores, and layers
-# that are left out at random leave parameters without gradient.
-_STILL = {"apply_spec_augment": False, "layerdrop": 0.0}
-_MASKED = ("masked_spec_embed",)
-_SPEECH_HEADS = (
-    *("classifier.", "dropout_features.", "layer_weights", "lm_head.", "masked_spec_embed"),
-    *("objective.", "feature_extractor_objective.", "project_hid.", "project_q.", "projector."),
-    *("quantizer.", "tdnn."),
-)
-_CLASSIFIER = ("classifier.", "embeddings.mask_token", "pooler.", "decoder.")
-_MASK_TOKEN = ("embeddings.mask_token",)
-_TWO_TOWERS = (
-    *("embeddings.position_ids", "logit_bias", "logit_scale", "text_model.", "text_projection."),
-    "visual_projection.",
-)
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+Takes = Literal["images", "waves", "features"]
+# What the networks of each `model_type` take; features are frames of log mel energies.
+FAMILIES: Mapping[str, Takes] = MappingProxyType(
     {
-        "vit": Family("images", ("vit.",), _CLASSIFIER, options={"add_pooling_layer": False}),
-        "dinov2": Family("images", ("dinov2.",), _CLASSIFIER, {"use_mask_token": False}),
-        "dinov2_with_registers": Family(
-            "images", ("dinov2_with_registers.",), _CLASSIFIER, unused=_MASK_TOKEN
-        ),
-        "dinov3_vit": Family("images", ("dinov3_vit.", "dinov3."), _CLASSIFIER, unused=_MASK_TOKEN),
-        "clip_vision_model": Family("images", left_out=_TWO_TOWERS),
-        "siglip_vision_model": Family("images", left_out=_TWO_TOWERS),
-        "siglip2_vision_model": Family("images", left_out=_TWO_TOWERS),
-        "convnext": Family("images", ("convnext.",), ("classifier.",)),
-        "resnet": Family("images", ("resnet.",), ("classifier.",)),
-        "wav2vec2": Family("waves", ("wav2vec2.",), _SPEECH_HEADS, _STILL, unused=_MASKED),
-        "hubert": Family("waves", ("hubert.",), _SPEECH_HEADS, _STILL, unused=_MASKED),
-        "wavlm": Family("waves", ("wavlm.",), _SPEECH_HEADS, _STILL, unused=_MASKED),
-        "wav2vec2-bert": Family(
-            "features", ("wav2vec2_bert.",), _SPEECH_HEADS, _STILL, unused=_MASKED
-        ),
-        "whisper": Family(
-            "features",
-            ("model.encoder.", "encoder."),
-            ("decoder.", "model.decoder.", "proj_out."),
-            {"encoder_layerdrop": 0.0, "apply_spec_augment": False},
-        ),
+        "vit": "images",
+        "dinov2": "images",
+        "dinov2_with_registers": "images",
+        "dinov3_vit": "images",
+        "clip_vision_model": "images",
+        "siglip_vision_model": "images",
+        "siglip2_vision_model": "images",
+        "convnext": "images",
+        "resnet": "images",
+        "wav2vec2": "waves",
+        "hubert": "waves",
+        "wavlm": "waves",
+        "wav2vec2-bert": "features",
+        "whisper": "features",
     }
 )
+# What the names of the tensors begin with in checkpoints that hold more than this network, where it
+# is not the model_type: what does not begin so is of another part then.
+_PREFIXES = {"dinov3_vit": ("dinov3_vit.", "dinov3."), "whisper": ("model.encoder.", "encoder.")}
+# The beginnings of names that a checkpoint may have and the network has not: heads of other tasks,
+# the other tower, and what only pre-training uses.
+_LEFT_OUT = (
+    *("classifier.", "decoder.", "dropout_features.", "embeddings.mask_token"),
+    *("embeddings.position_ids", "feature_extractor_objective.", "layer_weights", "lm_head."),
+    *("logit_bias", "logit_scale", "masked_spec_embed", "model.decoder.", "objective.", "pooler."),
+    *("proj_out.", "project_hid.", "project_q.", "projector.", "quantizer.", "tdnn."),
+    *("text_model.", "text_projection.", "visual_projection."),
+)
+# Parameters that only pre-training uses; they are taken out of the network.
+_UNUSED = ("embeddings.mask_token", "masked_spec_embed")
+# Settings that are the same for every checkpoint. Masking of frames draws from numpy's generator,
+# which no checkpoint of ours restores, and layers that are left out at random leave parameters
+# without gradient.
+_FIXED = {
+    "apply_spec_augment": False,
+    "encoder_layerdrop": 0.0,
+    "layerdrop": 0.0,
+    "use_mask_token": False,
+}
 # Configurations of two towers keep that of the images inside.
 _TOWERS = {
     "clip": "clip_vision_model",
@@ -167,14 +146,14 @@ def configuration(stated: Mapping[str, Any], where: str = "config") -> str:
             f"{where}: model_type is {model_type[:40]!r}; allowed are {', '.join(FAMILIES)}, "
             f"and the image tower of {', '.join(_TOWERS)}"
         )
-    known = _sizes(model_type) - set(FAMILIES[model_type].fixed)
+    known = _sizes(model_type) - set(_FIXED)
     kept = {name: value for name, value in stated.items() if name in known and value is not None}
     return json.dumps({**kept, "model_type": model_type}, sort_keys=True)
 
 
-def takes(config: str) -> Literal["images", "waves", "features"]:
+def takes(config: str) -> Takes:
     """Return what the network of a configuration's text takes."""
-    return FAMILIES[json.loads(config)["model_type"]].takes
+    return FAMILIES[json.loads(config)["model_type"]]
 
 
 def _sizes(model_type: str) -> set[str]:
@@ -182,26 +161,6 @@ def _sizes(model_type: str) -> set[str]:
     transformers = import_transformers()
     own = transformers.AutoConfig.for_model(model_type).to_dict()
     return set(own) - set(transformers.PretrainedConfig().to_dict()) - _NEVER
-
-
-def _config(text: str) -> Any:
-    """Return transformers' object of a configuration's text.
-
-    Raises:
-        LikenessError: It states what no network of this version is sized by, or contradicts itself.
-    """
-    settings = json.loads(text)
-    model_type = settings.pop("model_type")
-    unknown = sorted(settings.keys() - _sizes(model_type))
-    # A slash would name a repository, from which transformers fetches kernels.
-    unknown += [name for name, value in settings.items() if "/" in str(value)]
-    if unknown:
-        raise LikenessError(
-            f"config: {first_names(unknown)} size no network of model_type {model_type!r} in this "
-            "version of transformers; take the version that the model was trained with"
-        )
-    settings |= FAMILIES[model_type].fixed
-    return import_transformers().AutoConfig.for_model(model_type, **settings)
 
 
 def build(text: str, *, images: bool) -> tuple[Any, Any]:
@@ -221,37 +180,46 @@ def build(text: str, *, images: bool) -> tuple[Any, Any]:
     """
     transformers = import_transformers()
     try:
-        if (takes(text) == "images") != images:
-            raise LikenessError(f"config: a network that takes {takes(text)} is of another class")
-        config = _config(text)
-        family = FAMILIES[config.model_type]
-        if config.model_type == "whisper":  # AutoModel would build its decoder too
+        assert (takes(text) == "images") == images
+        settings = json.loads(text)
+        model_type = settings.pop("model_type")
+        sizes = _sizes(model_type)
+        unknown = sorted(settings.keys() - sizes)
+        # A slash would name a repository, from which transformers fetches kernels.
+        unknown += [name for name, value in settings.items() if "/" in str(value)]
+        if unknown:
+            raise LikenessError(f"{first_names(unknown)} size no network of this version")
+        settings |= {name: value for name, value in _FIXED.items() if name in sizes}
+        config = transformers.AutoConfig.for_model(model_type, **settings)
+        if model_type == "whisper":  # AutoModel would build its decoder too
             from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
             network = WhisperEncoder(config)
         else:
             network = transformers.AutoModel.from_config(
-                config, trust_remote_code=False, **family.options
+                config, trust_remote_code=False, **_options(model_type)
             )
-    except LikenessError:
-        raise
     except Exception as error:  # transformers and torch raise errors of any type here
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise LikenessError(
             f"config: no network can be built from {text[:60]!r} ({reason}); give the config.json "
-            "of a published network"
+            "of a published network, or take the version of transformers that the model was "
+            "trained with"
         ) from None
-    _take_out(network, family)
+    _take_out(network)
     return network, config
 
 
-def _take_out(network: nn.Module, family: Family) -> None:
+def _options(model_type: str) -> dict[str, bool]:
+    """Return what the class of a network is called with."""
+    return {"add_pooling_layer": False} if model_type == "vit" else {}
+
+
+def _take_out(network: nn.Module) -> None:
     """Take the parameters out of a network that only pre-training uses."""
-    for path in family.unused:
-        owner, _, attribute = path.rpartition(".")
-        module = network.get_submodule(owner)
-        if hasattr(module, attribute):
-            setattr(module, attribute, None)  # a parameter that is None has no name
+    for name in [name for name, _ in network.named_parameters() if name in _UNUSED]:
+        owner, _, attribute = name.rpartition(".")
+        setattr(network.get_submodule(owner), attribute, None)  # which has no name then
 
 
 def fill(backbone: HubImage | HubSpeech, tensors: Mapping[str, Tensor], where: str) -> None:
@@ -260,11 +228,10 @@ def fill(backbone: HubImage | HubSpeech, tensors: Mapping[str, Tensor], where: s
     Checkpoints name tensors in several ways. These rules apply, in this order:
 
     1. Where names begin with a prefix of the family, the checkpoint holds more than this network:
-       the prefix is dropped, and a name without it is left out if `Family.left_out` has its
-       beginning.
+       the prefix is dropped, and a name without it is left out if `_LEFT_OUT` has its beginning.
     2. transformers renames what its versions have called otherwise: layers, the two parts of a
        weight norm, the wrapper of an image tower.
-    3. What the network has not is left out if `Family.left_out` has its beginning.
+    3. What the network has not is left out if `_LEFT_OUT` has its beginning.
 
     Everything else has to fit. Numbers become float32.
 
@@ -277,13 +244,12 @@ def fill(backbone: HubImage | HubSpeech, tensors: Mapping[str, Tensor], where: s
     Raises:
         LikenessError: Tensors are missing, unknown, of another shape or quantised.
     """
-    family = FAMILIES[backbone.family]
-    prefix = next((p for p in family.prefixes if any(x.startswith(p) for x in tensors)), "")
-    left = family.left_out
+    prefixes = _PREFIXES.get(backbone.family, (f"{backbone.family.replace('-', '_')}.",))
+    prefix = next((p for p in prefixes if any(x.startswith(p) for x in tensors)), "")
     kept = {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
-        if not name.startswith(left) or (prefix and name.startswith(prefix))
+        if not name.startswith(_LEFT_OUT) or (prefix and name.startswith(prefix))
     }
     needed = sum(parameter.numel() for parameter in backbone.network.parameters())
     if needed > sum(tensor.numel() for tensor in kept.values()):
@@ -305,17 +271,17 @@ def fill(backbone: HubImage | HubSpeech, tensors: Mapping[str, Tensor], where: s
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            **family.options,
+            **_options(backbone.family),
         )
-    missing = set(report["missing_keys"]) - set(family.unused)
-    unknown = {name for name in report["unexpected_keys"] if not name.startswith(left)}
+    missing = set(report["missing_keys"]) - set(_UNUSED)
+    unknown = {name for name in report["unexpected_keys"] if not name.startswith(_LEFT_OUT)}
     wrong = missing | unknown | {name for name, *_ in report["mismatched_keys"]}
     if wrong:
         raise LikenessError(
             f"{where}: weights do not fit: {first_names(sorted(wrong))} are missing, unknown or of "
             "another shape; give the files of one network, all of them"
         )
-    _take_out(network, family)
+    _take_out(network)
     backbone.network = network.eval()
 
 
@@ -363,8 +329,8 @@ class HubImage(nn.Module):
         revision: The commit on the hub that the configuration is of, for the record.
 
     Raises:
-        LikenessError: The configuration is none, is of another kind of network, or states another
-            number of channels; or the network has no such pooling.
+        LikenessError: The configuration is none, or is of another kind of network; or the network
+            has no such pooling.
         ImportError: transformers is missing.
 
     Example:
@@ -399,11 +365,6 @@ class HubImage(nn.Module):
         self.pooling = pooling or usual
         allowed = sorted({usual, "mean", "GeM"})
         one_of(f"HubImage of model_type {self.family!r}", "pooling", self.pooling, allowed)
-        if self.config.num_channels != in_dim:
-            raise LikenessError(
-                f"HubImage: the network takes {self.config.num_channels} channels, but the "
-                f"front-end gives {in_dim}"
-            )
         sizes = getattr(self.config, "hidden_sizes", None)  # of a convolutional network
         width = int(sizes[-1] if sizes else self.config.hidden_size)
         self.patch = 1 if sizes else int(self.config.patch_size)
@@ -565,10 +526,14 @@ class HubSpeech(nn.Module):
         super().__init__()
         self.network, self.config = build(config, images=False)
         self.family, self.in_dim, self.revision = self.config.model_type, in_dim, revision
-        self.takes_waves = FAMILIES[self.family].takes == "waves"
+        self.takes_waves = FAMILIES[self.family] == "waves"
         if self.family == "wavlm":  # torch warns of how transformers calls its attention
             warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
-        expected, frontend = self._frontend()
+        expected, frontend = 1, "UnitWave"
+        if self.family == "whisper":
+            expected, frontend = int(self.config.num_mel_bins), "WhisperMel"
+        elif not self.takes_waves:
+            expected, frontend = int(self.config.feature_projection_input_dim), "StackedFbank"
         if in_dim != expected:
             raise LikenessError(
                 f"HubSpeech: a network of model_type {self.family!r} takes frames of {expected}, "
@@ -591,11 +556,6 @@ class HubSpeech(nn.Module):
         Raises:
             LikenessError: The features are shorter than one frame.
         """
-        if self.family == "wav2vec2-bert" and torch.compiler.is_exporting():
-            raise LikenessError(
-                "HubSpeech: torch.export cannot follow the attention of w2v-BERT over recordings "
-                "of any length; use the model in torch"
-            )
         counts = None
         if lengths is not None:
             counts = (lengths.double() * features.shape[1]).round().clamp(min=1).long()
@@ -670,14 +630,6 @@ class HubSpeech(nn.Module):
         ]
         pooled = (counts - _MARGIN + 1).div(2, rounding_mode="floor").clamp(min=1)
         return layers, _first(pooled, windows * size // 2)
-
-    def _frontend(self) -> tuple[int, str]:
-        """Return the size of the frames that the network takes, and the front-end to take."""
-        if self.takes_waves:
-            return 1, "UnitWave"
-        if self.family == "whisper":
-            return int(self.config.num_mel_bins), "WhisperMel"
-        return int(self.config.feature_projection_input_dim), "StackedFbank"
 
 
 def _first(counts: Tensor, total: int) -> Tensor:

@@ -103,10 +103,7 @@ def start_from(network: nn.Module, path: str) -> str:
     if not path:
         return ""
     state = read_weights(path)
-    try:
-        left_out = load_published(network, state)
-    except ValueError as error:
-        raise LikenessError(f"{path}: {error}") from None
+    left_out = load_published(network, state, path)
     return f"{len(state) - len(left_out)} tensors of {path}, {len(left_out)} left out" + (
         f" ({first_names(list(left_out))})" if left_out else ""
     )

@@ -6,12 +6,12 @@ Loading is strict.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
 from eval.errors import LikenessError
@@ -20,6 +20,8 @@ from eval.errors import LikenessError
 _CLASSIFIERS = ("projection.", "classifier.", "cls_head.")
 # The front-end that IDRnD and PalabraAI keep with their networks.
 _FRONT_ENDS = ("spec.",)
+# What does not fit, where a backbone was built for the weights of another project.
+_SIZES = "build the backbone with the sizes and the pooling that the weights were trained with"
 # WeSpeaker's ERes2Net keeps the first of a block's convolutions apart from the next ones.
 _FIRST = re.compile(r"(layer[34]\.\d+\.)(conv|bn)2_1\.(.+)")
 _NEXT = re.compile(r"(layer[34]\.\d+\.)(convs|bns)\.(\d+)\.(.+)")
@@ -30,12 +32,13 @@ _LAYER = re.compile(r"(backbone\.stage\d+\.)(\d+)(\..+)")
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+)\.")
 # Where the releases' checkpoints keep a state dict, from the outside in.
 _INSIDE = ("state_dict_backbone", "state_dict", "teacher", "model", "backbone")
-_LARGEST = 4 * 2**30  # bytes
 _LONGEST = 200  # characters of a name in an error
 Value = TypeVar("Value")
 
 
-def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[str, ...]:
+def load_wespeaker(
+    backbone: nn.Module, state: Mapping[str, Tensor], where: str = "state dict"
+) -> tuple[str, ...]:
     """Put the state dict of a WeSpeaker, 3D-Speaker or SpeechBrain network into a backbone.
 
     ResNet, ERes2Net, ERes2NetV2, CAMPPlus and XVector take the names of WeSpeaker and 3D-Speaker;
@@ -51,6 +54,7 @@ def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
         backbone: A network with the sizes of the weights (dim, width, depth, pooling ...;
             ResNet(two_layers=True) is 3D-Speaker's).
         state: The tensors by name; `read_weights` reads them from a file.
+        where: What an error begins with, usually the file.
 
     Returns:
         The names that were left out: a classifier's, and those of a stored front-end.
@@ -62,11 +66,13 @@ def load_wespeaker(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     tensors = {name.removeprefix("module."): value for name, value in state.items()}
     dropped = tuple(name for name in tensors if name.startswith(_CLASSIFIERS + _FRONT_ENDS))
     kept = {name: value for name, value in tensors.items() if name not in dropped}
-    _put(backbone, _rename(kept, backbone), len(state))
+    put(backbone, _rename(kept, backbone), where, _SIZES)
     return dropped
 
 
-def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[str, ...]:
+def load_published(
+    backbone: nn.Module, state: Mapping[str, Tensor], where: str = "state dict"
+) -> tuple[str, ...]:
     """Put a published state dict of a face or image network into a backbone.
 
     IResNet, MobileFaceNet and FaceViT take arcface_torch's; SFNet and IResNet OpenSphere's;
@@ -81,6 +87,7 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     Args:
         backbone: A network with the sizes of the weights.
         state: The tensors by name; `read_weights` reads them from a file.
+        where: What an error begins with, usually the file.
 
     Returns:
         The names that were left out: a classifier's, and what only training needs.
@@ -105,11 +112,11 @@ def load_published(backbone: nn.Module, state: Mapping[str, Tensor]) -> tuple[st
     for name, value in tensors.items():
         if name in own and value.ndim == 2 and tuple(value.shape) == (1, *own[name].shape):
             tensors[name] = value[0]
-    _put(backbone, tensors, len(state))
+    put(backbone, tensors, where, _SIZES)
     return dropped
 
 
-def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[str, Tensor]:
+def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
     """Read the tensors of a local .safetensors file or of one by torch.save, executing nothing.
 
     A state dict inside a checkpoint is found under the names that the
@@ -120,49 +127,38 @@ def read_weights(path: str | Path, *, key: str = "", largest: int = 0) -> dict[s
         path: The file.
         key: Where in a file by torch.save the state dict lies, with dots between several keys; ""
             looks under the names above.
-        largest: How many bytes are read at most; 0 is 4 GiB.
 
     Raises:
-        LikenessError: The file is absent, too large, broken, of another kind, or cannot be read
-            without running code.
+        LikenessError: The file is absent, broken, of another kind, or cannot be read without
+            running code.
     """
     path = Path(path)
-    if not path.is_file():
+    try:
+        if path.suffix == ".safetensors":
+            # not mapped: a mapped file that shrinks ends the process
+            return parse_tensors(path.read_bytes())
+        # This is the one place where torch unpickles a file of others.
+        content = _inside(torch.load(path, map_location="cpu", weights_only=True), key)
+    except FileNotFoundError:
         raise LikenessError(
             f"weights {str(path)!r}: there is no such file; give a .safetensors file or one by "
             "torch.save, or leave weights empty"
-        )
-    try:
-        size = path.stat().st_size
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:  # an archive may unpack to more than its size
-                size = max(size, sum(member.file_size for member in archive.infolist()))
-        if size > (largest or _LARGEST):
-            raise LikenessError(
-                f"it holds {size} bytes, more than the {largest or _LARGEST} that are read"
-            )
-        if path.suffix == ".safetensors":
-            return _read_safetensors(path)
-        # This is the one place where torch unpickles a file of others.
-        content = _inside(torch.load(path, map_location="cpu", weights_only=True), key)
-        if _is_state_dict(content):
-            tensors = {name: value.detach() for name, value in content.items()}
-            # A number that a stride of 0 repeats makes a tensor of any size.
-            size = sum(value.numel() * value.element_size() for value in tensors.values())
-            if size > (largest or _LARGEST):
-                raise LikenessError(f"its tensors would take {size} bytes")
-            return tensors
+        ) from None
     except Exception as error:  # a broken or hostile file makes the parsers raise any type
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
         raise LikenessError(
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
             "state dict; save one by torch.save(state_dict)"
         ) from None
-    place = f" under the key {key!r}" if key else ""
-    raise LikenessError(
-        f"weights {str(path)!r}: it holds no mapping of names to tensors{place}; save it by "
-        "torch.save(state_dict)"
-    )
+    if not (isinstance(content, Mapping) and content) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        place = f" under the key {key!r}" if key else ""
+        raise LikenessError(
+            f"weights {str(path)!r}: it holds no mapping of names to tensors{place}; save it by "
+            "torch.save(state_dict)"
+        )
+    return {name: value.detach() for name, value in content.items()}
 
 
 def _inside(content: Any, key: str) -> Any:
@@ -178,53 +174,64 @@ def _inside(content: Any, key: str) -> Any:
     return content
 
 
-def _is_state_dict(content: Any) -> bool:
-    """Say whether it is a mapping of names to tensors, and not empty."""
-    if not isinstance(content, Mapping) or not content:
-        return False
-    return all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
+def put(
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    where: str,
+    todo: str = "take the recipe and settings that the weights were trained with",
+) -> None:
+    """Load a state dict strictly; report what does not fit in one sentence instead of a page.
 
+    A missing num_batches_tracked, as in files of old versions of torch, is 0. A module on the
+    device "meta" takes the tensors themselves, so that it needs no memory before they fit.
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
+    Args:
+        module: The network.
+        tensors: Name -> tensor.
+        where: What the error begins with, usually the file.
+        todo: What the error ends with: the remedy.
 
-    try:
-        return load(path.read_bytes())  # not mapped: a mapped file that shrinks ends the process
-    except SafetensorError as error:
-        raise LikenessError(str(error)) from None
-
-
-def _put(backbone: nn.Module, tensors: dict[str, Tensor], num: int) -> None:
-    """Load a state dict strictly; report all that is wrong in one sentence.
-
-    `num` is the number of tensors in the file.
+    Raises:
+        LikenessError: A tensor is missing, unknown or of another shape. The module is unchanged.
     """
-    own = backbone.state_dict()
-    tensors |= {
-        name: value
+    own = module.state_dict()
+    counters = {
+        name: torch.zeros(value.shape)
         for name, value in own.items()
-        if name not in tensors and name.endswith(".num_batches_tracked")
+        if name.endswith(".num_batches_tracked")
     }
-    unknown = [name for name in tensors if name not in own]
-    missing = [name for name in own if name not in tensors]
-    other = [
-        f"{name} {tuple(tensors[name].shape)} for {tuple(own[name].shape)}"
-        for name in own
-        if name in tensors and tensors[name].shape != own[name].shape
+    whole = {**counters, **tensors}
+    expected, stored = ({name: x.shape for name, x in state.items()} for state in (own, whole))
+    if faults := misfits(expected, stored):
+        raise LikenessError(f"{where}: weights do not fit: {faults}; {todo}")
+    whole = {name: value.to(own[name].dtype) for name, value in whole.items()}
+    module.load_state_dict(whole, assign=any(value.is_meta for value in own.values()))
+
+
+def misfits(expected: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
+    """Count what is missing, unknown or of another shape, and name three of each.
+
+    Returns:
+        A text such as "1 missing (bias)"; "" if everything fits.
+
+    Example:
+        >>> two = torch.Size([2])
+        >>> misfits({"weight": two, "bias": two}, {"weight": torch.Size([2, 3])})
+        '1 missing (bias), 1 of another shape (weight (2, 3) for (2,))'
+    """
+    shapes = [
+        f"{name} {tuple(stored[name])} for {tuple(shape)}"
+        for name, shape in expected.items()
+        if name in stored and shape != stored[name]
     ]
-    faults = [
-        f"{len(names)} {what} ({first_names(names)})"
-        for what, names in (("unknown", unknown), ("missing", missing), ("of another shape", other))
-        if names
-    ]
-    if faults:
-        raise LikenessError(
-            f"state dict of {num} tensors for a {type(backbone).__name__} of {len(own)}: "
-            f"{', '.join(faults)}; "
-            "build the backbone with the sizes and the pooling that the weights were trained with"
-        )
-    backbone.load_state_dict(tensors)
+    kinds = (
+        ("missing", sorted(expected.keys() - stored.keys())),
+        ("unknown", sorted(stored.keys() - expected.keys())),
+        ("of another shape", shapes),
+    )
+    return ", ".join(
+        f"{len(names)} {what} ({first_names(names)})" for what, names in kinds if names
+    )
 
 
 def _rename(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:

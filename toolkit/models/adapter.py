@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -164,24 +165,11 @@ def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if name.startswith(ADAPTER)
     }
     for layer in sorted(layers):
-        if _fits(tensors, layer):
-            weight = own[f"{layer}.weight"]
-            a, b = (own.pop(f"{ADAPTER}{layer}.{side}").flatten(1).float() for side in "AB")
-            change = (b @ a).view(weight.shape)
-            own[f"{layer}.weight"] = (weight.float() + change).to(weight.dtype)
+        weight, *sides = f"{layer}.weight", f"{ADAPTER}{layer}.A", f"{ADAPTER}{layer}.B"
+        with suppress(KeyError, RuntimeError, IndexError):
+            a, b = (own[side].flatten(1).float() for side in sides)
+            change = (b @ a).view(own[weight].shape)
+            own[weight] = (own[weight].float() + change).to(own[weight].dtype)
+            for side in sides:
+                del own[side]
     return own
-
-
-def _fits(tensors: Mapping[str, Tensor], layer: str) -> bool:
-    """Whether the adapter of a layer has the shapes that its weight (outputs, ...) needs."""
-    names = f"{layer}.weight", f"{ADAPTER}{layer}.A", f"{ADAPTER}{layer}.B"
-    weight, a, b = (tensors.get(name) for name in names)
-    if weight is None or a is None or b is None or weight.ndim < 2 or a.ndim < 2 or b.ndim < 2:
-        return False
-    return (
-        weight.is_floating_point()
-        and a.shape[1:] == weight.shape[1:]
-        and b.shape[0] == weight.shape[0]
-        and weight.shape[0] > 0
-        and b[0].numel() == a.shape[0]
-    )

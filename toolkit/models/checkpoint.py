@@ -18,7 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save_file
@@ -27,14 +26,13 @@ from torch import Tensor, nn
 from eval.errors import LikenessError
 from eval.formats.files import atomic_path
 from eval.formats.provenance import likeness_version
-from toolkit.backbones.weights import first_names
+from toolkit.backbones.weights import put
 from toolkit.models import adapter
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.parts import Part, Parts, describe
 
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
-_HEADER_LIMIT = 16 * 2**20
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
 LOSS = "loss."  # before the names of the loss's tensors, as "frontend." and "backbone." are
 _FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
@@ -150,13 +148,10 @@ def find_model(path: Path) -> Path:
         for name in (BEST, LAST):
             if (path / name).is_file():
                 return path / name
-        raise LikenessError(
-            f"{path} holds no checkpoint ({BEST} or {LAST}); give a run directory of `likeness "
-            "train` or a .safetensors file"
-        )
     if not path.is_file():
+        what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
         raise LikenessError(
-            f"model {str(path)!r} does not exist; give a run directory of `likeness train` or a "
+            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
             ".safetensors file"
         )
     return path
@@ -174,20 +169,13 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: st
         kind: The format and its version, such as "likeness.checkpoint/1".
 
     Raises:
-        LikenessError: The description is too long to be read back.
-        OSError: The file cannot be written, for instance because the disk is full. The file that
-            was there before stays.
+        LikenessError, OSError: The file cannot be written, for instance because the disk is full.
+            The file that was there before stays.
     """
-    text = json.dumps(state)
-    if len(text) > _HEADER_LIMIT // 2:  # the other half of the header is for the tensors' names
-        raise LikenessError(
-            f"{path}: its description has {len(text)} characters; at most {_HEADER_LIMIT // 2} can "
-            "be read back: shorten the names of classes"
-        )
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as partial_path:
         try:
-            save_file(whole, partial_path, metadata={"format": kind, "state": text})
+            save_file(whole, partial_path, metadata={"format": kind, "state": json.dumps(state)})
         except SafetensorError as error:  # safetensors wraps the operating system's errors
             raise LikenessError(f"writing {path} failed: {error}") from error
         _sort_metadata(partial_path)
@@ -225,83 +213,25 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
     All three come from the same bytes. The file is not mapped into memory, because it may shrink
     while it is read, and that would end the process.
     """
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > _HEADER_LIMIT:
-            raise LikenessError(
-                f"{path} is no safetensors file of Likeness: its header would be {size} bytes; "
-                f"{_FOREIGN}"
-            )
-        file.seek(0)
-        content = file.read()
+    content = path.read_bytes()
     try:
         tensors = parse_tensors(content)
     except SafetensorError as error:
-        raise LikenessError(f"{path} is no whole safetensors file: {error}") from None
+        raise LikenessError(
+            f"{path} is no whole safetensors file of Likeness: {error}; {_FOREIGN}"
+        ) from None
+    size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
     stored_kind = metadata.get("format", "")
-    if stored_kind != kind:
+    try:
+        state = json.loads(metadata["state"])
+    except (LookupError, ValueError, RecursionError):
+        state = None
+    if stored_kind != kind or not isinstance(state, dict):
         what = f"of format {stored_kind!r}" if stored_kind else "without a description by Likeness"
         todo = "" if stored_kind.startswith("likeness.") else f"; {_FOREIGN}"
         raise LikenessError(
             f"{path} is a checkpoint {what}; this version of Likeness ({likeness_version()}) reads "
-            f"{kind!r}{todo}"
-        )
-    try:
-        state = json.loads(metadata.get("state", ""))
-    except (ValueError, RecursionError):
-        state = None
-    if not isinstance(state, dict):
-        raise LikenessError(
-            f"{path}: its description is no JSON object; it is damaged: copy or train it again"
+            f"descriptions of format {kind!r}{todo}"
         )
     return tensors, state, hashlib.sha256(content).hexdigest()
-
-
-def put(
-    module: nn.Module,
-    tensors: dict[str, Tensor],
-    where: str,
-    todo: str = "take the recipe and settings that the weights were trained with",
-) -> None:
-    """Load a state dict strictly; report what does not fit in one sentence instead of a page.
-
-    Args:
-        module: The network.
-        tensors: Name -> tensor.
-        where: What the error begins with, usually the file.
-        todo: What the error ends with: the remedy.
-
-    Raises:
-        LikenessError: A tensor is missing, unknown or of another shape.
-    """
-    expected = {name: tensor.shape for name, tensor in module.state_dict().items()}
-    if faults := misfits(expected, {name: tensor.shape for name, tensor in tensors.items()}):
-        raise LikenessError(f"{where}: weights do not fit: {faults}; {todo}")
-    module.load_state_dict(tensors)
-
-
-def misfits(expected: Mapping[str, torch.Size], stored: Mapping[str, torch.Size]) -> str:
-    """Count what is missing, unknown or of another shape, and name three of each.
-
-    Returns:
-        A text such as "1 missing (bias)"; "" if everything fits.
-
-    Example:
-        >>> two = torch.Size([2])
-        >>> misfits({"weight": two, "bias": two}, {"weight": torch.Size([2, 3])})
-        '1 missing (bias), 1 of another shape (weight (2, 3) for (2,))'
-    """
-    shapes = [
-        f"{name} {tuple(stored[name])} for {tuple(shape)}"
-        for name, shape in expected.items()
-        if name in stored and shape != stored[name]
-    ]
-    kinds = (
-        ("missing", sorted(expected.keys() - stored.keys())),
-        ("unknown", sorted(stored.keys() - expected.keys())),
-        ("of another shape", shapes),
-    )
-    return ", ".join(
-        f"{len(names)} {what} ({first_names(names)})" for what, names in kinds if names
-    )

@@ -14,7 +14,7 @@ from eval.cores import num_threads
 from eval.errors import LikenessError, first_line
 from toolkit.data.reading import Array, Floats
 from toolkit.losses.simple import polarlike
-from toolkit.models.loaded import Flip, Loaded
+from toolkit.models.loaded import Loaded
 
 
 class TorchEmbedder(nn.Module):
@@ -28,8 +28,6 @@ class TorchEmbedder(nn.Module):
         frontend: Takes (inputs, lengths) and gives (features, relative lengths of the features).
         backbone: Takes these and gives (B, backbone.dim).
         features: "raw", or "polarlike" for the transform that SimPLE's release applies.
-        flip: For images: how the embedding of the mirror image is joined to the image's own. "sum"
-            and "mean" keep the dimensions; "concat" puts both side by side, which doubles them.
 
     Attributes:
         still: The names of modules that stay in evaluation mode while the rest is trained.
@@ -41,14 +39,10 @@ class TorchEmbedder(nn.Module):
         backbone: nn.Module,
         *,
         features: Literal["raw", "polarlike"] = "raw",
-        flip: Flip = "none",
     ):
         super().__init__()
-        self.frontend, self.backbone, self.features, self.flip = frontend, backbone, features, flip
-        dim = cast(int, backbone.dim)
-        if features == "polarlike":
-            dim -= 1
-        self.dim = 2 * dim if flip == "concat" else dim
+        self.frontend, self.backbone, self.features = frontend, backbone, features
+        self.dim = cast(int, backbone.dim) - (features == "polarlike")
         self.still: tuple[str, ...] = ()
 
     def train(self, mode: bool = True) -> TorchEmbedder:
@@ -77,13 +71,8 @@ class TorchEmbedder(nn.Module):
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the embeddings (B, dim) that are scored and stored."""
-        z = self._view(inputs, lengths)
-        if self.flip == "none":
-            return z
-        mirrored = self._view(inputs.flip(-1), lengths)
-        if self.flip == "concat":
-            return torch.cat((z, mirrored), dim=1)
-        return z + mirrored if self.flip == "sum" else (z + mirrored) / 2
+        z = self.encode(inputs, lengths).float()
+        return polarlike(z) if self.features == "polarlike" else z
 
     @property
     def is_on_cpu(self) -> bool:
@@ -126,11 +115,6 @@ class TorchEmbedder(nn.Module):
         trim = getattr(self.frontend, "trim", None)
         return length if trim is None else cast(int, trim(length))
 
-    def flipped(self, flip: Flip) -> TorchEmbedder:
-        """Return an embedder of the same network with another `flip`."""
-        made = TorchEmbedder(self.frontend, self.backbone, features=self.features, flip=flip)
-        return made.train(self.training)
-
     def to_device(self, device: str = "") -> None:
         """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
 
@@ -148,11 +132,6 @@ class TorchEmbedder(nn.Module):
     def share_cores(self, num_calls: int) -> None:
         """Divide the threads of this process between so many calls at a time."""
         torch.set_num_threads(max(1, num_threads() // num_calls))
-
-    def _view(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return the embeddings of these inputs alone, without those of their mirror images."""
-        z = self.encode(inputs, lengths).float()
-        return polarlike(z) if self.features == "polarlike" else z
 
 
 def pick_device() -> torch.device:

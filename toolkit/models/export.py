@@ -10,11 +10,9 @@ import ast
 import hashlib
 import inspect
 import json
-import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,7 +43,10 @@ _SECONDS = ((9, 0.7), (1, 6.01), (3, 1.93), (2, 3.0))
 _IMAGES = (1, 3, 9)
 # Where the exporter says which module of the network a node comes from.
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_MAX_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_SAMPLES = 10 * 16_000  # of a wave for calibration
+# Their advice is for those who wrote the network.
+_ADVISERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -169,18 +170,13 @@ def export(
         written = onnx.read(temporary)
         assert written is not None
         parity = compare(embedder, written[0], batches)
+        most = (MAX_DISTANCE, MAX_NORM_ERROR) if smaller is None else (math.inf, math.inf)
         # With `not` in front of `<=`, NaN is refused too.
-        if smaller is None and not (
-            parity.distance <= MAX_DISTANCE and parity.norm_error <= MAX_NORM_ERROR
-        ):
+        if not (parity.distance <= most[0] and parity.norm_error <= most[1]):
             raise LikenessError(
                 f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance "
                 f"of {parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
-                f"{MAX_DISTANCE:.0e} and {MAX_NORM_ERROR:.0e} are allowed: nothing was written"
-            )
-        if not math.isfinite(parity.distance):
-            raise LikenessError(
-                f"{path}: in this precision the network gives NaN or infinity; nothing was written"
+                f"{most[0]:.0e} and {most[1]:.0e} are allowed: nothing was written"
             )
         if smaller is not None and smaller.measure is not None:
             description["cost"] = dict(smaller.measure(temporary))
@@ -198,10 +194,29 @@ def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
     Raises:
         LikenessError: No size is known, or another one.
     """
-    shape, read = _shape_and_read(model, size)
-    if len(shape) == 3:
-        return Inputs(shape, read, "images", images(cast(tuple[int, int, int], shape)))
-    return Inputs(shape, read, "waves", waves(rate_hz_of(model)))
+    if model.modality == "speaker":
+        return Inputs((None,), model.read, "waves", waves(rate_hz_of(model)))
+    embedder, read = in_torch(model), cast(Any, model.read)
+    frontend = cast(Any, embedder.frontend)
+    crop = getattr(frontend, "crop", 0)
+    if crop and "crop" in inspect.signature(read).parameters:
+        read = partial(read, crop=crop)
+    known = (
+        crop
+        or _default(model, "crop")
+        or _default(model, "size")
+        or getattr(embedder.backbone, "image_size", None)
+        or size
+    )
+    known = (known, known) if isinstance(known, int) else known
+    if known is None or (size is not None and size != tuple(known)):
+        own = "any size" if known is None else f"{known[0]} x {known[1]} alone"
+        raise LikenessError(
+            f"the model takes images of {own}, and an .onnx graph takes one size: name it by "
+            "--size HEIGHTxWIDTH where it takes any, and leave it out otherwise"
+        )
+    shape = (int(frontend.dim), int(known[0]), int(known[1]))
+    return Inputs(shape, read, "images", images(shape))
 
 
 def _readable(
@@ -254,10 +269,10 @@ def write(proto: Any, metadata: Mapping[str, str], file: Path, path: Path) -> No
     del proto.metadata_props[:]
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)
-    if proto.ByteSize() > onnx.MAX_BYTES:
+    if proto.ByteSize() > _MAX_BYTES:
         raise LikenessError(
             f"{path}: the model has {proto.ByteSize()} bytes; an .onnx file holds at most "
-            f"{onnx.MAX_BYTES}: export a smaller network"
+            f"{_MAX_BYTES}: export a smaller network"
         )
     file.write_bytes(proto.SerializeToString())
 
@@ -273,14 +288,11 @@ def check_exportable(model: Loaded, path: Path) -> None:
         raise LikenessError(
             f"{path}: an ONNX model is named FILE.onnx, which is how it is known as a model"
         )
-    if model.modality == "embedding":
+    in_onnx = hasattr(getattr(model.embedder, "backbone", model.embedder), "session")
+    if in_onnx or model.modality == "embedding":
         raise LikenessError(
-            "the model is a head, which takes the embeddings of a model; join it with that model "
-            "(likeness join MODEL HEAD --out RUN) and export the result"
-        )
-    if hasattr(getattr(model.embedder, "backbone", model.embedder), "session"):
-        raise LikenessError(
-            "the model runs in ONNX Runtime already; give the checkpoint that it was made from"
+            "the model runs in ONNX Runtime already, or it is a head; give the checkpoint that it "
+            "was made from, or join a head with its model first (likeness join MODEL HEAD)"
         )
 
 
@@ -340,7 +352,8 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
     free = {0: "batch"}
     if example.ndim < 4:
         free[1] = "samples" if example.ndim == 2 else "frames"
-    with _quiet():
+    with warnings.catch_warnings(), precision.silenced(*_ADVISERS):
+        warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(
                 embedder,
@@ -364,12 +377,10 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
     del proto.metadata_props[:], proto.graph.metadata_props[:]
     proto.producer_version = ""
     frontend = frozenset(node.name for node in proto.graph.node if _is_of_frontend(node))
-    for graph in (proto.graph, *proto.functions):
-        for part in onnx.graph_parts(graph):
-            part.ClearField("metadata_props")
-            part.ClearField("doc_string")
-    for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
-        value.ClearField("metadata_props")
+    for part in onnx.parts_of(proto):
+        for field in ("metadata_props", "doc_string"):
+            if field in part.DESCRIPTOR.fields_by_name:
+                part.ClearField(field)
     return Graph(proto, frontend)
 
 
@@ -377,24 +388,6 @@ def _is_of_frontend(node: Any) -> bool:
     """Whether the exporter says that a node comes from the embedder's front-end."""
     scopes = [entry.value for entry in node.metadata_props if entry.key == _SCOPES]
     return bool(scopes) and ast.literal_eval(scopes[0])[1:2] == ["frontend"]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter's advice, which is for those who wrote the network."""
-    loggers = [
-        logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _default(model: Loaded, name: str) -> Any:
@@ -411,38 +404,6 @@ def _default(model: Loaded, name: str) -> Any:
 def rate_hz_of(model: Loaded) -> int:
     """Return the rate in Hz of the waves that a model reads."""
     return int(_default(model, "rate_hz") or 16_000)
-
-
-def _shape_and_read(
-    model: Loaded, size: tuple[int, int] | None
-) -> tuple[tuple[int | None, ...], Any]:
-    """Return what follows the batch in the graph's input, and a reading that gives such inputs."""
-    if model.modality == "speaker":
-        return (None,), model.read
-    embedder = in_torch(model)
-    frontend, read = cast(Any, embedder.frontend), cast(Any, model.read)
-    crop = getattr(frontend, "crop", 0)
-    if crop and "crop" in inspect.signature(read).parameters:
-        read = partial(read, crop=crop)
-    known = (
-        crop
-        or _default(model, "crop")
-        or _default(model, "size")
-        or getattr(embedder.backbone, "image_size", None)
-        or size
-    )
-    if known is None:
-        raise LikenessError(
-            "the model takes images of any size, but an .onnx graph takes one size; name it: "
-            "--size HEIGHTxWIDTH"
-        )
-    height, width = (known, known) if isinstance(known, int) else known
-    if size is not None and size != (height, width):
-        raise LikenessError(
-            f"size {size[0]} x {size[1]}: the model's images have {height} x {width}; leave the "
-            "size out"
-        )
-    return (int(frontend.dim), int(height), int(width)), read
 
 
 def waves(rate_hz: int) -> list[Tensor]:

@@ -49,9 +49,6 @@ class Embedder(Protocol):
     def used_length(self, length: int) -> int:
         """Return how much of an input of this length has a part in its embedding."""
 
-    def flipped(self, flip: Flip) -> Embedder:
-        """Return an embedder that joins each image's embedding with that of its mirror image."""
-
     def to_device(self, device: str = "") -> None:
         """Run on this device from now on; "" is a GPU where there is one, otherwise the CPU.
 
@@ -61,6 +58,32 @@ class Embedder(Protocol):
 
     def share_cores(self, num_calls: int) -> None:
         """Divide the cores of the machine between so many calls at a time."""
+
+
+class Flipped:
+    """An embedder of images that joins the embedding of each image with that of its mirror image.
+
+    Args:
+        embedder: The embedder, which does all else.
+        flip: "sum" and "mean" keep the dimensions; "concat" puts both side by side, which doubles
+            them.
+    """
+
+    def __init__(self, embedder: Embedder, flip: Flip):
+        self._embedder, self._flip = embedder, flip
+        self.dim = 2 * embedder.dim if flip == "concat" else embedder.dim
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_embedder"], name)
+
+    def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
+        """Return the embeddings (B, dim) of images (B, C, H, W)."""
+        sides = (inputs, np.ascontiguousarray(inputs[..., ::-1]))
+        z, mirrored = (self._embedder.embed_batch(side, lengths) for side in sides)
+        if self._flip == "concat":
+            return np.concatenate((z, mirrored), axis=1)
+        both: Floats = z + mirrored
+        return both if self._flip == "sum" else both / np.float32(2)
 
 
 @dataclass(frozen=True)

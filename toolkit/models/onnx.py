@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,8 @@ from eval.cores import num_threads
 from eval.errors import LikenessError, first_line
 from eval.types import name_first, quoted
 from toolkit.data.reading import Array, Floats
-from toolkit.models.loaded import Flip
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
-MAX_BYTES = 2**31 - 1  # protobuf's own limit
-_MAX_DESCRIPTION = 2**20  # characters
 
 
 class OnnxEmbedder:
@@ -44,20 +40,14 @@ class OnnxEmbedder:
 
     Args:
         session: What runs the graph.
-        dim: The size of an embedding of the graph.
-        shape: What follows the batch in its input; None for any size.
-        flip: For images: how the embedding of the mirror image is joined to the image's own.
+        dim: The size of an embedding.
     """
 
     pads_exactly = False
     is_on_cpu = True  # its inputs are
 
-    def __init__(
-        self, session: Session, dim: int, shape: tuple[int | None, ...], flip: Flip = "none"
-    ):
-        self.session, self.shape, self.flip = session, shape, flip
-        self.dim = 2 * dim if flip == "concat" else dim
-        self._graph_dim = dim
+    def __init__(self, session: Session, dim: int):
+        self.session, self.dim = session, dim
 
     def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
         """Return the embeddings (B, dim) of inputs (B, ...), whose relative lengths are (B,).
@@ -66,27 +56,6 @@ class OnnxEmbedder:
             LikenessError: The inputs have another shape, or the graph cannot take them (for
                 instance waves that are shorter than a frame).
         """
-        z = self._view(inputs, lengths)
-        if self.flip == "none":
-            return z
-        mirrored = self._view(inputs[..., ::-1], lengths)
-        if self.flip == "concat":
-            return np.concatenate((z, mirrored), axis=1)
-        both: Floats = z + mirrored
-        return both if self.flip == "sum" else both / np.float32(2)
-
-    def _view(self, inputs: Array, lengths: NDArray[np.float64] | None) -> Floats:
-        """Return the embeddings of these inputs alone, without those of their mirror images."""
-        shape = tuple(inputs.shape[1:])
-        shape_text = " x ".join(map(str, shape))
-        if len(shape) != len(self.shape) or any(
-            expected not in (None, size) for expected, size in zip(self.shape, shape, strict=True)
-        ):
-            expected_text = " x ".join("any" if size is None else str(size) for size in self.shape)
-            raise LikenessError(
-                f"the inputs have the shape {shape_text}, but this .onnx model takes "
-                f"{expected_text}; read or resize them to it, or export the model anew"
-            )
         values = np.ascontiguousarray(inputs, dtype=np.float32)
         groups = [values]
         if lengths is not None and (lengths < 1).any():
@@ -100,20 +69,8 @@ class OnnxEmbedder:
         """Return the length itself: what the graph leaves out of an input is not known here."""
         return length
 
-    def flipped(self, flip: Flip) -> OnnxEmbedder:
-        """Return an embedder of the same graph with another `flip`."""
-        return OnnxEmbedder(self.session, self._graph_dim, self.shape, flip)
-
     def to_device(self, device: str = "") -> None:
-        """Do nothing: the graph runs on CUDA where the installed ONNX Runtime has it.
-
-        Raises:
-            LikenessError: This is the name of no device.
-        """
-        if device and not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise LikenessError(
-                f"device {device!r} cannot be used by an .onnx model; give cpu, cuda or cuda:NUMBER"
-            )
+        """Do nothing: the graph runs on CUDA where the installed ONNX Runtime has it."""
 
     def share_cores(self, num_calls: int) -> None:
         """Do nothing: the graph has the threads that it was opened with."""
@@ -126,56 +83,30 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
         The embedder and the description, or None for an .onnx file from elsewhere.
 
     Raises:
-        LikenessError: The file is damaged or too large, has tensors outside it or foreign
-            operators, or has a description that is none. A package is missing; the message names
-            the extra to install.
+        LikenessError: The file is damaged, has tensors outside it or foreign operators, or has a
+            description that is none. A package is missing; the message names the extra to install.
     """
-    session = open_session(path)
-    text = session.text
-    if text is None:
+    session = Session(path)
+    if session.text is None:
         return None
     try:
-        stated = json.loads(text)
-    except (ValueError, RecursionError):
-        stated = None
-    names = ("format", "modality", "similarity", "digest")
-    if (
-        not isinstance(stated, dict)
-        or stated.get("format") != FORMAT
-        or not all(isinstance(stated.get(name), str) for name in names)
-    ):
-        stored_format = stated.get("format") if isinstance(stated, dict) else None
+        stated = json.loads(session.text)
+        dim = stated["dim"]
+        fits = stated["format"] == FORMAT and session.get_outputs()[0].shape[1:] == [dim]
+        for name in ("modality", "similarity", "digest"):
+            fits = fits and isinstance(stated[name], str)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        fits = False
+    if not fits:
         raise LikenessError(
-            f"{path}: its description is of format {quoted(stored_format)}, or incomplete; "
-            f"this version of Likeness reads {FORMAT!r}: export it anew"
+            f"{path}: its description is incomplete, does not fit its graph or is not of the "
+            f"format {FORMAT!r} ({quoted(session.text[:200])}); export it anew"
         )
-    shape, dim = stated.get("shape"), stated.get("dim")
-    outputs, inputs = session.get_outputs(), session.get_inputs()
-    if not (
-        len(inputs) == len(outputs) == 1
-        and isinstance(shape, list)
-        and all(size is None or isinstance(size, int) for size in shape)
-        and len(inputs[0].shape) == 1 + len(shape)
-        and isinstance(dim, int)
-        and outputs[0].shape[1:] == [dim]
-    ):
-        raise LikenessError(
-            f"{path}: its description states inputs {quoted(shape)} and {quoted(dim)} dims, which "
-            "does not fit its graph; export it anew"
-        )
-    return OnnxEmbedder(session, dim, tuple(shape)), stated
-
-
-def open_session(path: Path) -> Session:
-    """Open a model of a file from anywhere.
-
-    It runs on CUDA where onnxruntime has it. The errors are those of `read`.
-    """
-    return Session(path)
+    return OnnxEmbedder(session, dim), stated
 
 
 class Session:
-    """An ONNX model in ONNX Runtime.
+    """An ONNX model of a file from anywhere in ONNX Runtime, on CUDA where that has it.
 
     It has those methods of InferenceSession that are needed here. A process that was forked from
     this one lacks the threads of the session, and opens the file again at its first call.
@@ -187,22 +118,14 @@ class Session:
     def __init__(self, path: Path):
         if not path.is_file():
             raise LikenessError(f"model {quoted(str(path))} does not exist")
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise LikenessError(
-                f"{path}: {size} bytes; an .onnx file has at most {MAX_BYTES}: larger models "
-                "keep their tensors elsewhere"
-            )
         self._path = path.absolute()
         self._open()
 
     def _open(self) -> None:
-        try:
-            import onnxruntime
-        except ImportError:
-            raise LikenessError(
-                f"{self._path}: an .onnx model needs ONNX Runtime; run `pip install onnxruntime`"
-            ) from None
+        content = self._path.read_bytes()
+        parse(content, self._path)
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = num_threads(), 1
         options.log_severity_level = 4
@@ -210,7 +133,6 @@ class Session:
         if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
             # TF32 has three digits only, and embeddings would differ.
             providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
-        content = _without_others(self._path)
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=providers)
         except Exception as error:
@@ -220,11 +142,6 @@ class Session:
             ) from None
         self._owner = os.getpid()
         self.text: str | None = self._session.get_modelmeta().custom_metadata_map.get(KEY)
-        if self.text is not None and len(self.text) > _MAX_DESCRIPTION:
-            raise LikenessError(
-                f"{self._path}: its description has {len(self.text)} characters; at most "
-                f"{_MAX_DESCRIPTION} are read"
-            )
 
     def get_inputs(self) -> list[Any]:
         """Return the inputs of the graph: name, type and shape, where a free size is no integer."""
@@ -258,50 +175,51 @@ class Session:
         return results
 
 
-def _without_others(path: Path) -> bytes:
-    """Return the bytes of a model, all of whose tensors lie in this file."""
+def parse(content: bytes, path: Path) -> Any:
+    """Return the ModelProto of a file, all of whose tensors lie in it.
+
+    Args:
+        content: The bytes of the file.
+        path: The file, for errors.
+
+    Raises:
+        LikenessError: It is no ONNX model, or has tensors outside it. A package is missing; the
+            message names the extra to install.
+    """
     try:
         import onnx
+        import onnxruntime  # noqa: F401
     except ImportError:
         raise LikenessError(
-            f"{path}: looking into an .onnx model needs onnx; run `pip install onnx`"
+            f"{path}: an .onnx model needs onnx and ONNX Runtime; run `pip install "
+            "'likeness[export]'`"
         ) from None
-    content = path.read_bytes()
     try:
         model = onnx.ModelProto.FromString(content)
     except Exception:  # the DecodeError of google.protobuf, among others
+        model = onnx.ModelProto()
+    if not model.graph.node:
         raise LikenessError(
-            f"{path} is no ONNX model that can be run (its protobuf is damaged or truncated)"
-        ) from None
+            f"{path} is no ONNX model that can be run (it is damaged, cut off or another file)"
+        )
     outside = [
         part.name
-        for graph in (model.graph, *model.functions)
-        for part in graph_parts(graph)
+        for part in parts_of(model)
         if isinstance(part, onnx.TensorProto)
         and (part.data_location == onnx.TensorProto.EXTERNAL or part.external_data)
     ]
     if outside:
         raise LikenessError(
-            f"{path}: tensors lie in other files ({name_first(dict.fromkeys(outside))}); export it "
+            f"{path}: tensors lie in other files ({name_first(dict.fromkeys(outside))}); save it "
             "as one file"
         )
-    return content
+    return model
 
 
-def graph_parts(graph: Any) -> Iterator[Any]:
-    """Yield all nodes and tensors of an ONNX graph or function, those of inner graphs too."""
-    tensors = [*getattr(graph, "initializer", ())]
-    for sparse in getattr(graph, "sparse_initializer", ()):
-        tensors += [sparse.values, sparse.indices]
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            tensors += [*attribute.tensors, *((attribute.t,) if attribute.HasField("t") else ())]
-            for sparse in (
-                *attribute.sparse_tensors,
-                *((attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()),
-            ):
-                tensors += [sparse.values, sparse.indices]
-            for inner in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
-                yield from graph_parts(inner)
-    yield from tensors
+def parts_of(message: Any) -> Iterator[Any]:
+    """Yield all nodes, tensors and inner graphs of an ONNX model, and what they hold."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:  # no number or text
+            for part in [value] if hasattr(value, "ListFields") else value:
+                yield part
+                yield from parts_of(part)

@@ -70,22 +70,20 @@ def describe(value: Any, name: str = "recipe") -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     func, keywords = (value.func, value.keywords) if isinstance(value, partial) else (value, {})
-    if isinstance(value, partial) and value.args:
-        raise LikenessError(
-            f"{name}: {func.__qualname__} is given positional arguments; name them, so that they "
-            "can be described"
-        )
     module = getattr(func, "__module__", None) or ""
     qualname = str(getattr(func, "__qualname__", None) or repr(func)[:80])
-    arguments = {key: describe(inner, f"{name}.{key}") for key, inner in keywords.items()}
-    if module.partition(".")[0] in HOMES and "<" not in qualname and callable(func):
-        return {"call": f"{module}.{qualname}", "args": arguments}
-    if reason := _reason(func, module, qualname, name):
-        raise LikenessError(
-            f"{name}: {module}.{qualname} cannot be stored in a checkpoint: {reason}"
-        )
     call, package = f"{module}.{qualname}", module.partition(".")[0]
-    return {"call": call, "args": arguments, "package": package, "version": version_of(package)}
+    is_ours = package in HOMES and "<" not in qualname and callable(func)
+    reason = "" if is_ours else _reason(func, module, qualname, name)
+    if isinstance(value, partial) and value.args:
+        reason = "it is given positional arguments; name them"
+    if reason:
+        raise LikenessError(f"{name}: {call} cannot be stored in a checkpoint: {reason}")
+    arguments = {key: describe(inner, f"{name}.{key}") for key, inner in keywords.items()}
+    described = {"call": call, "args": arguments}
+    if not is_ours:
+        described |= {"package": package, "version": version_of(package)}
+    return described
 
 
 def without_revisions(description: Any) -> Any:
@@ -181,10 +179,8 @@ def _target(
     """Import the class or function that a description names; refuse anything else."""
     module_name, _, attribute = call.rpartition(".")
     package = module_name.partition(".")[0]
-    shown = repr(call[:80])
-    if not all(word.isidentifier() and not word.startswith("__") for word in call.split(".")):
-        raise LikenessError(f"{name}: {shown} is no name of a class or function")
-    if package not in HOMES and package not in trusted:
+    shown, is_ours = repr(call[:80]), package in HOMES
+    if not is_ours and package not in trusted:
         raise LikenessError(
             f"{name}: {shown} is neither of Likeness nor of a package that is trusted"
         )
@@ -198,23 +194,14 @@ def _target(
     # A module also has the names of what it imports: os.system is no part because a module of ours
     # imports it, and trust in a package is no trust in what it imports.
     home = str(getattr(target, "__module__", "")).partition(".")[0]
-    is_defined = inspect.isclass(target) or inspect.isfunction(target)
-    if not is_defined or (home not in HOMES if package in HOMES else home not in trusted):
-        raise LikenessError(
-            f"{name}: {shown} is no class or function of the package {package}; only what a "
-            "package defines itself is used"
-        )
-    if kind == "module" and not (
-        is_network(target) and (inspect.isclass(target) or package not in HOMES)
-    ):
-        raise LikenessError(
-            f"{name}: {shown} is neither a network module nor a function that is annotated to "
-            "return one"
-        )
-    if kind == "read" and not (
-        is_reading(target) and (attribute == "read" or package not in HOMES)
-    ):
-        raise LikenessError(f"{name}: {shown} is no function that reads an item")
+    if kind == "module":
+        fits = is_network(target) and (inspect.isclass(target) or not is_ours)
+        needed = "network module and no function that is annotated to return one"
+    else:
+        fits = is_reading(target) and (attribute == "read" or not is_ours)
+        needed = "function that reads an item"
+    if not fits or home not in (HOMES if is_ours else trusted):
+        raise LikenessError(f"{name}: {shown} is no {needed} that {package} itself defines")
     return cast("Callable[..., Any]", target)
 
 
@@ -303,18 +290,11 @@ def _reason(target: Any, module: str, qualname: str, name: str) -> str:
             f"{type(target).__name__} is no number, text, list, class or function; give one of "
             "these"
         )
-    if "<" in qualname:
+    if module == "__main__" or not hasattr(sys.modules.get(module), qualname):
         return (
-            "lambdas and what is defined inside a function have no name; define it with def or "
-            "class at the top of a module"
+            "it has no name that can be imported; define it with def or class at the top of a "
+            f"file, and not as a lambda or inside a function or class; {user_files.RENAME}"
         )
-    if module == "__main__":
-        return "the program that was started cannot be imported; move it to a file beside it"
-    loaded = sys.modules.get(module)
-    if loaded is None:
-        return f"its file cannot be imported by its name; {user_files.RENAME}"
-    if "." in qualname or not hasattr(loaded, qualname):
-        return f"{module} has no {qualname} at its top; define it there"
     if field in ("frontend", "backbone") and not is_network(target):
         return (
             "parts of a network are classes of torch.nn.Module, or functions that are annotated to "

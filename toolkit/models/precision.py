@@ -177,7 +177,7 @@ def _quantised(
     smaller = _with_byte_convolutions(proto) if calibration is None else None
     if left_out == products.keys():
         return smaller or _refuse("int8")
-    with temporary_folder() as folder, _quiet():
+    with temporary_folder() as folder, silenced(""):  # the graph needs none of its preprocessing
         before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
         inferred = onnx.shape_inference.infer_shapes(smaller or proto)
         before.write_bytes(inferred.SerializeToString())
@@ -202,15 +202,16 @@ def _quantised(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence advice on graphs that were not preprocessed: the exporter has done that."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def silenced(*loggers: str) -> Iterator[None]:
+    """Silence loggers by name, and what they warn of; "" is the root of all."""
+    levels = {name: logging.getLogger(name).level for name in loggers}
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 class _Reader:

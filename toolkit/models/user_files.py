@@ -12,12 +12,12 @@ import importlib.util
 import keyword
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
+
+from eval.formats.files import file_digest
 
 RENAME = (
     "rename the file to letters, digits and underscores that are the name of no installed module"
@@ -55,8 +55,7 @@ def run(path: Path, *, anew: bool = True) -> ModuleType:
     if importable:
         sys.modules[name] = module
     try:
-        with _shared_by(path):
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
         if sys.modules.get(name) is module:
             del sys.modules[name]
@@ -132,33 +131,21 @@ def summed(package: str) -> str:
 
 
 def _sum(spec: ModuleSpec | None) -> str:
-    """Return the SHA-256 of the files that a spec stands for, as they are now."""
-    if spec is not None and spec.submodule_search_locations:
-        return _sum_of_folders(list(spec.submodule_search_locations))
-    return _sha256(spec.origin) if spec is not None and spec.origin else ""
+    """Return the SHA-256 of the files that a spec stands for, as they are now.
 
-
-def _sum_of_folders(folders: Sequence[str]) -> str:
-    """Return the SHA-256 of the names and contents of all .py files of a package.
-
-    A package without __init__.py may have several folders. Links to folders are not followed.
+    Of a package they are the names and contents of all its .py files.
     """
-    files: dict[str, str] = {}
-    for folder in folders:
-        for place, inner, names in os.walk(folder):
-            # A folder whose name is no identifier cannot be imported from.
-            inner[:] = [name for name in inner if name.isidentifier() and name != "__pycache__"]
-            paths = [os.path.join(place, name) for name in names if name.endswith(".py")]
-            paths = [path for path in paths if os.path.isfile(path)]
-            files |= {os.path.relpath(path, folder).replace(os.sep, "/"): path for path in paths}
+    if spec is None:
+        return ""
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if not folders:
+        return file_digest(Path(spec.origin)) if os.path.isfile(spec.origin or "") else ""
     whole = hashlib.sha256()
-    for name, path in sorted(files.items()):
-        whole.update(os.fsencode(name) + b"\0" + _sha256(path).encode() + b"\n")
+    for file in sorted(folders[0].rglob("*.py")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            name = file.relative_to(folders[0]).as_posix()
+            whole.update(f"{name}\0{file_digest(file)}\n".encode())
     return whole.hexdigest()
-
-
-def _sha256(file: str) -> str:
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if os.path.isfile(file) else ""
 
 
 def _has_module(folder: str, name: str) -> bool:
@@ -185,27 +172,3 @@ def _folder_of(spec: ModuleSpec | None) -> str:
     if spec.submodule_search_locations:
         return os.path.dirname(next(iter(spec.submodule_search_locations), ""))
     return os.path.dirname(spec.origin or "")
-
-
-@contextmanager
-def _shared_by(path: Path) -> Iterator[None]:
-    """Within the block `from _shared import ...` means the _shared.py beside `path`.
-
-    Each folder of recipes may have one, and a process may read recipes of several folders.
-    """
-    shared = path.with_name("_shared.py")
-    if "from _shared import" not in path.read_text(encoding="utf-8") or not shared.is_file():
-        yield
-        return
-    spec = importlib.util.spec_from_file_location("_shared", shared)
-    assert spec is not None
-    assert spec.loader is not None
-    before = sys.modules.get("_shared")
-    module = sys.modules["_shared"] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        yield
-    finally:
-        del sys.modules["_shared"]
-        if before is not None:
-            sys.modules["_shared"] = before

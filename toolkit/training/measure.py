@@ -23,6 +23,7 @@ from eval.reports.media import Source, Stretch
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
 from eval.types import Floats, name_first
+from toolkit.backbones.weights import put
 from toolkit.data.items import Item, Items, check_unique, distinct_labels
 from toolkit.data.reading import Read
 from toolkit.losses.contract import Classifier, Probabilistic
@@ -99,7 +100,7 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     backbone = without_weights(recipe.backbone)
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
-    checkpoint.put(embedder, checkpoint.without_loss(tensors), str(path))
+    put(embedder, checkpoint.without_loss(tensors), str(path))
     quality = checkpoint.norm_is_quality(stated)
     return Loaded(
         embedder.eval(),

@@ -29,7 +29,7 @@ from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.formats.writing import sync, sync_names
-from toolkit.models import checkpoint
+from toolkit.backbones.weights import misfits
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed, spread
 from toolkit.training.average import Average
@@ -303,9 +303,9 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         run.average.make_room(len({name.split(".")[1] for name in stored if _is_average(name)}))
     tensors = run.tensors()
     kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
-    if misfits := checkpoint.misfits({name: value.shape for name, value in tensors.items()}, kept):
+    if faults := misfits({name: value.shape for name, value in tensors.items()}, kept):
         raise LikenessError(
-            f"{folder}: the state does not fit: {misfits}; resume with the same recipe and version "
+            f"{folder}: the state does not fit: {faults}; resume with the same recipe and version "
             "of Likeness"
         )
     tensors |= {name: value for name, value in _random_states().items() if name in stored}

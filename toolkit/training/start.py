@@ -13,7 +13,7 @@ from torch import Tensor
 from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.progress import step
-from toolkit.backbones.weights import first_names
+from toolkit.backbones.weights import first_names, misfits
 from toolkit.console import say
 from toolkit.models import adapter, checkpoint
 from toolkit.models.embedder import pick_device
@@ -161,7 +161,7 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
     new = [name for name in names.values() if name not in weights and is_in(name, fresh)]
     expected = {plain: own[name].shape for name, plain in names.items() if plain not in new}
     stored = {name: value.shape for name, value in weights.items()}
-    if faults := checkpoint.misfits(expected, stored):
+    if faults := misfits(expected, stored):
         raise LikenessError(
             f"{where}: weights do not fit: {faults}; take the recipe and settings that the weights "
             "were trained with"

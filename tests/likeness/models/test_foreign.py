@@ -4,12 +4,11 @@ model may import that names them.
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,6 @@ from petnets.nets import Levels, MeanNet, Scaled, gap
 from modalities import folders
 from toolkit.data.sampling import Sampling
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
-from toolkit.training.tune import Choice
 
 
 def half(wave, rng, batch_rng):
@@ -151,7 +149,6 @@ RECIPES = {
     "beside": build(partial(nearby_net.OwnNet, dim=8)),
     "package": build(partial(MeanNet, dim=8, widths=(1, 2))),
 }
-RANGES = {name: {"backbone.dim": Choice((4, 8))} for name in RECIPES}
 """
 
 
@@ -269,20 +266,6 @@ def call(*arguments: object) -> None:
     assert ended.value.code == 0
 
 
-def test_tune_compare_and_embed(pets: Path, voices: Path) -> None:
-    pytest.importorskip("optuna")
-    out = pets / "compared"
-    settings = ("--seeds", 1, "--tune", 2, "--data", voices, "--out", out, "schedule.steps=2")
-    call("compare", pets / "pet_recipe.py", *settings)
-    run = next(path.parent for path in sorted(out.rglob("last.safetensors")))
-    forget()
-    (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
-    items = ("--items", pets / "list.txt", "--root", "/")
-    trust = ("--trust", "petnets", "--trust", pets / "nearby_net.py")
-    call("embed", "--model", run, *items, "--out", pets / "a.npz", *trust)
-    assert len(files.read(pets / "a.npz").ids) == 32
-
-
 @pytest.mark.slow  # an export
 def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices: Path) -> None:
     pytest.importorskip("onnxscript")
@@ -372,16 +355,11 @@ def test_functions_that_return_a_module_are_parts(pets: Path) -> None:
         "petnets.nets.Linear",  # of torch
         "petnets.nets.call_system",  # of os
         "petnets.nets.os.system",
-        "petnets.shell.os.system",
-        "petnets.nets.nn.Linear",
-        "petnets.nets.Nothing",
         "petnets.absent.Net",
-        "petnets.__main__.main",
         "petnets.nets.__builtins__",
         "petnets.nets.Levels.__init__",
         "petnets",
         "otherpets.nets.MeanNet",
-        "os.system",
         "torch.nn.modules.linear.Linear",
     ],
 )
@@ -410,46 +388,33 @@ def test_a_model_brings_no_path_of_weights(pets: Path) -> None:
     [
         "toolkit.models.user_files.os.system",
         "toolkit.models.user_files.keyword",
-        "toolkit.models.user_files.contextmanager",  # a function that this module imports
         "toolkit.models.user_files.run",  # ours, and no network
-        "toolkit.models.checkpoint.save_file",
-        "toolkit.backbones.small.nn",
-        "toolkit.models.embedder.cast",
-        "toolkit.backbones.head.nn.Linear",
+        "toolkit.models.checkpoint.save_file",  # a function that this module imports
         "modalities.speaker.audio.read.__globals__",
         "likeness.cli.main",
-        "tests.tiny.Tiny",
         "os.system",
         "",
-        ".",
     ],
 )
 @pytest.mark.parametrize("kind", ["module", "read"])
 def test_a_checkpoint_names_only_what_our_modules_define(call: str, kind: Any) -> None:
-    for stated in ({"call": call, "args": {}}, {"call": call, "args": {"path": "x"}}):
-        with pytest.raises(ValueError, match="backbone: "):
-            restore(stated, "backbone", kind=kind)
+    with pytest.raises(ValueError, match="backbone: "):
+        restore({"call": call, "args": {}}, "backbone", kind=kind)
 
 
-@pytest.mark.parametrize("stated", [None, 7, "os.system", {"call": 7, "args": {}}, {"call": "a.B"}])
+@pytest.mark.parametrize("stated", [None, "os.system", {"call": 7, "args": {}}, {"call": "a.B"}])
 def test_descriptions_of_another_form_are_refused(stated: Any) -> None:
     with pytest.raises(ValueError, match="must be described"):
         restore(stated, "backbone", kind="module")
 
 
-@pytest.mark.parametrize("entry", ["os", "likeness", "pet-nets", "petnets.nets", "", "__main__"])
-def test_what_cannot_be_trusted(entry: str) -> None:
-    with pytest.raises(ValueError, match="trust"):
-        check_trusted({}, [entry], "m")
-
-
-def test_files_that_cannot_be_trusted(pets: Path) -> None:
-    with pytest.raises(ValueError, match="path that exists"):
-        check_trusted({}, [str(pets / "absent.py")], "m")
+@pytest.mark.parametrize("entry", ["pet-nets", "petnets.nets", "", "absent.py", "json.py"])
+def test_what_cannot_be_trusted(entry: str, pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """json.py has the name of an installed module."""
     (pets / "json.py").write_text("raise RuntimeError\n")
+    monkeypatch.chdir(pets)
     with pytest.raises(ValueError, match="rename"):
-        check_trusted({}, [str(pets / "json.py")], "m")
-    assert json.dumps({}) == "{}"
+        check_trusted({}, [entry], "m")
 
 
 def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path) -> None:
@@ -493,21 +458,6 @@ def test_a_class_that_has_changed_names_its_line(
     assert "as they were when it was trained: nearby_net" in sentence
 
 
-def test_the_command_warns_of_another_version_in_one_line(
-    pets: Path, voices: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = trained(pets, voices, "package")
-    forget()
-    (pets / "nearby_net.py").write_text(BESIDE + "\n# changed\n")
-    first, second = sorted(voices.rglob("*.flac"))[:2]
-    trust = ("--trust", "petnets", "--trust", pets / "nearby_net.py")
-    capsys.readouterr()
-    call("verify", first, second, "--model", run, *trust)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"warning: {run}")
-    assert "was made with nearby_net" in line
-
-
 def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voices: Path) -> None:
     run = trained(pets, voices, "package")
     forget()
@@ -526,22 +476,16 @@ def test_weights_of_another_version_that_do_not_fit_are_counted(pets: Path, voic
     ("variant", "change", "keyword"),
     [
         ("lambda", "backbone=lambda dim: None", "lambda"),
-        ("closure", "backbone=make_closure()", "lambda"),
         ("untyped", "backbone=make_anything", "annotated"),
         ("value", "backbone=partial(MeanNet, dim=8, act=object())", "object"),
         ("method", "backbone=MeanNet.forward", "top"),
         ("reading", "read=Levels", "item"),
-        ("other", "read=write", "item"),
     ],
 )
 def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
     variant: str, change: str, keyword: str, pets: Path, voices: Path
 ) -> None:
-    text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write").replace(
-        "def build",
-        "def make_closure():\n    def inner(dim):\n        return None\n    return "
-        "inner\n\n\ndef build",
-    )
+    text = RECIPE.replace("MeanNet, Scaled", "MeanNet, Scaled, make_anything, write")
     text += f"from dataclasses import replace\nRECIPES['x'] = replace(RECIPES['package'], {change})"
     (pets / "pet_recipe.py").write_text(text)
     recipe, _ = recipes.load(f"{pets / 'pet_recipe.py'}:x")
@@ -549,19 +493,6 @@ def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
         fit(recipe, data=voices, out=pets / "refused")
     assert keyword in str(caught.value)
     assert not (pets / "refused").exists()
-
-
-@pytest.fixture
-def described(pets: Path) -> Callable[[str], Any]:
-    return lambda variant: recipes.load(f"{pets / 'pet_recipe.py'}:{variant}")[0]
-
-
-def test_our_own_parts_are_described_as_before(described: Callable[[str], Any]) -> None:
-    from toolkit.models.parts import describe
-
-    stated = describe(described("beside"))
-    assert set(stated["measure"]["trials"]) == {"call", "args"}
-    assert stated["schedule"]["decay"] == {"call": "toolkit.training.schedules.cosine", "args": {}}
 
 
 def test_no_part_inside_a_part_chooses_a_file_of_weights() -> None:

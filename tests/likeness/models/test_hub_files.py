@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import huggingface_hub.constants
@@ -42,13 +37,8 @@ ROOT = Path(__file__).parents[3]
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What the hub answers about one repository, ann/net, whose files are those of a folder.
+    """What the hub answers about one repository, ann/net, whose files are those of a folder."""
 
-    Attributes:
-        sizes: What it states of the sizes of files, where these are not their own.
-    """
-
-    sizes: Mapping[str, int] = MappingProxyType({})
     protocol_version = "HTTP/1.1"
     commit = COMMIT  # of main and v1
 
@@ -70,10 +60,7 @@ class Hub(BaseHTTPRequestHandler):
             path == "/api/models/ann/net"
         ):
             siblings = [
-                {
-                    "rfilename": file.name,
-                    "size": self.sizes.get(file.name, file.stat().st_size),
-                }
+                {"rfilename": file.name, "size": file.stat().st_size}
                 for file in sorted(self.folder.iterdir())
             ]
             listed = {"id": "ann/net", "sha": self.commit, "siblings": siblings}
@@ -270,24 +257,6 @@ def test_a_repository_of_pickles_is_refused(folder: Path, asked: list[str]) -> N
     assert not [path for path in asked if path.endswith(".bin")]
 
 
-def test_files_that_are_too_large_are_not_fetched(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By what the hub states of those that would be fetched, and of no others."""
-    monkeypatch.setattr(Hub, "sizes", {"pytorch_model.bin": 2**40})
-    assert find_files("ann/net").revision == COMMIT
-    asked.clear()
-    monkeypatch.setattr(Hub, "sizes", {"model.safetensors": 32 * 2**30})
-    with pytest.raises(ValueError, match=r"\d+ bytes"):
-        find_files("ann/net")
-    assert not [path for path in asked if "/resolve/" in path]
-
-
-def test_networks_of_timm_are_refused_with_what_to_give_instead() -> None:
-    with pytest.raises(ValueError, match="create_model"):
-        load("timm:resnet18")
-
-
 def test_files_of_speechbrain_are_fetched(asked: list[str], folder: Path) -> None:
     for name in ("hyperparams.yaml", "embedding_model.ckpt"):
         (folder / name).write_text(name)
@@ -315,28 +284,3 @@ def test_an_index_names_files_beside_it_only(folder: Path) -> None:
         index.write_text(json.dumps({"weight_map": {"a": shard}}))
         with pytest.raises(ValueError, match=r"index\.json"):
             find_files(str(folder))
-
-
-def test_without_a_connection_the_command_says_one_sentence(tmp_path: Path) -> None:
-    """The settings of huggingface_hub hold: HF_ENDPOINT leads to a port where nobody listens."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    (tmp_path / "a.png").touch()
-    (tmp_path / "b.png").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "likeness", "verify", "a.png", "b.png", "--model", "hub:ann/net"],
-        env={
-            **os.environ,
-            "HF_ENDPOINT": f"http://127.0.0.1:{port}",
-            "HF_HOME": str(tmp_path / "home"),
-            "PYTHONPATH": str(ROOT),
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "ann/net could not be fetched" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1

@@ -80,16 +80,10 @@ def refused_initials(folder: Path, voices: Path, recipe: Recipe) -> dict[str, tu
     state = torch.load(folder / "avg_model.pt", weights_only=True)
     cases: dict[str, tuple[str, str]] = {
         "no file": (str(folder / "nowhere"), "nowhere"),
-        "no checkpoint": (str(folder / "nowhere.safetensors"), "nowhere"),
         "no such kind": ("speechbarin:somewhere", "speechbarin"),
-        "no weights": (f"wespeaker:{folder / 'nowhere.pt'}", "nowhere"),
-        "an empty folder": (str(folder / "empty"), "no checkpoint"),
-        "another kind of file": (str(folder / "notes.txt"), "notes"),
         "onnx": (onnx_file(folder / "mean.onnx"), "cannot train"),
         "of another project": (str(folder / "other.safetensors"), "without a description"),
     }
-    (folder / "empty").mkdir()
-    (folder / "notes.txt").write_text("no weights\n")
     save_file(state, folder / "other.safetensors")
     for name, changes in {
         "1 tensors hold NaN": {"seg_1.bias": torch.full((10,), torch.nan)},
@@ -103,9 +97,6 @@ def refused_initials(folder: Path, voices: Path, recipe: Recipe) -> dict[str, tu
     smaller = replace(recipe, backbone=partial(ResNet, dim=10, width=2, blocks=(1, 1, 1, 1)))
     fit(smaller, data=voices, out=folder / "smaller")
     cases["another run"] = (str(folder / "smaller"), "of another shape")
-    cut = (folder / "smaller" / "last.safetensors").read_bytes()[:-100]
-    (folder / "cut.safetensors").write_bytes(cut)
-    cases["a file that is cut"] = (str(folder / "cut.safetensors"), "no whole")
     return cases
 
 
@@ -162,7 +153,7 @@ def test_faces_of_arcface_torch_are_fine_tuned(tmp_path: Path) -> None:
     for changes, keyword in (
         ({"fc.bias": torch.zeros(9)}, "fc.bias"),
         ({"conv1.weight": torch.zeros(8, 3, 3, 3)}, "do not fit"),
-        ({"layer1.0.prelu.weight": None}, "no IResNet"),
+        ({"layer1.0.prelu.weight": None}, "none of the IResNets"),
     ):
         wrong = {key: value for key, value in (state | changes).items() if value is not None}
         torch.save(wrong, tmp_path / "wrong.pth")

@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -23,7 +22,6 @@ from onnx import TensorProto, helper, numpy_helper
 from eval.formats import embeddings
 from eval.formats.provenance import sha256
 from likeness.cli import main
-from likeness.model import load as load_model
 from likeness.models import insightface as insight
 from likeness.models import load
 from likeness.verification import verify
@@ -33,27 +31,8 @@ from toolkit.data.items import Item
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
-HEADS = {
-    "plain": [],
-    "mxnet": ["_minusscalar0", "_mulscalar0"],
-    "pytorch": ["Sub_0", "Mul_1"],
-    "half": ["Sub_0", "Conv_1"],
-    "slash": ["/Sub", "/Mul"],
-}
-NAMES = [
-    "Sub_1",
-    "_minus",
-    "Mul",
-    "_mulscalar0",
-    "Conv_0",
-    "/Sub",
-    "node_Mul_3",
-    "sub",
-    "minus0",
-    "_mu",
-    "Relu",
-    "Add_1",
-]
+HEADS = {"plain": [], "mxnet": ["_minusscalar0", "_mulscalar0"], "half": ["Sub_0", "Conv_1"]}
+NAMES = ["Sub_1", "_minus", "Mul", "_mulscalar0", "Conv_0", "/Sub", "node_Mul_3", "sub", "_mu"]
 
 
 def save(
@@ -126,7 +105,7 @@ def recognizer(
     )
 
 
-def detector(path: Path, num_outputs: int = 9) -> Path:
+def detector(path: Path) -> Path:
     """SCRFD's nine outputs of 64 x 64: a face of 4 x 4 cells around every bright red cell of 8 x 8
     pixels, found at stride 8 only.
     """
@@ -156,9 +135,7 @@ def detector(path: Path, num_outputs: int = 9) -> Path:
                     )
                 )
                 nodes.append(helper.make_node("Identity", [f"{name}_held"], [name]))
-    return save(
-        path, nodes, {"input": [1, 3, 64, 64]}, dict(list(outputs.items())[:num_outputs]), weights
-    )
+    return save(path, nodes, {"input": [1, 3, 64, 64]}, outputs, weights)
 
 
 def photograph(
@@ -251,11 +228,8 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
     assert dict(loaded.meta) == {"model": sha256(file), "modality": "face", "similarity": "cosine"}
     scale = (model.input_mean, model.input_std)
     assert insight.read_pixels(file) == ((112, 112), *scale, False)
-    assert scale == ((0.0, 1.0) if name in ("mxnet", "pytorch") else (127.5, 127.5))
-    output = capsys.readouterr().err.splitlines()
-    assert [value for value in output if "non-commercial research only" in value] == [
-        f"{file}: {insight.find(str(file)).text().removeprefix(f'{file}: ')}"
-    ]
+    assert scale == ((0.0, 1.0) if name == "mxnet" else (127.5, 127.5))
+    assert "non-commercial research only" in capsys.readouterr().err
     other = np.concatenate([model.get_feat(bgr(crop)[..., ::-1].copy()) for crop in crops])
     assert np.abs(other - expected).max() > 1e-3  # the order of colours is not left to chance
 
@@ -298,84 +272,18 @@ def test_files_of_a_pack_are_told_apart_as_model_zoo_does(pack: Path, tmp_path: 
     assert load.load(f"insightface:{pack}").digest == sha256(pack / "w600k_r1.onnx")
 
 
-def manifest(folder: Path, **tasks: dict[str, Any]) -> Path:
-    document = {
-        "manifest_version": 2,
-        "model_id": "tiny",
-        "license": "MODEL.LICENSE",
-        "tasks": tasks,
-    }
-    (folder / "manifest.json").write_text(json.dumps(document))
-    return folder
-
-
-def test_a_manifest_of_version_2_says_the_scale(crops: list[Path], tmp_path: Path) -> None:
-    from insightface.model_zoo import get_model
-
-    (
-        recognizer(tmp_path / "b.onnx"),
-        recognizer(tmp_path / "a.onnx", seed=1),
-        recognizer(tmp_path / "u8.onnx", dtype=TensorProto.UINT8),
-    )
-    detector(tmp_path / "d.onnx")
-    digests = set()
-    for file, stated in (
-        ("b.onnx", {"mean": 100.0, "std": 64.0}),
-        ("b.onnx", None),
-        ("b.onnx", "embedded"),
-        ("u8.onnx", "embedded"),
-    ):
-        task = {"file": file, "sha256": sha256(tmp_path / file)} | (
-            {"preprocessing": stated} if stated else {}
-        )
-        manifest(tmp_path, recognition=task, detection={"file": "d.onnx"})
-        loaded = load.load(f"insightface:{tmp_path}")
-        model = get_model(str(tmp_path), model_task="recognition", providers=CPU)
-        item = Item("x", crops[0])
-        got = loaded.embedder(torch.from_numpy(np.asarray(loaded.read(item))[None])).numpy()
-        expected = model.get_feat(bgr(crops[0]))
-        np.testing.assert_allclose(got, expected, atol=1e-6 * np.abs(expected).max())
-        digests.add(loaded.digest)
-    assert len(digests) == 4
-    assert load.find_detector(f"insightface:{tmp_path}") == tmp_path / "d.onnx"
-    manifest(
-        tmp_path,
-        recognition={"file": "b.onnx"},
-        detection={"file": "d.onnx", "preprocessing": "embedded"},
-    )
-    # the aligner would feed it other pixels
-    assert load.find_detector(f"insightface:{tmp_path}") is None
-    refused: list[tuple[dict[str, dict[str, Any]], str]] = [
-        ({"recognition": {"file": "../b.onnx"}}, "does not fit the folder"),
-        ({"recognition": {"file": "b.onnx", "sha256": "0" * 64}}, "SHA-256 mismatch"),
-        (
-            {"recognition": {"file": "u8.onnx", "preprocessing": {"mean": 1.0, "std": 2.0}}},
-            "floats are needed",
-        ),
-        ({"recognition": {"file": "none.onnx"}}, "does not fit the folder"),
-        (
-            {"recognition": {"file": "b.onnx", "preprocessing": {"mean": 10**400, "std": 1.0}}},
-            "does not fit the folder",
-        ),
-        ({"detection": {"file": "d.onnx"}}, "states no recognition model, but detection"),
-    ]
-    for tasks, says in refused:
-        manifest(tmp_path, **tasks)
-        with pytest.raises(ValueError, match=says):
-            load.load(f"insightface:{tmp_path}")
+def test_a_manifest_that_states_the_pixels_is_refused(tmp_path: Path) -> None:
+    recognizer(tmp_path / "a.onnx")
+    (tmp_path / "manifest.json").write_text('{"manifest_version": 2}')
+    with pytest.raises(ValueError, match="manifest"):
+        insight.find(str(tmp_path))
     # passed over, as InsightFace does
     for text in ('{"manifest_version": 1}', "[" * 100_000, "no json"):
         (tmp_path / "manifest.json").write_text(text)
         assert insight.find(str(tmp_path)).recognition.name == "a.onnx"
-    (tmp_path / "manifest.json").write_text(" " * 2**20 + "{}")
-    with pytest.raises(ValueError, match="at most 1048576 are read"):
-        insight.find(str(tmp_path))
 
 
-def test_a_file_that_is_no_recognition_model_is_refused(
-    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "empty").mkdir()
+def test_a_file_that_is_no_recognition_model_is_refused(pack: Path, tmp_path: Path) -> None:
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     recognizer(tmp_path / "outer" / "inner" / "r.onnx")
     (tmp_path / "only").mkdir()
@@ -383,17 +291,9 @@ def test_a_file_that_is_no_recognition_model_is_refused(
     whole = recognizer(tmp_path / "r.onnx").read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "none.onnx").write_bytes(b"")
-    (tmp_path / "text.onnx").write_text("no model")
-    (tmp_path / "text.json").write_text('{"graph": {}}')
     recognizer(tmp_path / "u8.onnx", dtype=TensorProto.UINT8)
-    free = recognizer(tmp_path / "free.onnx")
-    model = onnx.load(str(free))
-    for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]:
-        dim.dim_param = "side"
-    onnx.save(model, str(free))
-    apart = onnx.load(str(tmp_path / "r.onnx"))
     onnx.save(
-        apart,
+        onnx.load(str(tmp_path / "r.onnx")),
         str(tmp_path / "apart.onnx"),
         save_as_external_data=True,
         location="apart.data",
@@ -401,31 +301,19 @@ def test_a_file_that_is_no_recognition_model_is_refused(
         convert_attribute=True,
     )
     for source, says in [
-        ("buffalo_l", "neither a file nor a folder"),
-        (pack / "missing.onnx", r"neither a file nor a folder.*nothing is downloaded"),
-        (tmp_path / "empty", "no .onnx file"),
-        (tmp_path / "outer", "give .*inner"),
-        (tmp_path / "only", "'det.onnx: detection'"),
-        (
-            pack / "det_tiny.onnx",
-            r"no recognition model of InsightFace \(detection; inputs .* 9 outputs",
-        ),
-        (pack / "genderage.onnx", "gender and age"),
-        (free, r"no fixed size \(inputs \[\(None, 3, None, None\)\]"),
+        ("buffalo_l", "nothing is downloaded"),
+        (tmp_path / "outer", "inner folder"),
+        (tmp_path / "only", "det.onnx: detection"),
+        (pack / "det_tiny.onnx", "detection; inputs .* 9 outputs"),
         (tmp_path / "u8.onnx", "floats are needed"),
-        (tmp_path / "apart.onnx", "3 tensors lie in other files"),
-        *(
-            (tmp_path / name, "no ONNX model")
-            for name in ("cut.onnx", "none.onnx", "text.onnx", "text.json")
-        ),
+        (tmp_path / "apart.onnx", "tensors lie in other files"),
+        (tmp_path / "cut.onnx", "no ONNX model"),
+        (tmp_path / "none.onnx", "no ONNX model"),
     ]:
         with pytest.raises(ValueError, match=says):
             load.load(f"insightface:{source}")
     with pytest.raises(ValueError, match=r"insightface:FILE\.onnx"):
         load.load(str(tmp_path / "r.onnx"))
-    monkeypatch.setattr(insight, "MAX_BYTES", len(whole) - 1)
-    with pytest.raises(ValueError, match=f"{len(whole)} bytes; an .onnx file holds at most"):
-        load.load(f"insightface:{tmp_path / 'r.onnx'}")
 
 
 def test_a_photograph_gives_what_face_analysis_gives(
@@ -511,16 +399,8 @@ def test_verify_from_the_command_line(
         ),
         (("verify", first, second, *one_file), "128 x 128 pixels, but 112 x 112 are wanted"),
         (
-            ("verify", first, second, *one_file),
-            "with --detector FILE.onnx photographs are aligned",
-        ),
-        (
             ("verify", first, second, *one_file, "--detector", pack / "genderage.onnx"),
-            "1 outputs (gender and age); an SCRFD detector with landmarks has 9 or 15",
-        ),
-        (
-            ("verify", first, second, *one_file, "--detector", detector(tmp_path / "six.onnx", 6)),
-            "6 outputs (detection)",
+            "1 outputs; an SCRFD detector with landmarks has 9 or 15",
         ),
     ]:
         capsys.readouterr()
@@ -530,36 +410,6 @@ def test_verify_from_the_command_line(
         ]
         assert len(output) == 1
         assert says in output[0]
-
-
-def test_a_folder_takes_photographs_and_a_file_takes_crops_everywhere(
-    pack: Path, crops: list[Path], tmp_path: Path
-) -> None:
-    """In Python, `embed` and `verify`: the folder brings its detector, and one file none."""
-    shots = [photograph(tmp_path / f"{name}.png", (3, 3), seed=ord(name)) for name in "ab"]
-    folder, file = f"insightface:{pack}", f"insightface:{pack / 'w600k_r1.onnx'}"
-    of_photographs = load_model(folder).embed(shots)
-    of_crops = load_model(file).embed(crops[:2])
-    assert of_photographs.meta["faces"].startswith("central")
-    assert "faces" not in of_crops.meta
-    for model, inputs, expected in (
-        (load_model(file, detector=pack / "det_tiny.onnx"), shots, of_photographs),
-        (load_model(folder, detector=False), crops[:2], of_crops),
-    ):
-        same = model.embed(inputs)
-        assert same.meta == expected.meta
-        np.testing.assert_array_equal(same.matrix, expected.matrix)
-    for model, inputs, expected in ((folder, shots, of_photographs), (file, crops, of_crops)):
-        (tmp_path / "list.txt").write_text("".join(f"{path}\n" for path in inputs[:2]))
-        command = ("embed", "--model", model, "--items", tmp_path / "list.txt")
-        assert likeness(*command, "--out", tmp_path / "e.npz") == 0
-        stored = embeddings.read(tmp_path / "e.npz")
-        assert dict(stored.meta) == dict(expected.meta)
-        np.testing.assert_allclose(stored.matrix, expected.matrix, rtol=1e-5)
-        json_file = tmp_path / "v.json"
-        assert likeness("verify", *inputs[:2], "--model", model, "--json", json_file) == 0
-        score = json.loads(json_file.read_text())["score"]
-        assert score == pytest.approx(float(stored.unit()[0] @ stored.unit()[1]), abs=1e-6)
 
 
 def test_a_detector_serves_face_models_only_and_keeps_their_size(
@@ -586,12 +436,8 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(
         )
     sized = replace(model, read=partial(align.read, detector="x", size=128, width=96))
     assert load.aligned_size(sized) == (128, 96)
-    for size in (160, [64, 64], (112, 128), (112, 111)):
-        height, width = (size, size) if isinstance(size, int) else size
-        with pytest.raises(
-            ValueError,
-            match=f"{height} x {width}",
-        ):
+    for size in (160, (112, 128)):
+        with pytest.raises(ValueError, match="align: "):
             load.with_detector(
                 replace(model, read=partial(images.read, size=size)), pack / "det_tiny.onnx"
             )

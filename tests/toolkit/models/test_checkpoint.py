@@ -15,6 +15,7 @@ from likeness.models.run import load_model
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
+from toolkit.backbones.weights import put
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
@@ -106,7 +107,7 @@ def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do()
         | {"z": torch.zeros(1)}
     )
     with pytest.raises(ValueError, match="weights do not fit") as caught:
-        checkpoint.put(expected, other, "runs/x")
+        put(expected, other, "runs/x")
     assert str(caught.value) == (
         "runs/x: weights do not fit: 3 missing (c.weight, d.weight, e.weight), 1 unknown (z), "
         "5 of another shape (a.bias (4,) for (3,), b.bias (4,) for (3,), c.bias (4,) for (3,), "
@@ -119,7 +120,7 @@ def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do()
 @pytest.mark.parametrize(
     ("name", "metadata", "said"),
     [
-        ("resnet50.pth", None, "no safetensors file of Likeness"),
+        ("resnet50.pth", None, "no whole safetensors file of Likeness"),
         ("resnet50.safetensors", {"format": "pt"}, "of format 'pt'"),  # as the hub's files are
         ("resnet50.safetensors", None, "without a description by Likeness"),
     ],

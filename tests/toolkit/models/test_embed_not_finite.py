@@ -114,7 +114,7 @@ def test_onnx_models_do_the_same() -> None:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    embedded, bad = embed(OnnxEmbedder(session, 1, (None,)), items("abcd"), read)
+    embedded, bad = embed(OnnxEmbedder(session, 1), items("abcd"), read)
     assert embedded.ids == ("a", "c", "d")
     assert [(item.id, item.reason) for item in bad] == [("b", NO_NUMBERS)]
 

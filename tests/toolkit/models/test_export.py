@@ -33,7 +33,6 @@ from toolkit.backbones.xvector import XVector
 from toolkit.data.items import Item
 from toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
 from toolkit.models import checkpoint, export
-from toolkit.models import onnx as onnx_models
 from toolkit.models.embed import embed
 from toolkit.models.embedder import TorchEmbedder, in_torch
 from toolkit.models.loaded import Loaded
@@ -187,7 +186,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
         ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32))
     )
     assert export.export(face, tmp_path / "face.onnx").distance < 1e-6
-    with pytest.raises(ValueError, match=r"size 30 x 30: .* 32 x 32"):
+    with pytest.raises(ValueError, match="32 x 32 alone"):
         export.export(face, tmp_path / "x.onnx", size=(30, 30))
     any_size = picture_model(
         INSIGHTFACE(),
@@ -349,20 +348,7 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
             ),
             r"no ONNX model that can be run",
         ),
-        (
-            lambda m: m.graph.node.append(
-                onnx.helper.make_node("Evil", ["x"], ["y"], domain="evil")
-            ),
-            "no ONNX model that can be run",
-        ),
-        (
-            lambda m: m.graph.node.append(onnx.helper.make_node("NoSuch", ["x"], ["y"])),
-            "no ONNX model that can be run",
-        ),
-        (describe(format="likeness.onnx/9"), "its description is of format 'likeness.onnx/9'"),
-        (describe(digest=1), "or incomplete"),
-        (describe(dim=5), "does not fit"),
-        (describe(shape="x"), "does not fit"),
+        *((describe(**{name: 5}), "does not fit") for name in ("format", "digest", "dim")),
         (describe(read={"call": "os.system", "args": {}}), "neither of Likeness nor"),
         (
             describe(read={"call": "toolkit.data.item_lists.read_items", "args": {}}),
@@ -377,9 +363,7 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
     ]
 
 
-def test_hostile_files_are_refused_before_they_run(
-    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Path) -> None:
     for change, says in hostile(tmp_path):
         with pytest.raises(ValueError, match=says):
             exported_models.load(changed(exported, tmp_path / "bad.onnx", change))
@@ -388,9 +372,6 @@ def test_hostile_files_are_refused_before_they_run(
         (tmp_path / "cut.onnx").write_bytes(contents[:length])
         with pytest.raises(ValueError, match=r"cut\.onnx"):
             exported_models.load(tmp_path / "cut.onnx")
-    monkeypatch.setattr(onnx_models, "MAX_BYTES", 1000)
-    with pytest.raises(ValueError, match=r"an \.onnx file has at most 1000"):
-        exported_models.load(exported)
 
 
 def test_files_from_elsewhere_have_no_description(exported: Path, tmp_path: Path) -> None:

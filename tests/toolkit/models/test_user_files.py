@@ -158,7 +158,6 @@ def test_the_sum_of_a_package_is_of_all_its_python_files(
     (pack / "weights.pt").write_bytes(b"x")
     (pack / "gone.py").symlink_to(pack / "nowhere.py")
     write(pack / "__pycache__", cached="")
-    write(pack / "no-module", script="")
     assert asked() == sums[-1]
     (pack / "another.py").unlink()
     assert asked() not in sums

@@ -18,6 +18,7 @@ from likeness.models.run import load_model
 from tests.toolkit.training.steps import raising_at
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.vit import ViT
+from toolkit.backbones.weights import put
 from toolkit.data.pixels import PixelScale
 from toolkit.losses.triplet import Triplet
 from toolkit.models import adapter, checkpoint
@@ -361,7 +362,7 @@ def test_adapters_of_another_shape_are_refused() -> None:
         wrong = adapter.merged(good | changes)
         assert any(name.startswith("adapter.") for name in wrong)
         with pytest.raises(ValueError, match="unknown"):
-            checkpoint.put(nn.ModuleDict({"fc": nn.Linear(2, 3, bias=False)}), wrong, "file")
+            put(nn.ModuleDict({"fc": nn.Linear(2, 3, bias=False)}), wrong, "file")
 
 
 # Averages

@@ -1,0 +1,164 @@
+"""Networks that are known by the sizes of their tensors: checkpoints of WeSpeaker (avg_model.pt)
+and of InsightFace's arcface_torch (backbone.pth).
+
+So neither their configuration nor an argument is needed. Nothing in the files is executed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from math import isqrt
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from eval.errors import LikenessError
+from eval.types import name_first
+from toolkit.backbones import redimnet
+from toolkit.backbones.campplus import CAMPPlus
+from toolkit.backbones.ecapa import WeSpeakerECAPA
+from toolkit.backbones.iresnet import IResNet
+from toolkit.backbones.resnet import ResNet
+from toolkit.backbones.simam import SimAMResNet
+from toolkit.backbones.weights import load_published, load_wespeaker, read_weights, redimnet_names
+from toolkit.backbones.xvector import XVector
+from toolkit.models.parts import Part
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def read_wespeaker(path: Path) -> tuple[Any, Part]:
+    """Read a network of WeSpeaker.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The network, and the part that makes such a network.
+
+    Raises:
+        LikenessError: There is no such file, it holds another network, or its tensors contradict
+            each other.
+    """
+    kinds = "ResNet, SimAM-ResNet, ECAPA-TDNN, CAM++, ReDimNet or x-vector as WeSpeaker names them"
+    return _read(path, _of_wespeaker, load_wespeaker, kinds)
+
+
+def read_arcface_torch(path: Path) -> Any:
+    """Read an IResNet (r18 to r200) of arcface_torch. Args and Raises are those of WeSpeaker's."""
+    kinds = (
+        "the IResNets of arcface_torch; give backbone.weights=FILE in a recipe with the network "
+        "that they are of"
+    )
+    return _read(path, _of_arcface_torch, load_published, kinds)[0]
+
+
+def _read(
+    path: Path, part_of: Callable[[Shapes], tuple[Part, int]], load: Callable[..., Any], kinds: str
+) -> tuple[Any, Part]:
+    """Build the network of a file's tensors, and fill it in by `load`."""
+    state = read_weights(path)
+    shapes = {name.removeprefix("module."): tuple(value.shape) for name, value in state.items()}
+    try:
+        part, in_dim = part_of(shapes)
+        # What a few sizes ask for may be much more than the file holds: a network on this device
+        # takes no memory before all of its tensors fit.
+        with torch.device("meta"):
+            network = part(in_dim)
+    except (LookupError, ArithmeticError, ValueError):
+        raise LikenessError(
+            f"{path}: its {len(state)} tensors ({name_first(state)}) are none of {kinds}"
+        ) from None
+    load(network, state, str(path))
+    return network, part
+
+
+def _count(shapes: Shapes, pattern: str) -> int:
+    """Count what the names of tensors begin with, in different words."""
+    return len({match[0] for name in shapes if (match := re.match(pattern, name))})
+
+
+def _of_wespeaker(shapes: Shapes) -> tuple[Part, int]:
+    """Return the part that makes the network of these shapes, and its number of bands.
+
+    Raises:
+        KeyError: It is another network.
+    """
+    if "layer1.conv.weight" in shapes:
+        channels, num_mels, _ = shapes["layer1.conv.weight"]
+        pooled, hidden = shapes["conv.weight"][0], shapes["pool.linear1.weight"][1]
+        return partial(
+            WeSpeakerECAPA,
+            dim=shapes["linear.weight"][0],
+            channels=channels,
+            pooled=pooled,
+            res2net_scale=channels // shapes["layer2.se_res2block.1.convs.0.weight"][0],
+            se_channels=shapes["layer2.se_res2block.3.linear1.weight"][0],
+            global_context=hidden == 3 * pooled,
+            normalise="bn2.weight" in shapes,
+        ), num_mels
+    if "frame_1.conv_1d.weight" in shapes:
+        channels, num_mels, _ = shapes["frame_1.conv_1d.weight"]
+        return partial(
+            XVector,
+            dim=shapes["seg_1.weight"][0],
+            channels=channels,
+            pooled=shapes["frame_5.conv_1d.weight"][0],
+            two_layers="seg_2.weight" in shapes,
+        ), num_mels
+    if "xvector.dense.linear.weight" in shapes:
+        # CAM++, whose head leaves an eighth of the bands.
+        num_mels = 8 * shapes["xvector.tdnn.linear.weight"][1] // shapes["head.conv1.weight"][0]
+        return partial(CAMPPlus, dim=shapes["xvector.dense.linear.weight"][0]), num_mels
+    if "backbone.stem.0.weight" in shapes:
+        return _of_redimnet(shapes)
+    front = "front." if "front.conv1.weight" in shapes else ""  # SimAM-ResNet
+    width = shapes[f"{front}conv1.weight"][0]
+    blocks = tuple(_count(shapes, rf"{front}layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
+    bottleneck = f"{front}layer1.0.conv3.weight" in shapes
+    dim, size = shapes["bottleneck.weight" if front else "seg_1.weight"]
+    num_mels = 8 * size // (2 * width * 8 * (4 if bottleneck else 1))
+    sizes: dict[str, Any] = {"dim": dim, "width": width, "blocks": blocks}
+    if front:
+        return partial(SimAMResNet, **sizes), num_mels
+    depth, two_layers = 50 if bottleneck else 34, "seg_2.weight" in shapes
+    return partial(ResNet, depth=depth, two_layers=two_layers, **sizes), num_mels
+
+
+def _of_redimnet(shapes: Shapes) -> tuple[Part, int]:
+    """Return the part of the ReDimNet of these shapes, one of WeSpeaker's sizes, and its bands.
+
+    Raises:
+        KeyError: It is another network. So are those that IDRnD and PalabraAI released, whose
+            front-end is not WeSpeaker's.
+    """
+    width, (dim, pooled) = shapes["backbone.stem.0.weight"][0], shapes["seg_1.weight"]
+    num_mels, stored = pooled // (2 * width), redimnet_names(shapes)
+    for size in get_args(redimnet.Size):
+        part = partial(redimnet.ReDimNet, dim=dim, size=size, normalise=False)
+        # A ValueError: this size takes other numbers of bands.
+        with suppress(ValueError), torch.device("meta"):
+            own = part(num_mels).state_dict()
+            if all(stored.get(name) == tuple(value.shape) for name, value in own.items()):
+                return part, num_mels
+    raise KeyError("no size of ReDimNet has these shapes")
+
+
+def _of_arcface_torch(shapes: Shapes) -> tuple[Part, int]:
+    """Return the part of the IResNet of these shapes, and its number of channels.
+
+    Raises:
+        KeyError: It is another network.
+    """
+    shapes = {name.removeprefix("backbone."): shape for name, shape in shapes.items()}
+    shapes["layer1.0.prelu.weight"]  # in other ResNets, the activation has no weights
+    width, in_dim, *_ = shapes["conv1.weight"]
+    dim, size = shapes["fc.weight"]
+    blocks = tuple(_count(shapes, rf"layer{stage}\.\d+\.") for stage in (1, 2, 3, 4))
+    side = 16 * isqrt(size // (8 * width))
+    sizes: dict[str, Any] = {"dim": dim, "width": width, "blocks": blocks, "image_size": side}
+    return partial(IResNet, **sizes), in_dim
