@@ -16,8 +16,7 @@ from likeness.row_files import table_text, write_rows
 from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
-from toolkit.gallery.gallery import Gallery, exists, open_gallery
-from toolkit.gallery.postgres import masked
+from toolkit.gallery.gallery import Gallery, exists, open_gallery, refuse_absent
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
@@ -48,15 +47,6 @@ def opened(
         yield gallery
     finally:
         gallery.close()
-
-
-def refuse_absent(name: str | Path) -> None:
-    """Raise FileNotFoundError where there is no gallery; OSError where a server does not answer."""
-    if not exists(name):
-        raise LikenessError(
-            f"{masked(name)} contains no gallery; enrol with `likeness gallery enrol`, or correct "
-            "the path"
-        )
 
 
 class Listing(NamedTuple):
