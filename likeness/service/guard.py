@@ -11,7 +11,7 @@ of its answer, the log and the metrics say.
         Enrolling, replacing and removing need it, else 401. Where other machines can connect, so
         does everything but the page, /health, /thresholds, /docs and /openapi.json.
     size
-        A body over the limit is answered with 413, one that takes too long with 408.
+        A body over the limit is answered with 413.
     work
         So many uploads may arrive, wait or be worked on, with so many bytes together, else 503.
 
@@ -20,7 +20,6 @@ The log names method, route, status and time: no addresses, file names, subjects
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import logging
@@ -67,8 +66,6 @@ class Limits:
     Attributes:
         max_bytes: Of one request.
         max_held: Bytes of the bodies of all requests.
-        body_seconds: For a body to arrive.
-        work_seconds: For an upload to wait, be embedded and be compared.
         threads: Uploads that a process works on at once.
         waiting: Uploads that may arrive or wait beside them.
         max_seconds: Of one recording.
@@ -78,8 +75,6 @@ class Limits:
 
     max_bytes: int = 16 * 2**20
     max_held: int = 256 * 2**20
-    body_seconds: float = 60.0
-    work_seconds: float = 120.0
     threads: int = 2
     waiting: int = 100
     max_seconds: float = 60.0
@@ -174,7 +169,8 @@ class Guard:
             await send(message)
 
         try:
-            self._admit(scope)
+            if (refusal := self._refusal(scope)) is not None:
+                raise refusal
             if scope["method"] in _READING:
                 await self.app(scope, receive, answer)
             else:
@@ -190,47 +186,46 @@ class Guard:
             self._metrics.count(method, route, status, taken)
             _log.info("%s %s %d %.1f ms", method, route, status, 1000 * taken)
 
-    def _admit(self, scope: Message) -> None:
-        """Refuse by an HTTPException who may not ask, before anything is read."""
+    def _refusal(self, scope: Message) -> HTTPException | None:
+        """Why a request is refused before anything of it is read; None where it is admitted."""
         headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
         method, path, host = scope["method"], scope["path"], headers.get(b"host", "")
         if not self._serves(host):
-            raise HTTPException(
+            return HTTPException(
                 421,
                 "this server does not serve that host name; use the address that it printed at its "
                 "start, or start it with --allow-host NAME",
             )
         if method not in _READING and _is_of_another_page(headers, host):
-            raise HTTPException(
+            return HTTPException(
                 403,
                 "requests from other pages are refused; use the page of this server, or send no "
                 "Origin header",
             )
-        if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
-            kind, _, token = headers.get(b"authorization", "").partition(" ")
-            is_right = hmac.compare_digest(token.strip().encode(), self._token)
-            if not is_right or kind.lower() != "bearer":
-                raise HTTPException(
-                    401,
-                    "this needs the token that the server printed at its start: send "
-                    "Authorization: Bearer TOKEN",
-                    {"WWW-Authenticate": "Bearer"},
-                )
+        kind, _, token = headers.get(b"authorization", "").partition(" ")
+        knows = hmac.compare_digest(token.strip().encode(), self._token)
+        is_guarded = changes_gallery(method, path) or not (self.local or path in OPEN)
+        if is_guarded and not (knows and kind.lower() == "bearer"):
+            return HTTPException(
+                401,
+                "this needs the token that the server printed at its start: send Authorization: "
+                "Bearer TOKEN",
+                {"WWW-Authenticate": "Bearer"},
+            )
         if int(headers.get(b"content-length", 0)) > self._limits.max_bytes:
-            raise self._too_large()
+            return self._too_large()
+        if method not in _READING and self._uploads >= self._limits.threads + self._limits.waiting:
+            return HTTPException(503, _BUSY, {"Retry-After": "1"})
+        return None
 
     def _serves(self, host: str) -> bool:
         """Whether a Host header names this server."""
         try:
-            parts = urlsplit(f"//{host}")
-            name = parts.hostname or ""
-        except ValueError:
-            return False
-        if "@" in host:
-            return False
-        if name in self._hosts:
-            return True
-        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            if "@" in host:
+                return False
+            if name in self._hosts:
+                return True
             # A page elsewhere cannot point an address at this server, only a name.
             return not self.local and bool(ipaddress.ip_address(name))
         except ValueError:
@@ -239,23 +234,10 @@ class Guard:
     async def _upload(self, scope: Message, receive: Receive, answer: Send) -> None:
         """Pass a request on that has a body, within the bounds of one and of all of them."""
         limits, size = self._limits, 0
-        if self._uploads >= limits.threads + limits.waiting:
-            raise HTTPException(503, _BUSY, {"Retry-After": "1"})
-        latest = asyncio.get_running_loop().time() + limits.body_seconds
-        has_ended = False
 
         async def counted() -> Message:
-            nonlocal size, has_ended
-            if has_ended:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(latest):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(
-                    408, f"the upload took longer than {limits.body_seconds:g} s"
-                ) from None
-            has_ended = not message.get("more_body")
+            nonlocal size
+            message = await receive()
             size += (arrived := len(message.get("body", b"")))
             self._held += arrived
             if size > limits.max_bytes:
@@ -280,6 +262,11 @@ class Guard:
             "shorter recording or a smaller photo",
             {"connection": "close"},  # the rest of the body is not read
         )
+
+
+def changes_gallery(method: str, path: str) -> bool:
+    """Whether a request enrols, replaces or removes."""
+    return method in ("PUT", "DELETE") or path == "/enrol"
 
 
 def _is_of_another_page(headers: MutableMapping[bytes, str], host: str) -> bool:

@@ -20,7 +20,6 @@ def ask(
     chunks: tuple[bytes, ...] = (b"x",),
     hosts: tuple[str, ...] = (),
     local: bool = True,
-    is_slow: bool = False,
     **limits: Any,
 ) -> list[int]:
     """Statuses of requests at once to a Guard before an application that reads the body and lets
@@ -51,8 +50,6 @@ def ask(
         left = list(chunks)
 
         async def receive() -> Any:
-            if is_slow:
-                await asyncio.Event().wait()
             return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
         async def send(message: Any) -> None:
@@ -151,7 +148,7 @@ def test_other_machines_need_the_token_for_everything(path: str, token: str, sta
         assert ask(path=path, local=False, hosts=("proxy.example",), headers=sent) == [expected]
 
 
-def test_bodies_are_bounded_in_size_number_and_time() -> None:
+def test_bodies_are_bounded_in_size_and_number() -> None:
     stated = ((b"host", b"localhost"), (b"content-length", b"101"))
     assert ask(headers=stated, max_bytes=100) == [413]
     assert ask(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]  # of no stated length
@@ -159,7 +156,6 @@ def test_bodies_are_bounded_in_size_number_and_time() -> None:
     assert ask(9, threads=1, waiting=2) == [200] * 3 + [503] * 6
     assert ask(9, method="GET", threads=1, waiting=2) == [200] * 9
     assert ask(9, chunks=(b"x" * 50,), max_bytes=100, max_held=200) == [200] * 4 + [503] * 5
-    assert ask(is_slow=True, body_seconds=0.01) == [408]
 
 
 def test_the_log_names_no_method_of_the_client_s_own(caplog: pytest.LogCaptureFixture) -> None:

@@ -94,49 +94,6 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         assert page.inner_text("#entries td:first-child") == "Ada <b>Lovelace</b>"
 
 
-def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
-    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
-    whole = next(path for path in sorted((tmp_path / "faces").rglob("*.*")))
-    broken = tmp_path / f"broken{whole.suffix}"
-    broken.write_bytes(whole.read_bytes()[:200])
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.goto(url)
-        page.set_input_files("#file-first", str(whole))
-        page.set_input_files("#file-second", str(broken))
-        page.click("#compare:not([disabled])")
-        output = page.inner_text("#answer .error")
-        assert "1 of 2 files cannot be read: the second file: " in output
-        assert "likeness-" not in output  # the private folder in which it was
-        page.context.close()
-
-
-def test_a_removal_that_failed_can_be_tried_again(browser: Any, tmp_path: Path) -> None:
-    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.on("dialog", lambda dialog: dialog.accept())
-        page.goto(f"{url}#token={TOKEN}")
-        page.click("[data-tab=gallery]")
-        page.set_input_files(
-            "#file-enrolment", str(next(path for path in sorted((tmp_path / "faces").rglob("*.*"))))
-        )
-        page.fill("#subject", "Ada")
-        page.click("#enrol:not([disabled])")
-        page.wait_for_selector("#entries td:text-is('Ada')")
-        page.route(
-            "**/gallery/Ada", lambda route: route.fulfill(status=500, json={"error": "a full disk"})
-        )
-        page.click("[aria-label='Remove Ada']")
-        page.wait_for_selector("#answer .error:text-is('a full disk')")
-        page.unroute("**/gallery/Ada")
-        page.click("[aria-label='Remove Ada']:not([disabled])")
-        page.wait_for_selector("#entries td:text-is('Ada')", state="detached")
-        page.context.close()
-
-
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("faces")
@@ -266,36 +223,3 @@ def test_a_file_that_is_too_large_is_never_sent(
         page.set_input_files("#file-enrolment", str(just))
         page.wait_for_selector("#answer .error:has-text(', 1 kB too much')")
         assert asked == []
-
-
-def test_what_was_chosen_is_what_is_compared(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    """The files are deleted and changed on the disk between the choice and the click."""
-    files = [tmp_path / "first.png", tmp_path / "second.png"]
-    for path, photo in zip(files, photos, strict=False):
-        path.write_bytes(Path(photo).read_bytes())
-    with (
-        serving(untrained(FACE, tmp_path / "m.safetensors"), threshold=-1.0) as url,
-        page_of(browser, url) as page,
-    ):
-        page.set_input_files("#file-first", str(files[0]))
-        page.set_input_files("#file-second", str(files[1]))
-        page.wait_for_selector("#compare:not([disabled])")
-        files[0].unlink()
-        files[1].write_bytes(b"another")
-        page.click("#compare")
-        page.wait_for_selector("#answer:not([aria-busy]) p")
-        assert page.inner_text(".verdict") == "The same face"
-
-
-def test_quality_is_what_a_loss_made_of_the_norm(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    model = replace(untrained(FACE, tmp_path / "m.safetensors"), norm_is_quality=True)
-    with serving(model, threshold=-1.0) as url, page_of(browser, url) as page:
-        page.set_input_files("#file-first", photos[0])
-        page.set_input_files("#file-second", photos[1])
-        page.click("#compare:not([disabled])")
-        page.wait_for_selector(".verdict")
-        assert "Quality" in page.inner_text("#answer")

@@ -18,8 +18,8 @@ from likeness.models.load import load_to_embed
 from likeness.service.pages import read_examples
 from likeness.verification import verify
 from modalities import synthetic_faces
-from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, httpx, serving, untrained
-from tests.likeness.service.test_page import TIMEOUT_MS, page_of
+from tests.likeness.service.serving import FACE, httpx, serving, untrained
+from tests.likeness.service.test_page import page_of
 from tests.tiny_yunet import network, tiny_yunet
 from toolkit.data.images import encode
 
@@ -137,19 +137,6 @@ def test_the_slider_changes_the_verdict_without_asking_again(
         assert asked == []
 
 
-def test_without_thresholds_the_page_says_how_to_get_a_slider(browser: Any, tmp_path: Path) -> None:
-    reason = "no threshold is stored"
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    with (
-        serving(model, extras=extras(no_thresholds=reason)) as url,
-        page_of(browser, url) as page,
-    ):
-        assert page.is_hidden("#rule")
-        assert reason in page.inner_text("#rule-none")
-        assert "--examples" in page.inner_text("#examples")
-        assert "48 x 48 pixels" in page.inner_text("#takes")
-
-
 def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> None:
     pixels = np.zeros((96, 128, 3), dtype=np.uint8)
     blue = np.random.default_rng(0).integers(0, 255, (6, 8), dtype=np.uint8)
@@ -215,30 +202,6 @@ def test_a_photograph_is_refused_before_it_is_sent_to_a_model_of_crops(
         assert "POST" not in sent
 
 
-def test_two_recordings_share_one_axis_of_time_and_one_scale(browser: Any, tmp_path: Path) -> None:
-    import soundfile
-
-    times = np.arange(32_000) / 16_000
-    loud, soft = tmp_path / "loud.wav", tmp_path / "soft.wav"
-    soundfile.write(loud, 0.8 * np.sin(900 * times), 16_000)
-    soundfile.write(soft, 0.2 * np.sin(900 * times[:16_000]), 16_000)
-    with (
-        serving(untrained(SPEAKER, tmp_path / "m.safetensors"), threshold=-1.0) as url,
-        page_of(browser, url) as page,
-    ):
-        page.set_input_files("#file-first", str(loud))
-        page.set_input_files("#file-second", str(soft))
-        page.wait_for_selector("#waves .track >> nth=1")
-        ends, heights = [], []
-        for path in page.locator("#waves path").all():
-            bars = re.findall(r"M([\d.]+) -([\d.]+)V", path.get_attribute("d"))
-            ends.append(max(float(at) for at, _ in bars))
-            heights.append(max(float(size) for _, size in bars))
-        assert ends[1] == pytest.approx(ends[0] / 2, rel=0.02)  # a second beside two
-        assert heights == pytest.approx([1, 0.25], abs=0.02)
-        assert "First" in page.get_attribute("#waves", "aria-label")
-
-
 def test_tabs_by_arrow_keys_names_and_contrast_in_light_and_dark(
     browser: Any, photos: Path, tmp_path: Path
 ) -> None:
@@ -264,28 +227,6 @@ def test_tabs_by_arrow_keys_names_and_contrast_in_light_and_dark(
                 assert page.is_visible(f"#{expected}")
                 assert page.evaluate(LOW_CONTRAST) == []
                 assert page.evaluate(NAMELESS) == []
-
-
-def test_a_tab_that_is_opened_before_the_server_answered_stays_open(
-    browser: Any, tmp_path: Path
-) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    with serving(model) as url:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        waiting: list[Any] = []
-        page.route("**/health", lambda route: waiting.append(route))
-        with page.expect_request("**/health"):
-            page.goto(f"{url}#token={TOKEN}")
-        page.click("[data-tab=gallery]")
-        assert page.inner_text("#entries") == ""  # nothing is said of what is not known
-        waiting[0].continue_()
-        page.wait_for_selector("#formats:not(:empty)")
-        page.wait_for_selector("#entries:has-text('--keep-media')")
-        page.wait_for_selector("#file-enrolment", state="attached")
-        page.wait_for_selector("#examples:not(:empty)", state="attached")
-        assert page.is_visible("#gallery")
-        page.context.close()
 
 
 def test_the_gallery_shows_each_enrolment_and_what_is_kept_of_it(
