@@ -228,7 +228,7 @@ class _Result:
     def add_problems(self, files: Sequence[Seen]) -> None:
         """Add the files that cannot be used."""
         for kind, (text, remedy) in _PROBLEMS.items():
-            rows = {
+            rows: dict[int | str, str] = {
                 row: one.problem.reason
                 for row, one in enumerate(files)
                 if one.problem is not None and one.problem.kind == kind

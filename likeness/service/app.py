@@ -26,7 +26,7 @@ from starlette.formparsers import MultiPartParser
 
 from eval.formats.provenance import likeness_version
 from likeness.service import pages
-from likeness.service.guard import Guard, Metrics, changes_gallery
+from likeness.service.guard import Guard, changes_gallery, metrics_text
 from likeness.service.work import Service
 from toolkit.gallery.gallery import NotEnrolled
 
@@ -64,8 +64,7 @@ def make_app(
     )
     # Otherwise Starlette puts uploads of over 1 MiB into files. This holds for the whole process.
     MultiPartParser.spool_max_size = limits.max_bytes + 1
-    metrics = Metrics()
-    _add_pages(app, service, metrics, local)
+    _add_pages(app, service, local)
     _add_routes(app, service)
     _add_errors(app)
     return Guard(
@@ -74,12 +73,11 @@ def make_app(
         hosts=hosts,
         local=local,
         limits=limits,
-        metrics=metrics,
         policy=pages.content_policy(),
     )
 
 
-def _add_pages(app: FastAPI, service: Service, metrics: Metrics, local: bool) -> None:
+def _add_pages(app: FastAPI, service: Service, local: bool) -> None:
     @app.get("/", include_in_schema=False)
     def home() -> HTMLResponse:
         return HTMLResponse(pages.home())
@@ -95,7 +93,7 @@ def _add_pages(app: FastAPI, service: Service, metrics: Metrics, local: bool) ->
     @app.get("/metrics")
     def prometheus() -> PlainTextResponse:
         """Counts and times in Prometheus' text format."""
-        text, name = metrics.text(), "likeness_gallery_subjects"
+        text, name = metrics_text(), "likeness_gallery_subjects"
         try:
             subjects = service.num_subjects()
         except ConnectionError:  # a database that is away takes no other number away

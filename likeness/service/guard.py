@@ -54,9 +54,28 @@ _READING = ("GET", "HEAD")
 _METHODS = (*_READING, "POST", "PUT", "DELETE")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BUSY = "the server is busy; try again in a moment"
-_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # the buckets of times
 _log = logging.getLogger("likeness.serve")
 disable_created_metrics()  # type: ignore[no-untyped-call]
+_REGISTRY = CollectorRegistry()
+_REQUESTS = Counter(
+    "likeness_requests",
+    "Requests that were answered.",
+    ["method", "route", "status"],
+    registry=_REGISTRY,
+)
+_SECONDS = Histogram(
+    "likeness_request_seconds",
+    "Time from a request's arrival to the end of its answer.",
+    ["route"],
+    buckets=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    registry=_REGISTRY,
+)
+_UPLOADS = Gauge(
+    "likeness_uploads_in_progress",
+    "Uploads that arrive, wait or are worked on.",
+    registry=_REGISTRY,
+    multiprocess_mode="livesum",
+)
 
 
 @dataclass(frozen=True)
@@ -82,47 +101,17 @@ class Limits:
     max_pixels: int = 2**25
 
 
-class Metrics:
-    """What one application counts; of several processes at one address, the sums of all."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "likeness_requests",
-            "Requests that were answered.",
-            ["method", "route", "status"],
-            registry=self._registry,
-        )
-        self._seconds = Histogram(
-            "likeness_request_seconds",
-            "Time from a request's arrival to the end of its answer.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self.uploads = Gauge(
-            "likeness_uploads_in_progress",
-            "Uploads that arrive, wait or are worked on.",
-            registry=self._registry,
-            multiprocess_mode="livesum",
-        )
-        for path in Path(os.environ.get(METRICS_FOLDER, "/dev/null")).glob("gauge_live*.db"):
+def metrics_text() -> str:
+    """What was counted in Prometheus' text format; of several processes, the sums of all."""
+    registry = _REGISTRY
+    if METRICS_FOLDER in os.environ:
+        for path in Path(os.environ[METRICS_FOLDER]).glob("gauge_live*.db"):
             process = int(path.stem.rpartition("_")[2])
             if not Path(f"/proc/{process}").exists():  # it works on nothing any more
                 mark_process_dead(process)  # type: ignore[no-untyped-call]
-
-    def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
-        self._requests.labels(method, route, status).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def text(self) -> str:
-        """What was counted, in Prometheus' text format."""
-        registry = self._registry
-        if METRICS_FOLDER in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry).decode()
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry).decode()
 
 
 class Guard:
@@ -134,7 +123,6 @@ class Guard:
         hosts: Names by which the server may be addressed, beside loopback's.
         local: Whether only this machine can connect.
         limits: What requests can cost.
-        metrics: Counts what is answered.
         policy: The Content-Security-Policy of pages.
     """
 
@@ -146,11 +134,10 @@ class Guard:
         hosts: Iterable[str],
         local: bool,
         limits: Limits,
-        metrics: Metrics,
         policy: str,
     ):
         self.app, self.local = app, local
-        self._token, self._limits, self._metrics = token.encode(), limits, metrics
+        self._token, self._limits = token.encode(), limits
         self._hosts = {host.strip("[]").lower() for host in (*_LOOPBACK, *hosts)}
         self._headers = _security_headers(policy)
         self._uploads = self._held = 0  # requests, and bytes of their bodies
@@ -183,7 +170,8 @@ class Guard:
             taken = time.perf_counter() - started
             # Whoever asks chooses the method, of any length.
             method = scope["method"] if scope["method"] in _METHODS else "-"
-            self._metrics.count(method, route, status, taken)
+            _REQUESTS.labels(method, route, status).inc()
+            _SECONDS.labels(route).observe(taken)
             _log.info("%s %s %d %.1f ms", method, route, status, 1000 * taken)
 
     def _refusal(self, scope: Message) -> HTTPException | None:
@@ -247,13 +235,13 @@ class Guard:
             return message
 
         self._uploads += 1
-        self._metrics.uploads.set(self._uploads)
+        _UPLOADS.set(self._uploads)
         try:
             await self.app(scope, counted, answer)
         finally:
             self._uploads -= 1
             self._held -= size
-            self._metrics.uploads.set(self._uploads)
+            _UPLOADS.set(self._uploads)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

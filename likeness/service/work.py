@@ -331,7 +331,7 @@ class Service:
                 f"the subject {subject!r} could never be removed here, because addresses have no "
                 "such part; choose another name"
             )
-        chosen = faces or [None] * len(files)
+        chosen: Sequence[int | None] = faces or [None] * len(files)
         embeddings = self._embed(files, chosen)
         with self._changing:
             write = gallery.update if replaces else gallery.enrol

@@ -25,7 +25,7 @@ def ask(
     """Statuses of requests at once to a Guard before an application that reads the body and lets
     all others come before it answers.
     """
-    from likeness.service.guard import Guard, Limits, Metrics
+    from likeness.service.guard import Guard, Limits
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
@@ -41,7 +41,6 @@ def ask(
         hosts=hosts,
         local=local,
         limits=Limits(**limits),
-        metrics=Metrics(),
         policy="",
     )
     statuses: list[int] = []
@@ -163,12 +162,3 @@ def test_the_log_names_no_method_of_the_client_s_own(caplog: pytest.LogCaptureFi
         ask(method="EVIL" * 1_000, path="/health")
     assert "EVIL" not in caplog.text
     assert caplog.messages[0].startswith("- ")
-
-
-def test_applications_count_apart() -> None:
-    from likeness.service.guard import Metrics
-
-    first, second = Metrics(), Metrics()
-    first.count("GET", "/", 200, 0.02)
-    assert 'route="/"' in first.text()
-    assert 'route="/"' not in second.text()
