@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,19 +16,17 @@ from likeness.row_files import table_text, write_rows
 from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
-from toolkit.gallery.gallery import Gallery, exists, open_gallery
-from toolkit.gallery.postgres import masked
+from toolkit.gallery.gallery import Gallery, exists, open_gallery, refuse_absent
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
 Existing = Literal["refuse", "add", "replace", "skip"]
 
 
-@contextmanager
 def opened(
-    name: str | Path, meta: Mapping[str, str] | None, *, makes: bool = False
-) -> Iterator[Gallery]:
-    """Open a gallery, and close it at the end.
+    name: str | Path, meta: Mapping[str, str] | None = None, *, makes: bool = False
+) -> closing[Gallery]:
+    """Open a gallery for a block, at whose end it is closed.
 
     Args:
         name: Its folder, or an address such as postgresql://USER@HOST/DATABASE; see
@@ -37,43 +35,13 @@ def opened(
         makes: Whether a gallery is made where there is none.
 
     Raises:
-        LikenessError: There is none, and none is to be made. It is of another model, damaged, or
-            used by another process.
-        OSError: A server does not answer.
+        LikenessError: There is none, and none is to be made. It is of another model, or used by
+            another process.
+        OSError: It is damaged, or a server does not answer.
     """
     if not makes:
         refuse_absent(name)
-    gallery = open_gallery(name, meta)
-    try:
-        yield gallery
-    finally:
-        gallery.close()
-
-
-def refuse_absent(name: str | Path) -> None:
-    """Raise FileNotFoundError where there is no gallery; OSError where a server does not answer."""
-    if not exists(name):
-        raise LikenessError(
-            f"{masked(name)} contains no gallery; enrol with `likeness gallery enrol`, or correct "
-            "the path"
-        )
-
-
-class Listing(NamedTuple):
-    """How files are listed; see `likeness.inputs.items_of`.
-
-    Attributes:
-        root: The folder that relative paths of lists start from.
-        columns: Which column of a table is which, where its name does not say: "label=spk".
-        label: A pattern of paths that has the labels.
-    """
-
-    root: Path | None = None
-    columns: str = ""
-    label: str = ""
-
-
-PLAIN = Listing()
+    return closing(open_gallery(name, meta))
 
 
 class Enrolled(NamedTuple):
@@ -99,11 +67,11 @@ def enrol(
     model: Loaded,
     inputs: Any,
     *,
-    listing: Listing = PLAIN,
     subject: str | None = None,
     subject_of: Mapping[str, str] | None = None,
     existing: Existing = "refuse",
     workers: int = 0,
+    **listing: Any,
 ) -> Enrolled:
     """Embed files and enrol those that can be read; the gallery is made where there is none.
 
@@ -115,12 +83,12 @@ def enrol(
         name: The gallery, as for `opened`.
         model: What embeds the files.
         inputs: A folder, a list, a table or a file, see `likeness.inputs.items_of`.
-        listing: How the inputs are listed.
         subject: Who all files are of.
         subject_of: Id -> subject.
         existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
             adds to their enrolments, "replace" puts the files in their place, "skip" leaves them.
         workers: How many processes read files.
+        listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Raises:
         LikenessError: Files have no subject, subjects are enrolled already, nothing can be read, or
@@ -128,9 +96,9 @@ def enrol(
     """
     known = set()
     if exists(name):
-        with opened(name, model.meta) as gallery:
+        with opened(name, model.meta, makes=True) as gallery:
             known = {entry.subject for entry in gallery.entries()}
-    with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
+    with items_of(inputs, modality=model.modality, **listing) as items:
         # An empty label in a table that has labels says nothing, and neither does its folder then.
         by_folder = not any(item.label for item in items)
         of_item = {item.id: subject or _subject(item, subject_of, by_folder) for item in items}
@@ -152,10 +120,10 @@ def enrol(
             )
         left = set(before) if existing == "skip" else set()
         chosen = [item for item in items if of_item[item.id] not in left]
+        if not chosen:
+            return Enrolled(0, 0, tuple(before), (), len(known))
         embeddings, bad = _embed(model, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
-    if embeddings is None:
-        return Enrolled(0, 0, skipped, bad, len(known))
     names = [of_item[item_id] for item_id in embeddings.ids]
     with opened(name, model.meta, makes=True) as gallery:
         _write(gallery, embeddings, names, set(before) if existing == "replace" else set())
@@ -181,16 +149,12 @@ def _subject(item: Item, subject_of: Mapping[str, str] | None, by_folder: bool) 
     return item.id.split("/", 1)[0] if "/" in item.id.strip("/") else ""
 
 
-def _embed(
-    model: Loaded, items: Sequence[Item], workers: int
-) -> tuple[Embeddings | None, Sequence[Bad]]:
-    """The embeddings of what can be read.
+def _embed(model: Loaded, items: Sequence[Item], workers: int) -> tuple[Embeddings, Sequence[Bad]]:
+    """The embeddings of what can be read, and what cannot.
 
     Raises:
-        LikenessError: There are items, and none can be read.
+        LikenessError: None can be read.
     """
-    if not items:
-        return None, ()
     embedded, bad = embed_where_readable(model.embedder, items, model.read, workers=workers)
     if embedded is None:
         raise LikenessError(
@@ -201,13 +165,15 @@ def _embed(
 
 
 def embed(
-    model: Loaded,
-    inputs: Any,
-    *,
-    listing: Listing = PLAIN,
-    workers: int = 0,
+    model: Loaded, inputs: Any, *, workers: int = 0, **listing: Any
 ) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
     """Embed files that nobody has named yet.
+
+    Args:
+        model: What embeds the files.
+        inputs: As for `enrol`.
+        workers: How many processes read files.
+        listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Returns:
         The embeddings of what can be read, the path of each id, and what cannot be read.
@@ -215,11 +181,9 @@ def embed(
     Raises:
         LikenessError: Nothing can be read.
     """
-    with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
+    with items_of(inputs, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, workers)
-        paths = {item.id: item.path for item in items}
-    assert embeddings is not None  # items_of gives at least one
-    return embeddings, paths, bad
+        return embeddings, {item.id: item.path for item in items}, bad
 
 
 class FoundRow(NamedTuple):
@@ -317,7 +281,7 @@ def search(
     threshold: float | None = None,
     source: str = "",
     far: float | None = None,
-    listing: Listing = PLAIN,
+    **listing: Any,
 ) -> Found:
     """Find the subjects who are most similar to each file.
 
@@ -329,16 +293,15 @@ def search(
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
         far: Its false-accept rate in one comparison, where it is known.
-        listing: How the inputs are listed.
+        listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Raises:
         LikenessError: Nobody is enrolled, nothing can be read, or k is below 1.
     """
     if not len(gallery):
         raise LikenessError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")
-    with items_of(inputs, modality=model.modality, **listing._asdict()) as items:
+    with items_of(inputs, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, 0)
-    assert embeddings is not None  # items_of gives at least one
     with step("searching the gallery"):
         matches = dict(zip(embeddings.ids, gallery.search(embeddings, k), strict=True))
     reasons = {item.id: item.reason for item in bad}

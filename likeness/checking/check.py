@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from eval.cleaning import near_pairs, suspects
 from eval.errors import LikenessError
 from eval.types import Embeddings
-from likeness.checking.files import Files, Modality, Problem, inspection_of, look_at
+from likeness.checking.files import Modality, Seen, inspection_of, look_at
 from toolkit.data.items import Items
 from toolkit.data.labels import alike, suggest_labels
 
@@ -85,7 +86,8 @@ class Checked:
         data: What was checked, as it was given.
         modality: "speaker", "face" or "image".
         items: All N items.
-        files: What was seen of their files.
+        files: (N,) what was seen of the file of each.
+        was_decoded: Whether the content of the files was decoded.
         findings: What looks wrong, the gravest first.
         notes: What could not be checked, and why.
         left_out: (N,) why an item is not to be trained on; "" where it is.
@@ -94,7 +96,8 @@ class Checked:
     data: str
     modality: Modality
     items: Items
-    files: Files
+    files: Sequence[Seen]
+    was_decoded: bool
     findings: Sequence[Finding]
     notes: Sequence[str]
     left_out: Sequence[str]
@@ -136,8 +139,8 @@ def check(
     """
     settings = settings or Settings()
     every = items if test is None else Items.of([*items, *test])
-    seen = look_at(every, inspection_of(modality), settings.decode)
-    files = seen.first(len(items))
+    seen, decoded = look_at(every, inspection_of(modality), settings.decode)
+    files, of_test = seen[: len(items)], seen[len(items) :]
     result = _Result(items, modality, settings)
     result.add(
         "name",
@@ -146,22 +149,23 @@ def check(
         [(name.encode("utf-8", "backslashreplace").decode(),) for name in passed_over],
         are_items=False,
     )
-    result.add_problems(files.problems)
-    result.add_copies(files.same, "decoded content" if files.was_decoded else "bytes")
+    result.add_problems(files)
+    result.add_copies(files, "decoded content" if decoded else "bytes")
     if test is not None:
-        result.add_leaks(test, files.same, seen.same[len(items) :])
+        result.add_leaks(test, files, of_test)
     result.add_labels()
     result.add_sessions()
     if modality == "speaker":
-        result.add_clipped([None if c is None else c.clipped for c in files.contents])
-    if not files.was_decoded:
+        result.add_clipped(files)
+    if not decoded:
         result.notes.append(
-            "The content of the files was not decoded: whether recordings are silent or clipped, "
-            "images of one colour, and copies in other formats are not known. --decode decodes it."
+            "The files were not decoded: silent and clipped recordings, images of one colour, and "
+            "copies in other formats are not known. --decode decodes them."
         )
     if embeddings is not None:
         result.add_similar(embeddings)
-    return Checked(data, modality, items, files, result.findings, result.notes, result.left_out)
+    found = result.findings, result.notes, result.left_out
+    return Checked(data, modality, items, files, decoded, *found)
 
 
 class _Result:
@@ -184,106 +188,114 @@ class _Result:
         remedy: str,
         groups: Iterable[Sequence[int | str]],
         *,
-        details: Mapping[str, str] | None = None,
+        details: Mapping[int | str, str] | None = None,
+        leaves_out: bool = False,
         are_items: bool = True,
-        leave_out: Mapping[int, str] | None = None,
     ) -> None:
-        """Add a finding, if there are groups, and leave out the rows that it says.
+        """Add a finding, if there are groups.
 
         Items are given by their rows, labels by their names. Of items that belong together, all
         but one are counted.
+
+        Args:
+            kind: Its short name.
+            what: The sentence without its count.
+            remedy: What to do.
+            groups: The items or labels.
+            details: A text for some of them.
+            leaves_out: Whether the rows of the details are left out, with these as the reasons.
+            are_items: Whether the groups are items.
         """
-        chosen = tuple(
-            tuple(self.ids[name] if isinstance(name, int) else name for name in group)
-            for group in groups
-        )
+        chosen = tuple(tuple(map(self._name, group)) for group in groups)
         if not chosen:
             return
         copies = kind in ("duplicate", "near-duplicate")
         count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
+        texts = {self._name(key): text for key, text in (details or {}).items()}
         text = f"{what}: {count:,}."
-        self.findings.append(Finding(kind, count, text, remedy, chosen, details or {}, are_items))
-        for row, reason in (leave_out or {}).items():
+        self.findings.append(Finding(kind, count, text, remedy, chosen, texts, are_items))
+        if leaves_out:
+            self.leave_out({row: f"{kind}: {text}" for row, text in (details or {}).items()})
+
+    def leave_out(self, reasons: Mapping[Any, str]) -> None:
+        """Leave rows out of what is trained on; the first reason stays."""
+        for row, reason in reasons.items():
             self.left_out[row] = self.left_out[row] or reason
 
-    def add_problems(self, problems: Sequence[Problem | None]) -> None:
+    def _name(self, key: int | str) -> str:
+        return self.ids[key] if isinstance(key, int) else key
+
+    def add_problems(self, files: Sequence[Seen]) -> None:
         """Add the files that cannot be used."""
         for kind, (text, remedy) in _PROBLEMS.items():
-            reasons = {
-                row: problem.reason
-                for row, problem in enumerate(problems)
-                if problem is not None and problem.kind == kind
+            rows: dict[int | str, str] = {
+                row: one.problem.reason
+                for row, one in enumerate(files)
+                if one.problem is not None and one.problem.kind == kind
             }
-            self.add(
-                kind,
-                f"{self.what} {text}",
-                remedy,
-                [[row] for row in reasons],
-                details={self.ids[row]: reason for row, reason in reasons.items()},
-                leave_out={row: f"{kind}: {reason}" for row, reason in reasons.items()},
-            )
+            what = f"{self.what} {text}"
+            self.add(kind, what, remedy, [[row] for row in rows], details=rows, leaves_out=True)
 
-    def add_copies(self, same: Sequence[object], by: str) -> None:
+    def add_copies(self, files: Sequence[Seen], by: str) -> None:
         """Add the items that are copies of others."""
         rows_of = defaultdict(list)
-        for row, key in enumerate(same):
-            if key is not None:
-                rows_of[key].append(row)
-        groups = [rows for rows in rows_of.values() if len(rows) > 1]
-        several = [rows for rows in groups if len({self.labels[row] for row in rows}) > 1]
-        same_label = [rows for rows in groups if len({self.labels[row] for row in rows}) == 1]
+        for row, one in enumerate(files):
+            if one.same is not None:
+                rows_of[one.same].append(row)
+        several, same_label = [], []
+        conflicts: dict[int | str, str] = {}
+        for rows in rows_of.values():
+            labels = sorted({str(self.labels[row]) for row in rows})
+            if len(labels) > 1:
+                several.append(rows)
+                conflicts |= dict.fromkeys(rows, f"it is there under {' and '.join(labels)}")
+            elif len(rows) > 1:
+                same_label.append(rows)
         self.add(
             "conflict",
             f"{self.what} that are there with several labels (by the SHA-256 of their {by})",
             "At most one of the labels is right: correct or remove the others.",
             several,
-            details={self.ids[row]: str(self.labels[row]) for rows in several for row in rows},
-            leave_out={
-                row: "conflict: it is there under "
-                + " and ".join(sorted({str(self.labels[row]) for row in rows}))
-                for rows in several
-                for row in rows
-            },
+            details=conflicts,
+            leaves_out=True,
         )
         self.add(
             "duplicate",
             f"Copies of another item with the same label (by the SHA-256 of their {by})",
             "Keep one of each.",
             same_label,
-            leave_out={
-                row: f"duplicate: of {self.ids[rows[0]]}" for rows in same_label for row in rows[1:]
-            },
+            details=self._copies(same_label),
+            leaves_out=True,
         )
 
-    def add_leaks(self, test: Items, same: Sequence[object], tested: Sequence[object]) -> None:
+    def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int | str, str]:
+        """A text for all rows of each group but the first."""
+        return {row: f"of {self.ids[rows[0]]}" for rows in groups for row in rows[1:]}
+
+    def add_leaks(self, test: Items, files: Sequence[Seen], tested: Sequence[Seen]) -> None:
         """Add what is in the training and in the test data."""
-        ids = list(test.ids)
-        known = {key: ids[row] for row, key in enumerate(tested) if key is not None}
-        leaks = {row: known[key] for row, key in enumerate(same) if key in known}
+        known = {one.same: name for one, name in zip(tested, test.ids, strict=True) if one.same}
+        leaks = {row: known[one.same] for row, one in enumerate(files) if one.same in known}
         self.add(
             "leak-content",
             f"{self.what} that are in the test data too",
             "A test on what was trained on measures nothing: remove them from one side.",
             [(row, f"test: {name}") for row, name in leaks.items()],
-            leave_out={
-                row: f"leak-content: in the test data as {name}" for row, name in leaks.items()
-            },
+            details={row: f"in the test data as {name}" for row, name in leaks.items()},
+            leaves_out=True,
         )
         there = {str(name).strip().casefold() for name in test.labels if name is not None}
         both = {name for name in self.labels if name and name.strip().casefold() in there}
         self.add(
             "leak-subject",
             f"{self.several.capitalize()} that are in the training and in the test data",
-            "Verification is tested on subjects that were never trained on: give each subject to "
-            "one side.",
+            "A test needs subjects that were never trained on: give each to one side.",
             [(name,) for name in sorted(both)],
             are_items=False,
-            leave_out={
-                row: f"leak-subject: {name} is in the test data"
-                for row, name in enumerate(self.labels)
-                if name in both
-            },
         )
+        for row, name in enumerate(self.labels):
+            if name in both:
+                self.leave_out({row: f"leak-subject: {name} is in the test data"})
 
     def add_labels(self) -> None:
         """Add the labels that look wrong."""
@@ -292,19 +304,17 @@ class _Result:
         self.add(
             "no-label",
             f"{self.what} without a label",
-            f"Put each into a folder of its {self.of}, fill them in in the table or list, or take "
-            "them from the names, as in --label '{label}_*.wav'.",
+            f"Put each into a folder of its {self.of}, or take the labels from names by --label.",
             [[row] for row in without],
-            leave_out=dict.fromkeys(without, "no-label"),
         )
+        self.leave_out(dict.fromkeys(without, "no-label"))
         if self._add_suggested(counts):
             return  # what follows would be about labels that are none
         if len(counts) == 1:
             self.add(
                 "one-label",
                 "Labels in all",
-                f"Training needs at least {LEAST_LABELS} {self.several}: say where the labels are "
-                "with --label or --columns.",
+                f"Training needs {LEAST_LABELS} {self.several}: say by --label where they stand.",
                 [tuple(counts)],
                 are_items=False,
             )
@@ -319,8 +329,7 @@ class _Result:
         self.add(
             "few-items",
             f"{self.several.capitalize()} with {FEW} items or fewer",
-            "Nothing can be learnt about what varies within one of them; collect more, or expect "
-            "little.",
+            "Nothing can be learnt of what varies within one: collect more, or expect little.",
             [(name,) for name in few if len(counts) > 1],
             details={name: f"items: {counts[name]}" for name in few},
             are_items=False,
@@ -363,15 +372,13 @@ class _Result:
         kept = Counter(name for name, reason in labels if name is not None and not reason)
         if 1 < len(kept) < LEAST_LABELS:
             self.notes.append(
-                f"{len(kept)} {self.several} are too few for `likeness train`: it holds two out, "
-                f"and trains on two or more. Add {self.several}; `likeness lists --split all` "
-                "makes trials for a model that was trained elsewhere."
+                f"{len(kept)} {self.several} are too few for `likeness train`, which holds two out "
+                f"and trains on two or more. `likeness lists --split all` makes trials of all."
             )
         elif len(kept) > 1 and max(kept.values()) == 1:
             self.notes.append(
-                f"Each {self.of} has a single item, so that no two items are of one {self.of}: "
-                f"`likeness train` could not test, and refuses them. Add items of the same "
-                f"{self.several}."
+                f"Each {self.of} has a single item, so that `likeness train` could not test, and "
+                f"refuses them. Add items of the same {self.several}."
             )
 
     def add_sessions(self) -> None:
@@ -380,9 +387,8 @@ class _Result:
             return
         if "session" not in self.items.further:
             self.notes.append(
-                "The sessions are not known, so that nobody can say whether a model learns the "
-                f"{self.of} or the session. A column session, or {{session}} in --label, states "
-                "them."
+                f"The sessions are not known, so that a model may learn them in place of the "
+                f"{self.of}. A column session, or {{session}} in --label, states them."
             )
             return
         sessions = defaultdict(set)
@@ -392,25 +398,24 @@ class _Result:
         self.add(
             "one-session",
             f"{self.several.capitalize()} with one session only",
-            "Microphone, room and light then tell them apart as well as they do themselves: "
-            "collect a second session, and test with `likeness lists --cross-session`.",
+            "Microphone, room and light tell them apart too: collect a second session, and test "
+            "with `likeness lists --cross-session`.",
             [(name,) for name in sorted(sessions) if len(sessions[name]) == 1],
             are_items=False,
         )
 
-    def add_clipped(self, shares: Sequence[float | None]) -> None:
+    def add_clipped(self, files: Sequence[Seen]) -> None:
         """Add the recordings that are clipped. They are kept."""
-        clipped = {
-            self.ids[row]: f"{100 * share:.2g} % clipped"
-            for row, share in enumerate(shares)
-            if share and share >= CLIPPED_SHARE
+        clipped: dict[int | str, str] = {
+            row: f"{100 * one.content.clipped:.2g} % clipped"
+            for row, one in enumerate(files)
+            if one.content is not None and one.content.clipped >= CLIPPED_SHARE
         }
         self.add(
             "clipped",
-            f"Clipped recordings, of which at least {100 * CLIPPED_SHARE:g} % of the samples lie "
-            "in runs of 3 or more at full scale",
+            f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
             "Record with less gain. They can be trained on, and are kept.",
-            [(name,) for name in clipped],
+            [(row,) for row in clipped],
             details=clipped,
         )
 
@@ -447,17 +452,13 @@ class _Result:
         for place in np.unique(pairs).tolist():
             groups[int(parts[place])].append(rows[place])
         near = list(groups.values())
-        dropped = {
-            row: f"near-duplicate: of {self.ids[group[0]]}" for group in near for row in group[1:]
-        }
         self.add(
             "near-duplicate",
-            "Items that are nearly the same as another one, with a cosine of "
-            f"{self.settings.near:g} or more",
+            f"Items with a cosine of {self.settings.near:g} or more to another one",
             "Look whether they are copies, and keep one of each; --clean keeps the first.",
             near,
-            details={self.ids[row]: str(self.labels[row]) for group in near for row in group},
-            leave_out=dropped if self.settings.clean else None,
+            details=self._copies(near),
+            leaves_out=self.settings.clean,
         )
 
     def _add_wrong_labels(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
@@ -467,23 +468,20 @@ class _Result:
         if len(names) < 2:
             return
         wrong = suspects(unit[labelled], numbers)
-        details, dropped = {}, {}
+        details: dict[int | str, str] = {}
         for place, other, own, nearer in zip(
             wrong.rows.tolist(), wrong.looks_like.tolist(), wrong.own, wrong.other, strict=True
         ):
-            row, like = rows[labelled[place]], str(names[other])
-            details[self.ids[row]] = (
-                f"is called {self.labels[row]}, looks like {like} (cosine {nearer:.3f} against "
-                f"{own:.3f})"
+            row = rows[labelled[place]]
+            details[row] = (
+                f"is called {self.labels[row]}, looks like {names[other]} (cosine {nearer:.3f} "
+                f"against {own:.3f})"
             )
-            dropped[row] = f"wrong-label: looks like {like}"
         self.add(
             "wrong-label",
-            f"Items that look like another {self.of} than the label says (nearer to the mean of "
-            "the other than to that of its own without itself, and as near as the other's own "
-            "items are on average)",
+            f"Items that look like another {self.of} than the label says",
             "Look at them, the surest first, and correct the labels; --clean leaves them out.",
-            [(name,) for name in details],
+            [(row,) for row in details],
             details=details,
-            leave_out=dropped if self.settings.clean else None,
+            leaves_out=self.settings.clean,
         )

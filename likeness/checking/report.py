@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,61 +17,50 @@ from eval.formats.writing import atomic_path
 from eval.progress import step
 from eval.reports.media import Media
 from eval.reports.page import block, joined, prose, recompute, table, write
+from eval.results import aligned
 from likeness.checking.check import Checked, Finding
 from likeness.media import media_of_items
-from likeness.row_files import table_text
-from toolkit.data.inspection import Header
+from likeness.row_files import write_rows
 
 SCHEMA = "likeness.check/1"
 _SHOWN = 3  # groups that a finding names on the terminal, and items of a group
 _SHOWN_ON_PAGE = 12, 4
 _MOST_KINDS = 6  # formats, rates and sizes that a line lists
 _SHARES = (0, 5, 25, 50, 75, 95, 100)
-_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"), (1, "bytes"))
-
-
-def facts(checked: Checked) -> dict[str, str]:
-    """Return what the data are, line by line: name -> text.
-
-    Args:
-        checked: The result of a check.
-    """
-    known = _headers(checked)
-    of_files = ""
-    if checked.items.stretches is not None:
-        of_files = f" in {len({item.path for item in checked.items}):,} files"
-    lines = {
-        "items": f"{len(checked.items):,}{of_files}",
-        "labels": f"{_num_labels(checked):,}",
-        "readable": f"{checked.files.problems.count(None):,}",
-        "bytes": _bytes(_num_bytes(checked)),
-        "format": _most(header.format for header in known),
-    }
-    if any(header.rate_hz is not None for header in known):
-        lines["rate"] = _most(f"{header.rate_hz:,} Hz" for header in known)
-        lines["channels"] = _most(header.channels for header in known)
-        seconds = sum(header.seconds or 0.0 for header in known)
-        lines["duration"] = f"{_hours(seconds)} in all; seconds by quantile: " + ", ".join(
-            f"{share} {value:.2f}" for share, value in _duration_quantiles(known).items()
-        )
-    sizes = [f"{h.size[1]} x {h.size[0]}" for h in known if h.size is not None]
-    if sizes:
-        lines["width x height"] = _most(sizes)
-    return lines
 
 
 def as_text(checked: Checked) -> str:
     """Return the table and the findings in plain sentences."""
-    lines = facts(checked)
-    width = max(map(len, lines))
     what = {"speaker": "recordings", "face": "faces", "image": "images"}[checked.modality]
-    parts = [f"{checked.data}: {what}", *(f"  {k:<{width}}  {v}" for k, v in lines.items()), ""]
+    rows = [[f"  {name}", text] for name, text in facts(checked).items()]
+    parts = [f"{checked.data}: {what}", *aligned(rows), ""]
     for number, finding in enumerate(checked.findings, 1):
         parts += [f"{number}. {finding.text}", *_examples(finding), f"   {finding.remedy}", ""]
     if not checked.findings:
         parts += ["Nothing looks wrong.", ""]
     parts += [f"Note: {note}" for note in checked.notes]
     return "\n".join(parts).rstrip("\n")
+
+
+def facts(checked: Checked) -> dict[str, str]:
+    """Return what the data are, line by line: name -> text."""
+    seen = as_json(checked)
+    files = seen["files"]
+    readable = sum(one.problem is None for one in checked.files)
+    lines = {
+        "items": f"{seen['num_items']:,}",
+        "labels": f"{seen['num_labels']:,}",
+        "readable": f"{readable:,}",
+        "bytes": f"{files['bytes']:,}",
+        "format": _most(files["formats"]),
+        "rate in Hz": _most(files["rates_hz"]),
+        "channels": _most(files["channels"]),
+        "width x height": _most(files["sizes"]),
+    }
+    if quantiles := files["seconds_by_quantile"]:
+        by_quantile = ", ".join(f"{share} {value:.2f}" for share, value in quantiles.items())
+        lines["seconds"] = f"{files['seconds']:,.0f} in all; by quantile: {by_quantile}"
+    return {name: text for name, text in lines.items() if text}
 
 
 def _examples(finding: Finding) -> list[str]:
@@ -92,24 +80,31 @@ def _examples(finding: Finding) -> list[str]:
 
 def as_json(checked: Checked) -> dict[str, Any]:
     """Return everything that was found, with all names."""
-    known = _headers(checked)
+    seen = list(zip(checked.items, (one.header for one in checked.files), strict=True))
+    known = [header for _, header in seen if header is not None]
+    # A file of which several items are stretches counts once.
+    size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
+    seconds = [header.seconds for header in known if header.seconds is not None]
+    quantiles = np.percentile(seconds, _SHARES).tolist() if seconds else []
     return {
         "schema": SCHEMA,
         "likeness": likeness_version(),
         "data": checked.data,
         "modality": checked.modality,
         "num_items": len(checked.items),
-        "num_labels": _num_labels(checked),
+        "num_labels": len(set(checked.items.labels) - {None}),
         "num_left_out": sum(map(bool, checked.left_out)),
-        "decoded": checked.files.was_decoded,
+        "decoded": checked.was_decoded,
         "files": {
-            "bytes": _num_bytes(checked),
+            "bytes": sum(size_of.values()),
             "formats": _counts(header.format for header in known),
             "rates_hz": _counts(header.rate_hz for header in known),
             "channels": _counts(header.channels for header in known),
             "sizes": _counts(f"{h.size[1]}x{h.size[0]}" for h in known if h.size is not None),
-            "seconds": sum(header.seconds or 0.0 for header in known),
-            "seconds_by_quantile": _duration_quantiles(known),
+            "seconds": sum(seconds),
+            "seconds_by_quantile": {
+                f"{share} %": value for share, value in zip(_SHARES, quantiles, strict=False)
+            },
         },
         "findings": [
             {
@@ -130,7 +125,8 @@ def as_json(checked: Checked) -> dict[str, Any]:
 
 def write_json(path: Path, checked: Checked) -> None:
     """Write everything that was found as JSON, whole or not at all."""
-    _write(path, json.dumps(as_json(checked), indent=1, allow_nan=False) + "\n")
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(as_json(checked), indent=1, allow_nan=False) + "\n")
 
 
 @step("drawing the page")
@@ -223,21 +219,14 @@ def write_items_csv(out: Path, checked: Checked) -> None:
             dropped.append([*values, reason])
         else:
             kept.append(values)
-    _write(left_out_path(out), table_text([*head, "reason"], dropped, ","))
-    _write(out, table_text(head, kept, ","))
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
+    write_rows(left_out_path(out), [*head, "reason"], dropped)
+    write_rows(out, head, kept)
 
 
 def _path_in_list(path: Path, folder: Path) -> str:
     """A path as a list in this folder has it: relative if the file lies below the folder."""
-    absolute, base = Path(os.path.abspath(path)), Path(os.path.abspath(folder))
-    if absolute.is_relative_to(base):
-        return absolute.relative_to(base).as_posix()
-    return absolute.as_posix()
+    absolute, base = path.absolute(), folder.absolute()
+    return (absolute.relative_to(base) if absolute.is_relative_to(base) else absolute).as_posix()
 
 
 def _times(stretch: tuple[float, float] | None) -> Sequence[float | None]:
@@ -246,50 +235,13 @@ def _times(stretch: tuple[float, float] | None) -> Sequence[float | None]:
     return [stretch[0], None if stretch[1] == float("inf") else stretch[1]]
 
 
-def _headers(checked: Checked) -> list[Header]:
-    """The headers that could be read."""
-    return [header for header in checked.files.headers if header is not None]
-
-
-def _num_labels(checked: Checked) -> int:
-    return len(set(checked.items.labels) - {None})
-
-
-def _num_bytes(checked: Checked) -> int:
-    """The size of what was read. A file of which several items are stretches counts once."""
-    seen = zip(checked.items, checked.files.headers, strict=True)
-    size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
-    return sum(size_of.values())
-
-
-def _duration_quantiles(known: Sequence[Header]) -> dict[str, float]:
-    """The quantiles of the durations in seconds; nothing where there are none."""
-    seconds = [header.seconds for header in known if header.seconds is not None]
-    if not seconds:
-        return {}
-    values = np.percentile(seconds, _SHARES).tolist()
-    return {f"{share} %": value for share, value in zip(_SHARES, values, strict=True)}
-
-
 def _counts(values: Iterable[object]) -> dict[str, int]:
     known = (str(value) for value in values if value is not None)
     return dict(Counter(known).most_common())
 
 
-def _most(values: Iterable[object]) -> str:
+def _most(counts: Mapping[str, int]) -> str:
     """The most common values and how often each is there."""
-    counts = _counts(values)
     listed = [f"{value} ({count:,})" for value, count in list(counts.items())[:_MOST_KINDS]]
     more = len(counts) - _MOST_KINDS
-    return ", ".join([*listed, f"and {more:,} more"] if more > 0 else listed) or "none"
-
-
-def _bytes(number: int) -> str:
-    unit, name = next((pair for pair in _UNITS if number >= pair[0]), _UNITS[-1])
-    return f"{number / unit:.1f} {name}"
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 600:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 36_000 else f"{seconds / 60:.0f} min"
+    return ", ".join([*listed, f"and {more:,} more"] if more > 0 else listed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,9 +25,7 @@ from likeness.commands.options import (
 from toolkit.console import say
 
 if TYPE_CHECKING:
-    from eval.types import Embeddings
     from likeness.checking.files import Modality as Known
-    from toolkit.data.items import Items
 
 app = typer.Typer()
 # Recordings and images that people have and nothing here reads.
@@ -116,27 +114,35 @@ def check(
     Findings are no error: the exit code is 0 unless --strict is given. With embeddings or a model,
     the labels that are likely wrong are found by similarity.
     """
+    import likeness
     from likeness.checking import report
     from likeness.checking.check import Settings
     from likeness.checking.check import check as check_items
+    from likeness.files import embeddings_of
     from likeness.lists import modality_of
-    from toolkit.data.listing import is_kaldi_folder
+    from modalities.folders import suffixes_of
+    from toolkit.data.listing import is_kaldi_folder, list_items
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
     with each_once():
-        listing = ",".join(columns or ()), label, root
-        kind = modality or modality_of(data, columns=listing[0], label=label, root=root)
-        plain = data.is_dir() and not label and not is_kaldi_folder(data)
+        listing: dict[str, Any] = {"columns": ",".join(columns or ()), "label": label, "root": root}
+        kind = modality or modality_of(data, **listing)
         passed_over: list[str] = []
-        items = _listed(data, kind, *listing, passed_over)
+        listing |= {"missing": "leave", "passed_over": passed_over, "suffixes": suffixes_of(kind)}
+        items = list_items(data, **listing)
+        plain = data.is_dir() and not label and not is_kaldi_folder(data)
         if plain:
             _warn_of_unread(data, kind)
+        vectors = None if embeddings is None else embeddings_of(embeddings)
+        if model is not None:
+            there = [item for item in items if item.path.is_file()]
+            vectors = likeness.load(model, trust=trust or ()).embed(there)
         checked = check_items(
             items,
             kind,
             data=str(data),
-            test=None if test is None else _listed(test, kind, *listing, passed_over),
-            embeddings=_vectors(embeddings, model, trust or [], items),
+            test=None if test is None else list_items(test, **listing),
+            embeddings=vectors,
             settings=Settings(decode, near, clean, data if plain else None),
             passed_over=list(dict.fromkeys(passed_over)),
         )
@@ -157,28 +163,6 @@ def check(
         raise typer.Exit(1)
 
 
-def _listed(
-    data: Path,
-    modality: Known,
-    columns: str,
-    label: str,
-    root: Path | None,
-    passed_over: list[str],
-) -> Items:
-    from modalities.folders import suffixes_of
-    from toolkit.data.listing import list_items
-
-    return list_items(
-        data,
-        suffixes=suffixes_of(modality),
-        columns=columns,
-        label=label,
-        root=root,
-        missing="leave",
-        passed_over=passed_over,
-    )
-
-
 def _warn_of_unread(folder: Path, modality: Known) -> None:
     """Warn of recordings and images that are not read: of other formats, or of the other kind."""
     from modalities.folders import suffixes_of
@@ -195,19 +179,3 @@ def _warn_of_unread(folder: Path, modality: Known) -> None:
             "them, as to .jpg or .wav, or say with --modality what is meant",
             stacklevel=2,
         )
-
-
-def _vectors(
-    embeddings: Path | None, model: str | None, trust: list[str], items: Items
-) -> Embeddings | None:
-    """The embeddings of the items, read or made."""
-    if embeddings is not None:
-        from likeness.files import embeddings_of
-
-        return embeddings_of(embeddings)
-    if model is None:
-        return None
-    import likeness
-
-    there = [item for item in items if item.path.is_file()]
-    return likeness.load(model, trust=trust).embed(there)

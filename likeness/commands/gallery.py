@@ -6,7 +6,7 @@ The work is done by likeness/galleries.py and likeness/searching.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,7 +33,6 @@ from toolkit.console import one_line, say
 from toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
-    from likeness.galleries import Listing
     from likeness.models.filterbanks import Frontend as FrontendName
     from toolkit.models.loaded import Loaded
 
@@ -116,7 +115,7 @@ def enrol(
         gallery,
         _loaded(model, detector, frontend, trust),
         data,
-        listing=_listing(root, columns, label),
+        **_listing(root, columns, label),
         subject=subject,
         subject_of=subject_of,
         existing=existing,
@@ -177,7 +176,7 @@ def search(
             threshold=limit,
             source=source,
             far=rule.far if isinstance(rule.far, float) else None,
-            listing=_listing(root, columns),
+            **_listing(root, columns),
         )
     if out is None:
         say(result.text().rstrip("\n"))
@@ -193,7 +192,7 @@ def list_subjects(gallery: Gallery) -> None:
     from eval.results import aligned
     from likeness import galleries
 
-    with galleries.opened(gallery, None) as store:
+    with galleries.opened(gallery) as store:
         entries = store.entries()
     rows = [["subject", "enrolments", "norm"]]
     rows += [[e.subject, f"{e.enrolments:,}", f"{e.norm:.4g}"] for e in entries]
@@ -209,7 +208,7 @@ def remove(
     """Erase subjects, from the disk too."""
     from likeness import galleries
 
-    with galleries.opened(gallery, None) as store:
+    with galleries.opened(gallery) as store:
         store.remove(subjects)
         say(f"subjects erased: {len(set(subjects)):,}; left: {len(store):,}")
 
@@ -287,7 +286,7 @@ def cluster(
         )
     else:
         loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns)
-        embeddings, files, bad = galleries.embed(loaded, data, listing=listing, workers=workers)
+        embeddings, files, bad = galleries.embed(loaded, data, workers=workers, **listing)
         print_bad(bad, "files")
     limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
     grouped = searching.cluster(
@@ -309,10 +308,8 @@ def cluster(
         say(f"page: {page}")
 
 
-def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> Listing:
-    from likeness.galleries import Listing
-
-    return Listing(root, ",".join(columns or ()), label)
+def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> dict[str, Any]:
+    return {"root": root, "columns": ",".join(columns or ()), "label": label}
 
 
 def _loaded(

@@ -22,7 +22,6 @@ from likeness.commands.options import (
     rule_of,
 )
 from likeness.included import VOICE
-from toolkit.console import say, warn
 
 app = typer.Typer()
 
@@ -154,4 +153,4 @@ def serve(
         key=tls_key,
     )
     with reported_to(None):  # how far the embedding of an upload is
-        start(setup, say=say, warn=warn)
+        start(setup)

@@ -11,7 +11,7 @@ of its answer, the log and the metrics say.
         Enrolling, replacing and removing need it, else 401. Where other machines can connect, so
         does everything but the page, /health, /thresholds, /docs and /openapi.json.
     size
-        A body over the limit is answered with 413, one that takes too long with 408.
+        A body over the limit is answered with 413.
     work
         So many uploads may arrive, wait or be worked on, with so many bytes together, else 503.
 
@@ -20,7 +20,6 @@ The log names method, route, status and time: no addresses, file names, subjects
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import logging
@@ -55,9 +54,28 @@ _READING = ("GET", "HEAD")
 _METHODS = (*_READING, "POST", "PUT", "DELETE")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BUSY = "the server is busy; try again in a moment"
-_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # the buckets of times
 _log = logging.getLogger("likeness.serve")
 disable_created_metrics()  # type: ignore[no-untyped-call]
+_REGISTRY = CollectorRegistry()
+_REQUESTS = Counter(
+    "likeness_requests",
+    "Requests that were answered.",
+    ["method", "route", "status"],
+    registry=_REGISTRY,
+)
+_SECONDS = Histogram(
+    "likeness_request_seconds",
+    "Time from a request's arrival to the end of its answer.",
+    ["route"],
+    buckets=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    registry=_REGISTRY,
+)
+_UPLOADS = Gauge(
+    "likeness_uploads_in_progress",
+    "Uploads that arrive, wait or are worked on.",
+    registry=_REGISTRY,
+    multiprocess_mode="livesum",
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +85,6 @@ class Limits:
     Attributes:
         max_bytes: Of one request.
         max_held: Bytes of the bodies of all requests.
-        body_seconds: For a body to arrive.
-        work_seconds: For an upload to wait, be embedded and be compared.
         threads: Uploads that a process works on at once.
         waiting: Uploads that may arrive or wait beside them.
         max_seconds: Of one recording.
@@ -78,8 +94,6 @@ class Limits:
 
     max_bytes: int = 16 * 2**20
     max_held: int = 256 * 2**20
-    body_seconds: float = 60.0
-    work_seconds: float = 120.0
     threads: int = 2
     waiting: int = 100
     max_seconds: float = 60.0
@@ -87,47 +101,17 @@ class Limits:
     max_pixels: int = 2**25
 
 
-class Metrics:
-    """What one application counts; of several processes at one address, the sums of all."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "likeness_requests",
-            "Requests that were answered.",
-            ["method", "route", "status"],
-            registry=self._registry,
-        )
-        self._seconds = Histogram(
-            "likeness_request_seconds",
-            "Time from a request's arrival to the end of its answer.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self.uploads = Gauge(
-            "likeness_uploads_in_progress",
-            "Uploads that arrive, wait or are worked on.",
-            registry=self._registry,
-            multiprocess_mode="livesum",
-        )
-        for path in Path(os.environ.get(METRICS_FOLDER, "/dev/null")).glob("gauge_live*.db"):
+def metrics_text() -> str:
+    """What was counted in Prometheus' text format; of several processes, the sums of all."""
+    registry = _REGISTRY
+    if METRICS_FOLDER in os.environ:
+        for path in Path(os.environ[METRICS_FOLDER]).glob("gauge_live*.db"):
             process = int(path.stem.rpartition("_")[2])
             if not Path(f"/proc/{process}").exists():  # it works on nothing any more
                 mark_process_dead(process)  # type: ignore[no-untyped-call]
-
-    def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
-        self._requests.labels(method, route, status).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def text(self) -> str:
-        """What was counted, in Prometheus' text format."""
-        registry = self._registry
-        if METRICS_FOLDER in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry).decode()
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry).decode()
 
 
 class Guard:
@@ -139,7 +123,6 @@ class Guard:
         hosts: Names by which the server may be addressed, beside loopback's.
         local: Whether only this machine can connect.
         limits: What requests can cost.
-        metrics: Counts what is answered.
         policy: The Content-Security-Policy of pages.
     """
 
@@ -151,11 +134,10 @@ class Guard:
         hosts: Iterable[str],
         local: bool,
         limits: Limits,
-        metrics: Metrics,
         policy: str,
     ):
         self.app, self.local = app, local
-        self._token, self._limits, self._metrics = token.encode(), limits, metrics
+        self._token, self._limits = token.encode(), limits
         self._hosts = {host.strip("[]").lower() for host in (*_LOOPBACK, *hosts)}
         self._headers = _security_headers(policy)
         self._uploads = self._held = 0  # requests, and bytes of their bodies
@@ -174,7 +156,8 @@ class Guard:
             await send(message)
 
         try:
-            self._admit(scope)
+            if (refusal := self._refusal(scope)) is not None:
+                raise refusal
             if scope["method"] in _READING:
                 await self.app(scope, receive, answer)
             else:
@@ -187,50 +170,50 @@ class Guard:
             taken = time.perf_counter() - started
             # Whoever asks chooses the method, of any length.
             method = scope["method"] if scope["method"] in _METHODS else "-"
-            self._metrics.count(method, route, status, taken)
+            _REQUESTS.labels(method, route, status).inc()
+            _SECONDS.labels(route).observe(taken)
             _log.info("%s %s %d %.1f ms", method, route, status, 1000 * taken)
 
-    def _admit(self, scope: Message) -> None:
-        """Refuse by an HTTPException who may not ask, before anything is read."""
+    def _refusal(self, scope: Message) -> HTTPException | None:
+        """Why a request is refused before anything of it is read; None where it is admitted."""
         headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
         method, path, host = scope["method"], scope["path"], headers.get(b"host", "")
         if not self._serves(host):
-            raise HTTPException(
+            return HTTPException(
                 421,
                 "this server does not serve that host name; use the address that it printed at its "
                 "start, or start it with --allow-host NAME",
             )
         if method not in _READING and _is_of_another_page(headers, host):
-            raise HTTPException(
+            return HTTPException(
                 403,
                 "requests from other pages are refused; use the page of this server, or send no "
                 "Origin header",
             )
-        if method in ("PUT", "DELETE") or path == "/enrol" or not (self.local or path in OPEN):
-            kind, _, token = headers.get(b"authorization", "").partition(" ")
-            is_right = hmac.compare_digest(token.strip().encode(), self._token)
-            if not is_right or kind.lower() != "bearer":
-                raise HTTPException(
-                    401,
-                    "this needs the token that the server printed at its start: send "
-                    "Authorization: Bearer TOKEN",
-                    {"WWW-Authenticate": "Bearer"},
-                )
+        kind, _, token = headers.get(b"authorization", "").partition(" ")
+        knows = hmac.compare_digest(token.strip().encode(), self._token)
+        is_guarded = changes_gallery(method, path) or not (self.local or path in OPEN)
+        if is_guarded and not (knows and kind.lower() == "bearer"):
+            return HTTPException(
+                401,
+                "this needs the token that the server printed at its start: send Authorization: "
+                "Bearer TOKEN",
+                {"WWW-Authenticate": "Bearer"},
+            )
         if int(headers.get(b"content-length", 0)) > self._limits.max_bytes:
-            raise self._too_large()
+            return self._too_large()
+        if method not in _READING and self._uploads >= self._limits.threads + self._limits.waiting:
+            return HTTPException(503, _BUSY, {"Retry-After": "1"})
+        return None
 
     def _serves(self, host: str) -> bool:
         """Whether a Host header names this server."""
         try:
-            parts = urlsplit(f"//{host}")
-            name = parts.hostname or ""
-        except ValueError:
-            return False
-        if "@" in host:
-            return False
-        if name in self._hosts:
-            return True
-        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            if "@" in host:
+                return False
+            if name in self._hosts:
+                return True
             # A page elsewhere cannot point an address at this server, only a name.
             return not self.local and bool(ipaddress.ip_address(name))
         except ValueError:
@@ -239,23 +222,10 @@ class Guard:
     async def _upload(self, scope: Message, receive: Receive, answer: Send) -> None:
         """Pass a request on that has a body, within the bounds of one and of all of them."""
         limits, size = self._limits, 0
-        if self._uploads >= limits.threads + limits.waiting:
-            raise HTTPException(503, _BUSY, {"Retry-After": "1"})
-        latest = asyncio.get_running_loop().time() + limits.body_seconds
-        has_ended = False
 
         async def counted() -> Message:
-            nonlocal size, has_ended
-            if has_ended:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(latest):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(
-                    408, f"the upload took longer than {limits.body_seconds:g} s"
-                ) from None
-            has_ended = not message.get("more_body")
+            nonlocal size
+            message = await receive()
             size += (arrived := len(message.get("body", b"")))
             self._held += arrived
             if size > limits.max_bytes:
@@ -265,13 +235,13 @@ class Guard:
             return message
 
         self._uploads += 1
-        self._metrics.uploads.set(self._uploads)
+        _UPLOADS.set(self._uploads)
         try:
             await self.app(scope, counted, answer)
         finally:
             self._uploads -= 1
             self._held -= size
-            self._metrics.uploads.set(self._uploads)
+            _UPLOADS.set(self._uploads)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(
@@ -280,6 +250,11 @@ class Guard:
             "shorter recording or a smaller photo",
             {"connection": "close"},  # the rest of the body is not read
         )
+
+
+def changes_gallery(method: str, path: str) -> bool:
+    """Whether a request enrols, replaces or removes."""
+    return method in ("PUT", "DELETE") or path == "/enrol"
 
 
 def _is_of_another_page(headers: MutableMapping[bytes, str], host: str) -> bool:

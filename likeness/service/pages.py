@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 import os
-from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from markupsafe import Markup
 from eval.errors import LikenessError
 from eval.thresholds import LEAST_ERRORS, Thresholds
 from likeness.signatures import suffix_of
-from toolkit.data.images import BadImage, decode_bytes, encode
 
 # The script of the page, in files by subject, in the order in which they run. They share their
 # names: each may use those of the files before it, and within functions those of all.
@@ -52,8 +50,6 @@ _IMAGES = {
     ".bmp": "image/bmp",
     ".gif": "image/gif",
 }
-_AS_PNG = (".ppm", ".tif")  # which browsers do not show; a PNG has the same pixels
-_ERROR = {"error": "with this speaker model, 1 of 2 files cannot be read: the second file: ..."}
 
 
 @cache
@@ -91,39 +87,7 @@ def docs(schema: dict[str, Any]) -> str:
     Args:
         schema: as FastAPI makes it.
     """
-    operations = [
-        {
-            "method": method.upper(),
-            "path": path,
-            "token": bool(operation.get("security")),
-            "text": operation.get("description", ""),
-            "fields": _fields(operation, schema),
-        }
-        for path, methods in schema["paths"].items()
-        for method, operation in methods.items()
-    ]
-    page = environment().get_template("docs.html")
-    return page.render(about=schema["info"]["description"], operations=operations)
-
-
-def _fields(operation: dict[str, Any], schema: dict[str, Any]) -> list[tuple[str, str]]:
-    """The parameters and the form fields of an operation: names, and what they are."""
-    fields = [
-        (parameter["name"], f"in the {parameter['in']}")
-        for parameter in operation.get("parameters", [])
-    ]
-    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        form = schema["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
-        for name, field in form["properties"].items():
-            optional = "" if name in form.get("required", []) else ", optional"
-            fields.append((name, f"{_what(field)}{optional} ({kind})"))
-    return fields
-
-
-def _what(field: dict[str, Any]) -> str:
-    if "contentMediaType" in field or field.get("format") == "binary":
-        return "file"
-    return "files" if field.get("type") == "array" else "text"
+    return environment().get_template("docs.html").render(schema)
 
 
 def content_policy() -> str:
@@ -144,32 +108,25 @@ def content_policy() -> str:
     )
 
 
-def responses(name: str, *errors: int, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: an example of its answer, and of errors that it may give.
+def responses(name: str, *, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: an example of its answer, and of an error.
 
     Args:
         name: Of the answer in templates/answers.json. One that is a list is sent as lines of JSON.
-        errors: Their statuses.
         status: Of the answer.
     """
-    example = _answers()[name]
-    kind = "application/json"
+    answers = json.loads(_source(environment(), "answers.json"))
+    kind, example = "application/json", answers.get(name)
     if isinstance(example, list):
         kind = "application/x-ndjson"
         example = "".join(json.dumps(line) + "\n" for line in example)
-    answers: dict[int | str, dict[str, Any]] = {
-        status: {"description": "The answer.", "content": {kind: {"example": example}}}
+    good = {kind: {"example": example}} if example else {}
+    error = {"application/json": {"example": answers["error"]}}
+    return {
+        status: {"description": "The answer.", "content": good},
+        "4XX": {"description": "One sentence says what is wrong.", "content": error},
+        "503": {"description": "The server is busy.", "content": error},
     }
-    for error in errors:
-        content = {"application/json": {"example": _ERROR}}
-        answers[error] = {"description": "One sentence.", "content": content}
-    return answers
-
-
-@cache
-def _answers() -> dict[str, Any]:
-    examples: dict[str, Any] = json.loads(_source(environment(), "answers.json"))
-    return examples
 
 
 def slider(thresholds: Thresholds | None, reason: str) -> dict[str, Any]:
@@ -248,22 +205,18 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
     Raises:
         LikenessError: There is nothing to take in it.
     """
-    known = (*_SOUNDS,) if modality == "speaker" else (*_IMAGES, *_AS_PNG)
+    known = _SOUNDS if modality == "speaker" else _IMAGES
     examples: list[Example] = []
     total = left_out = 0
     for path in _in_turn(folder):
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
-        kind = suffix_of(content)
-        if kind not in known:
+        if suffix_of(content) not in known:
             continue
-        if kind in _AS_PNG and len(content) <= max_bytes:
-            content = _as_png(content)
-        size = len(content)
-        if len(examples) == MAX_EXAMPLES or not 0 < size <= min(max_bytes, MAX_TOTAL - total):
+        if len(examples) == MAX_EXAMPLES or len(content) > min(max_bytes, MAX_TOTAL - total):
             left_out += 1
             continue
-        total += size
+        total += len(content)
         examples.append(Example(path.relative_to(folder).as_posix(), content))
     if not examples:
         raise LikenessError(
@@ -280,20 +233,9 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
 def _in_turn(folder: Path) -> list[Path]:
     """Two files of each folder, which are two of one subject, then the next two, and so on."""
     order: list[tuple[int, Path]] = []
-    seen = Counter[str]()
     for place, folders, names in os.walk(folder):  # which follows no links to folders
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in sorted(names):
-            path = Path(place, name)
-            if not name.startswith(".") and path.is_file() and not path.is_symlink():
-                order.append((seen[place] // 2, path))
-                seen[place] += 1
+        paths = [Path(place, name) for name in sorted(names) if not name.startswith(".")]
+        files = [path for path in paths if path.is_file() and not path.is_symlink()]
+        order += [(number // 2, path) for number, path in enumerate(files)]
     return [path for _, path in sorted(order)]
-
-
-def _as_png(content: bytes) -> bytes:
-    """An image as PNG; nothing for one that cannot be read."""
-    try:
-        return encode(decode_bytes(content, "an example"))
-    except BadImage:
-        return b""

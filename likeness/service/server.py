@@ -16,13 +16,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing import SimpleQueue
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.cores import num_cores
 from eval.errors import LikenessError
@@ -31,9 +31,7 @@ from likeness.defaults import METRICS_FOLDER
 from likeness.included import about
 from likeness.models.filterbanks import Frontend
 from likeness.thresholds import Rule
-
-if TYPE_CHECKING:
-    from toolkit.gallery.gallery import Gallery
+from toolkit.console import say, warn
 
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
@@ -93,15 +91,11 @@ class Setup:
         return self.host in ("127.0.0.1", "::1")
 
 
-def start(
-    setup: Setup, *, say: Callable[[str], object] = print, warn: Callable[[str], object] = print
-) -> None:
+def start(setup: Setup) -> None:
     """Serve until Ctrl-C or SIGTERM. The address is printed when the server can be asked.
 
     Args:
         setup: What is served.
-        say: Prints a line.
-        warn: Prints a warning.
 
     Raises:
         LikenessError: The token is too short, or what was named cannot be served.
@@ -113,7 +107,6 @@ def start(
     from granian.http import HTTP1Settings
     from granian.log import LogLevels
 
-    makes_token = not setup.token
     token = setup.token or secrets.token_urlsafe(24)
     if len(token) < MIN_TOKEN:
         raise LikenessError(
@@ -121,15 +114,16 @@ def start(
             "cannot be guessed"
         )
     host, port = _free_address(setup.host, setup.port)
-    setup = replace(setup, token=token, host=host, port=port, names=(*setup.names, setup.host))
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    failures: list[Exception] = []
+    names = (*setup.names, setup.host)
+    started = replace(setup, token=token, host=host, port=port, names=names)
+    lines = _first_lines(started, makes_token=not setup.token)
     server = Granian(
         "likeness",
         address=host,
         port=port,
         interface=Interfaces.ASGI,
         workers=setup.workers,
+        respawn_failed_workers=True,
         http=HTTPModes.http1,
         websockets=False,
         backpressure=_CONNECTIONS,
@@ -139,65 +133,29 @@ def start(
         ssl_key=setup.key,
         log_level=LogLevels.critical,
     )
-
-    def hear() -> None:
-        """Say that the server answers as soon as each process does."""
-        num_loaded = 0
-        while (message := _received(receiver)) is not None:
-            if isinstance(message, Exception):
-                failures.append(message)
-                continue
-            num_loaded += 1
-            if num_loaded == setup.workers:
-                _wait_until_open(host, port)
-                # Before, a process that ends is one that cannot be started.
-                server.respawn_failed_workers = True
-                logging.getLogger("_granian").setLevel(logging.ERROR)
-                modality, lines, warned = message
-                for line in warned:
-                    warn(line)
-                for line in [*_first_lines(setup, modality, makes_token), *lines]:
-                    say(line)
-
-    hearing = threading.Thread(target=hear, daemon=True)
-    hearing.start()
-    with _metrics_folder(setup.workers):
+    failures: SimpleQueue[Exception] = SimpleQueue()
+    num_loaded = multiprocessing.Value("i")
+    with temporary_folder() as folder:
+        os.environ.pop(METRICS_FOLDER, None)
+        if setup.workers > 1:  # they count together
+            os.environ[METRICS_FOLDER] = str(folder)
         try:
-            server.serve(target_loader=partial(_load, setup, sender), wrap_loader=False)
-        except SystemExit:  # a process has ended that nobody told to
-            sender.close()
-            hearing.join()
-            if server.interrupt_signal:
-                return
-            if failures:
-                raise failures[-1] from None
-            raise
+            load = partial(_load, started, lines, num_loaded, failures)
+            server.serve(target_loader=load, wrap_loader=False)
+        except SystemExit:
+            if not server.interrupt_signal:  # processes crash again and again
+                raise
+    if not failures.empty():
+        raise failures.get()
 
 
-def _received(pipe: Connection) -> Any:
-    """The next message; None where nobody is left who could send one."""
-    try:
-        return pipe.recv()
-    except EOFError:
-        return None
-
-
-def _wait_until_open(host: str, port: int) -> None:
-    while True:
-        try:
-            socket.create_connection((host, port)).close()
-            return
-        except OSError:
-            time.sleep(0.01)
-
-
-def _first_lines(setup: Setup, modality: str, shows_token: bool) -> list[str]:
+def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
     """What the server says when it answers."""
     scheme = "https" if setup.certificate else "http"
     host = f"[{setup.host}]" if ":" in setup.host else setup.host
-    fragment = f"#token={setup.token}" if shows_token else ""
-    lines = [f"Likeness serves this {modality} model at {scheme}://{host}:{setup.port}/{fragment}"]
-    if shows_token:
+    fragment = f"#token={setup.token}" if makes_token else ""
+    lines = [f"Likeness serves this model at {scheme}://{host}:{setup.port}/{fragment}"]
+    if makes_token:
         lines.append(f"Token for enrolling and removing: {setup.token}")
     if not setup.is_local:
         lines.append("Other machines can connect: everything but the page needs the token.")
@@ -206,8 +164,16 @@ def _first_lines(setup: Setup, modality: str, shows_token: bool) -> list[str]:
     return lines
 
 
-def _load(setup: Setup, told: Connection) -> Any:
+def _load(
+    setup: Setup, lines: Sequence[str], num_loaded: Any, failures: SimpleQueue[Exception]
+) -> Any:
     """Load what is served, in a process that serves it.
+
+    Args:
+        setup: What is served.
+        lines: Said when all processes answer.
+        num_loaded: How many have loaded it, a value that the processes share.
+        failures: Gets the error of one that cannot, which ends the server.
 
     Returns:
         The ASGI application.
@@ -218,16 +184,32 @@ def _load(setup: Setup, told: Connection) -> Any:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            app, modality, lines = _application(setup)
+            app, more_lines = _application(setup)
     except (LikenessError, ImportError, OSError) as error:
-        told.send(error)
+        failures.put(error)
+        os.kill(os.getppid(), signal.SIGTERM)
         raise SystemExit(2) from None
-    told.send((modality, lines, [str(warning.message) for warning in caught]))
+
+    def announce() -> None:
+        while True:
+            with suppress(OSError):
+                socket.create_connection((setup.host, setup.port)).close()
+                break
+            time.sleep(0.01)
+        for warning in caught:
+            warn(str(warning.message))
+        for line in [*lines, *more_lines]:
+            say(line)
+
+    with num_loaded.get_lock():
+        num_loaded.value += 1
+        if num_loaded.value == setup.workers:
+            threading.Thread(target=announce, daemon=True).start()
     return app
 
 
-def _application(setup: Setup) -> tuple[Any, str, list[str]]:
-    """The ASGI application, the modality of the model, and lines about both."""
+def _application(setup: Setup) -> tuple[Any, list[str]]:
+    """The ASGI application, and lines about it."""
     from likeness import load, open_gallery
     from likeness.models.load import refuse_head
     from likeness.service.app import make_app
@@ -236,6 +218,7 @@ def _application(setup: Setup) -> tuple[Any, str, list[str]]:
     from likeness.service.work import Extras, Service
     from likeness.thresholds import look_up
     from likeness.verification import NO_DECISION
+    from toolkit.gallery import media
 
     setup.rule.read(setup.model)  # refuses what is not stored before the model is loaded
     loaded = load(
@@ -252,13 +235,12 @@ def _application(setup: Setup) -> tuple[Any, str, list[str]]:
     threads = setup.threads or max(1, min(4, num_cores() // setup.workers))
     model.embedder.share_cores(threads)
     examples: list[Example] = []
-    left_out = ""
     if setup.examples is not None:
         # Two of them, and what surrounds them in a request, have to fit.
         most = setup.max_bytes // 2 - 4096
         examples, left_out = read_examples(setup.examples, model.modality, most)
-    if left_out:
-        warnings.warn(f"{setup.examples}: {left_out}", stacklevel=2)
+        if left_out:
+            warnings.warn(f"{setup.examples}: {left_out}", stacklevel=2)
     thresholds, reason = look_up(setup.model, model.meta, setup.thresholds)
     gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
@@ -276,28 +258,17 @@ def _application(setup: Setup) -> tuple[Any, str, list[str]]:
         extras=Extras(thresholds, reason, examples, setup.keeps_media, about(setup.model)),
     )
     lines = [text] if (text := about(setup.model)) else []
-    lines += _about_media(gallery, setup.keeps_media)
+    if gallery is not None and gallery.folder is not None and setup.keeps_media:
+        lines.append(
+            "A small picture or sound of each enrolment is kept in "
+            f"{gallery.folder / media.FOLDER} until its subject is removed."
+        )
     if comparer.source:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:
         lines.append(f"No verdict is given: {NO_DECISION}")
     app = make_app(service, token=setup.token, hosts=setup.names, local=setup.is_local)
-    return app, model.modality, lines
-
-
-def _about_media(gallery: Gallery | None, keeps: bool) -> list[str]:
-    """What is kept beside the gallery."""
-    from toolkit.gallery import media
-
-    if gallery is None or gallery.folder is None:
-        return []
-    lines = []
-    if keeps:
-        lines.append(
-            "A small picture or sound of each enrolment is kept in "
-            f"{gallery.folder / media.FOLDER} until its subject is removed."
-        )
-    return lines
+    return app, lines
 
 
 def _end_with_parent() -> None:
@@ -323,16 +294,3 @@ def _free_address(host: str, port: int) -> tuple[str, int]:
             f"port {port} of {host} cannot be listened at ({error.strerror}); stop the server that "
             "has it, or choose another --port (0 takes a free one) or --host"
         ) from None
-
-
-@contextmanager
-def _metrics_folder(workers: int) -> Iterator[None]:
-    """Where several processes count together; a folder of another program's counts is left out."""
-    before = os.environ.pop(METRICS_FOLDER, None)
-    with temporary_folder() as folder:
-        if workers > 1:
-            os.environ[METRICS_FOLDER] = str(folder)
-        yield
-    os.environ.pop(METRICS_FOLDER, None)
-    if before is not None:
-        os.environ[METRICS_FOLDER] = before

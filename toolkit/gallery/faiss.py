@@ -16,8 +16,9 @@ import numpy as np
 
 from eval.errors import LikenessError
 from eval.types import Floats32
+from toolkit.gallery.search import is_product
 from toolkit.gallery.sqlite import SqliteStore
-from toolkit.gallery.store import Candidates, Templates, refuse_similarity
+from toolkit.gallery.store import Candidates, Templates
 
 EFFORT = 64  # the inverted lists that a search visits
 SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough
@@ -38,8 +39,7 @@ class FaissStore(SqliteStore):
         new: The meta of a new gallery; None if there has to be one.
 
     Raises:
-        LikenessError: As for SqliteStore, or the similarity is not cosine, dot or simple.
-        LikenessError: FAISS is missing; the message names the extra to install.
+        LikenessError: As for SqliteStore, or FAISS is missing; the message names the extra.
     """
 
     def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
@@ -50,14 +50,7 @@ class FaissStore(SqliteStore):
                 "this search needs FAISS; run `pip install 'likeness[search]'`"
             ) from None
         self._faiss: Any = faiss
-        if new is not None:
-            refuse_similarity(new["similarity"], "FAISS")
         super().__init__(folder, new)
-        try:
-            refuse_similarity(self.meta.get("similarity", "cosine"), "FAISS")
-        except LikenessError:
-            super().close()
-            raise
         self._index: Any = None
         self._largest = 0  # the number of templates up to which the index suits
         self._numbers: dict[str, int] = {}  # of the subjects in the index
@@ -82,7 +75,7 @@ class FaissStore(SqliteStore):
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """Whom the index proposes; all subjects are compared where they are few."""
         with self.changing():
-            if len(self) <= SMALL:
+            if len(self) <= SMALL or not is_product(self.meta.get("similarity", "cosine")):
                 return super().nearest(asked, count)
             if self._index is None or len(self) > self._largest:
                 self._make()
@@ -104,7 +97,7 @@ class FaissStore(SqliteStore):
         self._index.nprobe = EFFORT
         self._index.train(self.vectors)
         self._largest = 2 * len(self)
-        self._add(self.subjects, self.vectors)
+        self._add(list(self.row), self.vectors)
 
     def _add(self, subjects: Sequence[str], vectors: Floats32) -> None:
         """Adds templates to the index."""

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -32,13 +32,16 @@ from eval.types import Embeddings, Floats32, nfc
 from toolkit.gallery import media
 from toolkit.gallery.faiss import FaissStore
 from toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
-from toolkit.gallery.search import angular_bias, as_asked
+from toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, is_product
 from toolkit.gallery.sqlite import FILE, SqliteStore
-from toolkit.gallery.store import Candidates, Entry, Store, contradictions, templates_of
+from toolkit.gallery.store import Candidates, Entry, contradictions, templates_of
 
 MAX_SUBJECT = 256  # characters of a name
 EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_KIND = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive of Windows
+# An @, / or ? of a password that is not written as an address needs it would make a part of the
+# password the host, which messages name.
+_SERVER = re.compile(r"(postgresql://(?:[^@/?#]*@)?[^@#]*)(?:#([a-z][a-z0-9_]{0,39}))?", re.DOTALL)
 
 
 class Match(NamedTuple):
@@ -81,18 +84,16 @@ class Gallery:
         folder: The folder beside which media may be kept; None where the gallery has none.
     """
 
-    def __init__(self, store: Store, expected: Mapping[str, str] | None = None):
+    def __init__(
+        self, store: SqliteStore | PostgresStore, expected: Mapping[str, str] | None = None
+    ):
         self._store = store
         self.meta = {key: value for key, value in store.meta.items() if key != "pooling"}
         self.similarity = self.meta.get("similarity", "cosine")
         self.shared, self.folder = store.shared, store.folder
         try:
             self._bias = angular_bias(self.similarity)
-            if wrong := contradictions(self.meta, expected):
-                raise LikenessError(
-                    f"{store.name} was made with {'; '.join(wrong)}; embeddings of two models do "
-                    "not compare: enrol anew in another folder"
-                )
+            self._refuse_other(self.meta, expected)
         except BaseException:
             store.close()
             raise
@@ -160,11 +161,9 @@ class Gallery:
             first comes first.
 
         Raises:
-            LikenessError: The probes are of another model, or k is below 1.
+            LikenessError: The probes are of another model.
         """
-        if k < 1:
-            raise LikenessError(f"k = {k}: at least one match must be asked for")
-        self._refuse_other(probes)
+        self._refuse_unlike(probes)
         if not probes.ids or not self._store.dim:
             return [()] * len(probes.ids)
         asked = as_asked(probes.matrix, self._bias, self.similarity)
@@ -191,7 +190,7 @@ class Gallery:
     def _write(self, embeddings: Embeddings, subjects: Sequence[str], *, replace: bool) -> None:
         """Adds or replaces enrolments."""
         store = self._store
-        self._refuse_other(embeddings)
+        self._refuse_unlike(embeddings)
         _refuse_names(subjects, len(embeddings.ids))
         if not subjects:
             return
@@ -235,28 +234,23 @@ class Gallery:
             )
         return results
 
-    def _refuse_other(self, embeddings: Embeddings) -> None:
+    def _refuse_unlike(self, embeddings: Embeddings) -> None:
         """Refuses embeddings of another model, other settings or another size."""
-        mine, theirs = self.meta.get("model"), embeddings.meta.get("model")
-        if mine != theirs:
+        size = embeddings.matrix.shape[1]
+        mine: dict[str, object] = {**self.meta, "dimensions": self._store.dim or size}
+        theirs: dict[str, object] = {"model": None, **embeddings.meta, "dimensions": size}
+        for each in (mine, theirs):
+            for free in ("modality", "similarity"):
+                each.pop(free, None)
+        self._refuse_other(mine, theirs)
+
+    def _refuse_other(
+        self, meta: Mapping[str, object], expected: Mapping[str, object] | None
+    ) -> None:
+        if wrong := contradictions(meta, expected):
             raise LikenessError(
-                f"these embeddings {_origin('are of', theirs)}, but the gallery "
-                f"{_origin('is of', mine)}; use one model for both"
-            )
-        settings = [
-            {key: value for key, value in entries.items() if key not in ("modality", "similarity")}
-            for entries in (self.meta, embeddings.meta)
-        ]
-        if wrong := contradictions(*settings):
-            raise LikenessError(
-                f"the gallery was made with {'; '.join(wrong)}, as these embeddings were; make "
-                "both with the same settings"
-            )
-        dim, size = self._store.dim, embeddings.matrix.shape[1]
-        if dim and size != dim:
-            raise LikenessError(
-                f"these embeddings have {size} dimensions, but the gallery has {dim}; use one "
-                "model for both"
+                f"{self._store.name} was made with {'; '.join(wrong)}; embeddings of two models or "
+                "settings do not compare: use the same for both, or enrol anew in another place"
             )
 
 
@@ -265,7 +259,7 @@ def open_gallery(
     meta: Mapping[str, str] | None = None,
     *,
     similarity: str | None = None,
-    pooling: str = "mean",
+    pooling: Literal["mean", "norm_weighted"] = "mean",
 ) -> Gallery:
     """Opens the gallery at a place, or makes one there.
 
@@ -273,8 +267,8 @@ def open_gallery(
         place: Its folder, or an address that names another store: faiss:FOLDER,
             postgresql://USER@HOST/DATABASE or postgresql:FOLDER. None keeps it in memory only.
         meta: The meta of the embeddings to come; may be None where there is a gallery.
-        similarity: Any similarity of eval.similarity, in FAISS and PostgreSQL cosine, dot or
-            simple; by default what the meta says, else cosine.
+        similarity: Any similarity of eval.similarity, in PostgreSQL cosine, dot or simple; by
+            default what the meta says, else cosine.
         pooling: "mean" or "norm_weighted", see eval.scoring.templates; fixed when the gallery is
             made.
 
@@ -282,10 +276,9 @@ def open_gallery(
         The gallery.
 
     Raises:
-        LikenessError: The gallery is of another model, damaged, or used by another process; or the
-            address names no store.
-        OSError: The disk refuses it, or a server does not answer.
-        ImportError: A package of the store is missing; the message names the extra to install.
+        LikenessError: There is none and none is to be made, it is of another model, or used by
+            another process; or the address names no store.
+        OSError: The disk refuses it, it is damaged, or a server does not answer.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -297,8 +290,6 @@ def open_gallery(
         >>> match.subject, round(match.score, 2)
         ('ann', 0.99)
     """
-    if pooling not in ("mean", "norm_weighted"):
-        raise LikenessError(f"gallery: pooling {pooling!r} must be mean or norm_weighted")
     new, expected = None, None
     if meta is not None or similarity:
         new = dict(meta or {}) | {"pooling": pooling}
@@ -309,8 +300,15 @@ def open_gallery(
             expected["similarity"] = similarity
     if place is None:
         return Gallery(SqliteStore(None, new or {}), expected)
+    if new is None:
+        refuse_absent(place)
     kind, address = parsed(place)
     if kind == "postgresql":
+        if new and not is_product(new["similarity"]):
+            raise LikenessError(
+                f"similarity {new['similarity']!r}: PostgreSQL searches by {', '.join(PRODUCTS)}; "
+                "use a gallery in a folder for the others"
+            )
         return Gallery(PostgresStore(address, new), expected)
     folder = Path(address.place)
     return Gallery((FaissStore if kind == "faiss" else SqliteStore)(folder, new), expected)
@@ -325,12 +323,20 @@ def exists(place: str | PathLike[str]) -> bool:
     Raises:
         LikenessError: The address names no store.
         ConnectionError: A server does not answer.
-        ImportError: A package of the store is missing; the message names the extra to install.
     """
     kind, address = parsed(place)
     if kind == "postgresql":
         return has_gallery(address)
     return (Path(address.place) / FILE).is_file()
+
+
+def refuse_absent(place: str | PathLike[str]) -> None:
+    """Raises LikenessError where there is no gallery; OSError where a server does not answer."""
+    if not exists(place):
+        raise LikenessError(
+            f"{masked(place)} contains no gallery; enrol with `likeness gallery enrol`, give the "
+            "meta of the embeddings to make one, or correct the path"
+        )
 
 
 def recall(gallery: Gallery, exact: Gallery, probes: Embeddings, k: int = 10) -> float:
@@ -372,47 +378,21 @@ def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
         >>> parsed("people"), parsed("postgresql://ann@db/faces#staff")[1].gallery
         (('folder', Address(place='people', gallery='')), 'staff')
     """
-    # A single letter is a drive of Windows.
-    match = re.fullmatch(r"([a-zA-Z][a-zA-Z0-9+.-]+):(.*)", str(place), re.DOTALL)
-    if match is None or not isinstance(place, str):
+    match = _KIND.fullmatch(place) if isinstance(place, str) else None
+    if match is None:
         return "folder", Address(str(place))
-    kind, rest = match[1], match[2]
-    on_server = rest.startswith("//")
-    if kind not in ("faiss", "postgresql") or (on_server and kind == "faiss"):
-        raise LikenessError(
-            f"{masked(place)}: no gallery can lie there; write a folder, faiss:FOLDER, "
-            "postgresql:FOLDER or postgresql://USER@HOST/DATABASE; a folder with a colon in its "
-            "name is ./NAME"
-        )
-    if not rest:
-        raise LikenessError(f"{place} names no folder; write for example {place}people")
-    if not on_server:
+    kind, rest = match.groups()
+    if kind in ("faiss", "postgresql") and rest and not rest.startswith("//"):
         return kind, Address(rest)
-    _refuse_unescaped(place, rest)
-    url, mark, name = place.partition("#")
-    if mark and not _NAME.fullmatch(name):
+    server = _SERVER.fullmatch(str(place))
+    if server is None:
         raise LikenessError(
-            f"{masked(place)}: the name of a gallery behind # has 1 to 40 small letters, digits "
-            "and _, and begins with a letter"
+            f"{masked(place)}: no gallery can lie there; write a folder (as ./NAME if its name has "
+            "a colon), faiss:FOLDER, postgresql:FOLDER or postgresql://USER@HOST/DATABASE#NAME, "
+            "where #NAME, of small letters, digits and _, may be left out, and an @, /, ? or # in "
+            "a password is written %40, %2F, %3F or %23"
         )
-    return kind, Address(url, name)
-
-
-def _refuse_unescaped(place: str, rest: str) -> None:
-    """Refuses an address whose password is not written as an address needs it.
-
-    What reads addresses would take a part of the password for the host, and say it in a message.
-    """
-    authority = re.split(r"[/?#]", rest.partition("//")[2], maxsplit=1)[0]
-    if rest.count("@") > authority.count("@") or authority.count("@") > 1:
-        raise LikenessError(
-            f"{masked(place)}: an @, /, ? or # in a password is written %40, %2F, %3F or %23; or "
-            "leave the password out and set PGPASSWORD in the environment"
-        )
-
-
-def _origin(verb: str, model: str | None) -> str:
-    return f"{verb} no known model" if model is None else f"{verb} model {model[:16]}"
+    return kind, Address(server[1], server[2] or "")
 
 
 def _refuse_names(subjects: Sequence[str], rows: int) -> None:

@@ -81,11 +81,11 @@ def keep(gallery: Path, subject: str, embedding: Floats32, content: bytes, endin
     return True
 
 
-def kept(gallery: Path, subject: str, embeddings: Floats32) -> list[Medium | None]:
+def kept(gallery: Path | None, subject: str, embeddings: Floats32) -> list[Medium | None]:
     """What is kept of each enrolment of a subject.
 
     Args:
-        gallery: The folder of the gallery.
+        gallery: The folder of the gallery; None where nothing is kept.
         subject: Who is enrolled.
         embeddings: The raw embeddings (R, D) of the enrolments.
 
@@ -93,7 +93,7 @@ def kept(gallery: Path, subject: str, embeddings: Floats32) -> list[Medium | Non
         A medium for each, or None where nothing is kept of it.
     """
     kept = {}
-    for path in _files(_folder_of(gallery, subject)):
+    for path in _files(_folder_of(gallery, subject)) if gallery else ():
         match = _NAME.fullmatch(path.name)
         assert match is not None  # or it would be none of the files
         kept[match[1]] = Medium(path, match[2])

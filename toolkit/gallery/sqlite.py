@@ -8,7 +8,6 @@ pages that it moved earlier would still hold a copy.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,11 +20,10 @@ from numpy.typing import NDArray
 from eval.errors import LikenessError
 from eval.similarity import matrix
 from eval.types import Floats32
-from toolkit.gallery.search import PRODUCTS, top
-from toolkit.gallery.store import Candidates, Entry, Templates, no_gallery, templates_of
+from toolkit.gallery.search import is_product, top
+from toolkit.gallery.store import Candidates, Entry, Templates, templates_of
 
 FILE = "gallery.sqlite"
-_APPLICATION = 0x4C4B4E53  # "LKNS", in the file's header
 _SETTINGS = (
     "trusted_schema=OFF",
     "secure_delete=ON",
@@ -34,21 +32,11 @@ _SETTINGS = (
     "journal_mode=TRUNCATE",  # a journal left in place would keep what was removed
 )
 _SCHEMA = (
-    f"PRAGMA application_id={_APPLICATION}",
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, embedding BLOB "
     "NOT NULL)",
     "CREATE INDEX by_subject ON enrolment (subject)",
 )
-# SQLite's errors that say something of the disk. All others say something of the file.
-_OF_THE_DISK = {
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-}
-_NAMED = 500  # subjects named in one statement
-
 # The number of scores in memory at once. They take 8 MB, so that what the product writes is still
 # in the cache when it is compared.
 CELLS = 1 << 21
@@ -57,44 +45,47 @@ _QUERIES = 256  # probes searched at once
 
 
 class SqliteStore:
-    """A gallery in a folder, or in memory where the folder is None; see Store for its methods.
+    """A gallery in a folder, or in memory where the folder is None.
+
+    Each change is there whole, and kept, when the method returns.
 
     Args:
         folder: Made if it does not exist.
         new: The meta of a new gallery; None if there has to be one.
 
     Raises:
-        LikenessError: There is none, the file is not a gallery, or another process uses it.
+        LikenessError: The file is not a gallery, or another process uses it.
         OSError: The folder or the disk refuses it.
+
+    Attributes:
+        name: What messages call it.
+        shared: Whether several processes may change it at the same time.
+        folder: The folder beside which media may be kept; None where there is none.
+        meta: What it says of the model, the similarity and the pooling.
+        dim: The size of embeddings; 0 before the first.
+        row: The row of the template of each subject, in the order of enrolment.
     """
 
     shared = False
 
     def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
-        self.folder = folder
-        self.name = str(folder / FILE) if folder else "the gallery in memory"
-        if folder:
-            if new is None and not (folder / FILE).is_file():
-                raise no_gallery(str(folder))
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # SQLite gives its journal the mode of the file.
-            os.close(os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o600))
-            os.chmod(folder / FILE, 0o600)
+        self.folder, file = folder, folder / FILE if folder else ":memory:"
+        self.name = str(file) if folder else "the gallery in memory"
+        if isinstance(file, Path):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.touch(mode=0o600)
+            file.chmod(0o600)  # SQLite gives its journal the mode of the file
         self._lock = RLock()
-        self.row: dict[str, int] = {}  # of the template of each subject, in ascending order
+        self.row: dict[str, int] = {}
         self._entries: list[Entry] = []  # of these rows
         self._vectors = np.zeros((0, 1), dtype=np.float32)  # with room to grow
-        self._db = sqlite3.connect(
-            folder / FILE if folder else ":memory:",
-            timeout=1.0,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        self._db = sqlite3.connect(file, timeout=1.0, isolation_level=None, check_same_thread=False)
         # The file stays locked while it is open, also after an error here.
         try:
             with self._plain_errors():
-                self.meta: Mapping[str, str] = self._opened(new)
+                self.meta = self._opened(new)
                 subjects, rows = self._read("")
+            self.dim = rows.shape[1]
             if subjects:
                 self._put(templates_of(subjects, rows, self.meta))
         except BaseException:
@@ -106,68 +97,52 @@ class SqliteStore:
         for setting in _SETTINGS:
             self._db.execute(f"PRAGMA {setting}")
         self._db.execute("BEGIN EXCLUSIVE")  # and the lock stays until the file is closed
-        application = self._db.execute("PRAGMA application_id").fetchone()[0]
-        if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            if new is None:
-                raise no_gallery(self.name)
+        if new is not None and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             for statement in _SCHEMA:
                 self._db.execute(statement)
             self._db.executemany("INSERT INTO meta VALUES (?, ?)", list(new.items()))
-        elif application != _APPLICATION:
-            raise LikenessError(
-                f"{self.name} is a database, but not a gallery of Likeness; choose another folder"
-            )
         self._db.execute("COMMIT")
         if self._db.execute("PRAGMA user_version").fetchone()[0]:  # a kill came before `erase`
             self.erase()
-        self._dim = self._db.execute(
-            "SELECT length(embedding) / 4 FROM enrolment LIMIT 1"
-        ).fetchone()
         return dict(self._db.execute("SELECT key, value FROM meta"))
 
     @property
-    def dim(self) -> int:
-        """The size of embeddings; 0 before the first."""
-        return int(self._dim[0]) if self._dim else 0
-
-    @property
-    def subjects(self) -> list[str]:
-        """The subjects of the templates, row by row."""
-        return list(self.row)
-
-    @property
     def vectors(self) -> Floats32:
-        """The templates (G, W) as they are searched."""
+        """The templates (G, W) as they are searched, row by row."""
         return self._vectors[: len(self)]
 
     def __len__(self) -> int:
+        """How many subjects are enrolled."""
         return len(self.row)
 
     def changing(self) -> AbstractContextManager[object]:
-        """A block in which no other thread changes or searches the gallery."""
+        """A block in which nobody else changes the gallery."""
         return self._lock
 
     def known(self, subjects: Sequence[str]) -> set[str]:
         """Those of the subjects who are enrolled."""
-        return {name for name in subjects if name in self.row}
+        return self.row.keys() & set(subjects)
 
     def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
         """The raw enrolments (R, D) of those subjects who are enrolled."""
-        rows_of: dict[str, list[Floats32]] = {}
-        there = [name for name in subjects if name in self.row]
-        for start in range(0, len(there), _NAMED):
-            part = there[start : start + _NAMED]
-            marks = ",".join("?" * len(part))
-            with self._lock, self._plain_errors():
-                names, rows = self._read(f"WHERE subject IN ({marks})", part)
-            for name, row in zip(names, rows, strict=True):
-                rows_of.setdefault(name, []).append(row)
-        return {name: np.stack(rows) for name, rows in rows_of.items()}
+        with self._lock, self._plain_errors():
+            return {
+                name: self._read("WHERE subject = ?", name)[1]
+                for name in subjects
+                if name in self.row
+            }
 
     def write(
         self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
     ) -> None:
-        """Adds an enrolment for each row, on the disk and then in memory."""
+        """Adds an enrolment for each row, and puts the templates of their subjects.
+
+        Args:
+            subjects: The subject of each row, R names.
+            rows: Raw enrolments (R, D).
+            templates: Of these subjects, in the order in which they first appear.
+            replace: Whether what the subjects had goes.
+        """
         raw = np.ascontiguousarray(rows, dtype="<f4")
         with self._transaction():
             if replace:
@@ -176,25 +151,20 @@ class SqliteStore:
                 "INSERT INTO enrolment (subject, embedding) VALUES (?, ?)",
                 ((name, row.tobytes()) for name, row in zip(subjects, raw, strict=True)),
             )
-        self._dim = (rows.shape[1],)
+        self.dim = rows.shape[1]
         self._put(templates)
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """Erases subjects, on the disk and then in memory."""
+        """Erases subjects who are enrolled."""
         with self._transaction():
             self._delete(subjects)
         places = [self.row[name] for name in subjects]
-        kept = np.delete(np.arange(len(self)), places)
-        # The rows keep their order and move up within the array.
-        for start in range(min(places, default=0), len(kept), 1 << 14):
-            part = kept[start : start + (1 << 14)]
-            self._vectors[start : start + len(part)] = self._vectors[part]
-        self._vectors[len(kept) : len(self)] = 0
-        self._entries = [self._entries[i] for i in kept]
+        self._vectors = np.delete(self.vectors, places, axis=0)
+        self._entries = [self._entries[i] for i in np.delete(np.arange(len(self)), places)]
         self.row = {entry.subject: i for i, entry in enumerate(self._entries)}
 
     def erase(self) -> None:
-        """Writes the file anew, without what was removed or replaced.
+        """Writes the file anew, without what was removed or replaced; called after such a change.
 
         Raises:
             OSError: There is no room for a second file. What was removed is out of the gallery all
@@ -206,7 +176,12 @@ class SqliteStore:
             self._db.execute("PRAGMA user_version=0")
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
-        """The rows of the templates that score best by float32, among all."""
+        """The subjects whose templates are most similar to each probe.
+
+        Args:
+            asked: Probes (Q, W) as they are searched for, see `as_asked`.
+            count: How many candidates each probe gets at most.
+        """
         with self._lock:
             count = min(count, len(self))
             if not count:
@@ -232,7 +207,7 @@ class SqliteStore:
             return list(self._entries)
 
     def close(self) -> None:
-        """Closes the file, which ends the lock on it."""
+        """Frees what the store holds, and the file for another process."""
         self._db.close()
 
     def _nearest_rows(self, asked: Floats32, count: int) -> NDArray[np.int64]:
@@ -243,7 +218,7 @@ class SqliteStore:
 
         def scores(begin: int, end: int) -> Floats32:
             """The scores of the templates begin to end - 1."""
-            if similarity.partition(":")[0] in PRODUCTS:
+            if is_product(similarity):
                 out = buffer if end - begin == width else None
                 return np.matmul(asked, vectors[begin:end].T, out=out)
             return np.ascontiguousarray(matrix(vectors[begin:end], asked, similarity).T)
@@ -265,16 +240,15 @@ class SqliteStore:
         for place, entry in zip(places, entries, strict=True):
             self._entries[place : place + 1] = [entry]  # or appended, behind the last
 
-    def _read(self, condition: str, values: Sequence[str] = ()) -> tuple[list[str], Floats32]:
+    def _read(self, condition: str, *values: str) -> tuple[list[str], Floats32]:
         """The subjects and the raw rows (R, D) of enrolments, in the order in which they came."""
         statement = f"SELECT subject, embedding FROM enrolment {condition} ORDER BY id"
         names, blobs = [], []
-        for name, blob in self._db.execute(statement, tuple(values)):
+        for name, blob in self._db.execute(statement, values):
             names.append(name)
             blobs.append(blob)
-        if any(len(blob) != 4 * self.dim for blob in blobs):
-            raise LikenessError(f"{self.name}: it is damaged; restore a copy")
-        rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), self.dim)
+        dim = len(blobs[0]) // 4 if blobs else 0
+        rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), dim)
         return names, rows.astype(np.float32)
 
     def _delete(self, subjects: Sequence[str]) -> None:
@@ -297,7 +271,7 @@ class SqliteStore:
 
     @contextmanager
     def _plain_errors(self, left: str = "nothing was changed") -> Iterator[None]:
-        """Turns SQLite's errors into one sentence: OSError for the disk, else LikenessError."""
+        """Turns SQLite's errors into one sentence."""
         try:
             yield
         except sqlite3.Error as error:
@@ -306,12 +280,7 @@ class SqliteStore:
                     f"{self.name} is used by another process; a gallery belongs to one at a time: "
                     "stop it, or choose another folder"
                 ) from None
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
-                raise OSError(
-                    f"{self.name}: {error}; {left}: make room on the disk, or see that it can be "
-                    "written to, and try again"
-                ) from error
-            raise LikenessError(
-                f"{self.name}: not a gallery that can be read ({error}); restore a copy or choose "
-                "another folder"
-            ) from None
+            raise OSError(
+                f"{self.name}: {error}; {left}: make room on the disk, see that the file is a "
+                "gallery that can be written to, or restore a copy"
+            ) from error

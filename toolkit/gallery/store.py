@@ -1,7 +1,7 @@
-"""What a gallery needs of the store in which it lies.
+"""What goes between a gallery and the store in which it lies.
 
 `Gallery` (gallery.py) checks, pools and compares. A store keeps what it is given, and proposes
-candidates:
+candidates. SqliteStore says what its methods do; those of PostgresStore do the same.
 
     sqlite.py    a SQLite file, whose templates are in memory and all compared
     faiss.py     the same file, searched by an index of FAISS
@@ -11,17 +11,14 @@ candidates:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
 from eval.scoring.templates import pool
 from eval.types import Embeddings, Floats32
-from toolkit.gallery.search import PRODUCTS, angular_bias, as_searched
+from toolkit.gallery.search import angular_bias, as_searched
 
 
 class Entry(NamedTuple):
@@ -66,70 +63,6 @@ class Candidates(NamedTuple):
     places: NDArray[np.int64]
 
 
-class Store(Protocol):
-    """Keeps enrolments and templates. Each change is there whole when the method returns.
-
-    Attributes:
-        name: What messages call it.
-        shared: Whether several processes may change it at the same time.
-        folder: The folder beside which media may be kept; None where there is none.
-        meta: What it says of the model, the similarity and the pooling.
-    """
-
-    name: str
-    shared: bool
-    folder: Path | None
-    meta: Mapping[str, str]
-
-    @property
-    def dim(self) -> int:
-        """The size of embeddings; 0 before the first."""
-
-    def __len__(self) -> int:
-        """How many subjects are enrolled."""
-
-    def changing(self) -> AbstractContextManager[object]:
-        """A block in which nobody else changes the gallery."""
-
-    def known(self, subjects: Sequence[str]) -> set[str]:
-        """Those of the subjects who are enrolled."""
-
-    def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
-        """The raw enrolments (R, D) of those subjects who are enrolled."""
-
-    def write(
-        self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
-    ) -> None:
-        """Adds an enrolment for each row, and puts the templates of their subjects.
-
-        Args:
-            subjects: The subject of each row, R names.
-            rows: Raw enrolments (R, D).
-            templates: Of these subjects, in the order in which they first appear.
-            replace: Whether what the subjects had goes.
-        """
-
-    def remove(self, subjects: Sequence[str]) -> None:
-        """Erases subjects who are enrolled."""
-
-    def erase(self) -> None:
-        """Erases from all files what was removed or replaced; called after such a change."""
-
-    def nearest(self, asked: Floats32, count: int) -> Candidates:
-        """The `count` subjects whose templates are most similar to each probe.
-
-        Args:
-            asked: Probes (Q, W) as they are searched for, see `as_asked`.
-            count: How many candidates each probe gets at most.
-        """
-
-    def entries(self) -> list[Entry]:
-        """Who is enrolled, in the order of enrolment."""
-
-    def close(self) -> None:
-        """Frees what the store holds."""
-
-
 def templates_of(subjects: Sequence[str], rows: Floats32, meta: Mapping[str, str]) -> Templates:
     """Pools enrolments into one template per subject, by eval.scoring.templates.pool.
 
@@ -164,7 +97,7 @@ def templates_of(subjects: Sequence[str], rows: Floats32, meta: Mapping[str, str
     return Templates(pooled.ids, [counts[name] for name in pooled.ids], pooled.norms, vectors)
 
 
-def contradictions(meta: Mapping[str, str], expected: Mapping[str, str] | None) -> list[str]:
+def contradictions(meta: Mapping[str, object], expected: Mapping[str, object] | None) -> list[str]:
     """Lists in what the meta of a gallery differs from what is expected of it.
 
     Where the expected meta names a model, settings (crops, flip, faces) that only the gallery has
@@ -191,19 +124,3 @@ def contradictions(meta: Mapping[str, str], expected: Mapping[str, str] | None) 
         for key in (*needed, *more)
         if meta.get(key) != needed.get(key)
     ]
-
-
-def no_gallery(where: str) -> LikenessError:
-    """What is said of a place without a gallery, where nothing says what to make one of."""
-    return LikenessError(
-        f"{where} contains no gallery; give the meta of the embeddings to make one"
-    )
-
-
-def refuse_similarity(similarity: str, store: str) -> None:
-    """Raises LikenessError for a similarity whose order is not that of an inner product."""
-    if similarity.partition(":")[0] not in PRODUCTS:
-        raise LikenessError(
-            f"similarity {similarity!r}: {store} searches by {', '.join(PRODUCTS)}; use a gallery "
-            "in a folder for the others"
-        )

@@ -20,13 +20,12 @@ def ask(
     chunks: tuple[bytes, ...] = (b"x",),
     hosts: tuple[str, ...] = (),
     local: bool = True,
-    is_slow: bool = False,
     **limits: Any,
 ) -> list[int]:
     """Statuses of requests at once to a Guard before an application that reads the body and lets
     all others come before it answers.
     """
-    from likeness.service.guard import Guard, Limits, Metrics
+    from likeness.service.guard import Guard, Limits
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
@@ -42,7 +41,6 @@ def ask(
         hosts=hosts,
         local=local,
         limits=Limits(**limits),
-        metrics=Metrics(),
         policy="",
     )
     statuses: list[int] = []
@@ -51,8 +49,6 @@ def ask(
         left = list(chunks)
 
         async def receive() -> Any:
-            if is_slow:
-                await asyncio.Event().wait()
             return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
         async def send(message: Any) -> None:
@@ -151,7 +147,7 @@ def test_other_machines_need_the_token_for_everything(path: str, token: str, sta
         assert ask(path=path, local=False, hosts=("proxy.example",), headers=sent) == [expected]
 
 
-def test_bodies_are_bounded_in_size_number_and_time() -> None:
+def test_bodies_are_bounded_in_size_and_number() -> None:
     stated = ((b"host", b"localhost"), (b"content-length", b"101"))
     assert ask(headers=stated, max_bytes=100) == [413]
     assert ask(chunks=(b"x" * 60, b"x" * 60), max_bytes=100) == [413]  # of no stated length
@@ -159,7 +155,6 @@ def test_bodies_are_bounded_in_size_number_and_time() -> None:
     assert ask(9, threads=1, waiting=2) == [200] * 3 + [503] * 6
     assert ask(9, method="GET", threads=1, waiting=2) == [200] * 9
     assert ask(9, chunks=(b"x" * 50,), max_bytes=100, max_held=200) == [200] * 4 + [503] * 5
-    assert ask(is_slow=True, body_seconds=0.01) == [408]
 
 
 def test_the_log_names_no_method_of_the_client_s_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,12 +162,3 @@ def test_the_log_names_no_method_of_the_client_s_own(caplog: pytest.LogCaptureFi
         ask(method="EVIL" * 1_000, path="/health")
     assert "EVIL" not in caplog.text
     assert caplog.messages[0].startswith("- ")
-
-
-def test_applications_count_apart() -> None:
-    from likeness.service.guard import Metrics
-
-    first, second = Metrics(), Metrics()
-    first.count("GET", "/", 200, 0.02)
-    assert 'route="/"' in first.text()
-    assert 'route="/"' not in second.text()

@@ -1,5 +1,5 @@
-"""The page of `likeness serve` in headless Chromium: compare, enrol, search, remove, record;
-nothing is asked of the network. Skips without a browser.
+"""The page of `likeness serve` in headless Chromium: compare, enrol, search, remove, record, and
+choose thresholds and faces; nothing is asked of the network. Skips without a browser.
 """
 
 from __future__ import annotations
@@ -12,11 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eval.calibration import Calibration
+from eval.scoring.origin import Origin
+from eval.thresholds import Thresholds, measure
+from eval.types import Scores
+from likeness.models.load import load_to_embed
+from likeness.service.pages import read_examples
+from likeness.service.work import Extras
+from likeness.verification import verify
 from modalities import synthetic_faces
-from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, serving, untrained
+from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, httpx, serving, untrained
+from tests.tiny_yunet import network, tiny_yunet
+from toolkit.data.images import encode
+from toolkit.gallery import media
 
 playwright = pytest.importorskip("playwright.sync_api")
 TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time
@@ -94,53 +105,10 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         assert page.inner_text("#entries td:first-child") == "Ada <b>Lovelace</b>"
 
 
-def test_a_refused_photo_is_explained(browser: Any, tmp_path: Path) -> None:
-    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
-    whole = next(path for path in sorted((tmp_path / "faces").rglob("*.*")))
-    broken = tmp_path / f"broken{whole.suffix}"
-    broken.write_bytes(whole.read_bytes()[:200])
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.goto(url)
-        page.set_input_files("#file-first", str(whole))
-        page.set_input_files("#file-second", str(broken))
-        page.click("#compare:not([disabled])")
-        output = page.inner_text("#answer .error")
-        assert "1 of 2 files cannot be read: the second file: " in output
-        assert "likeness-" not in output  # the private folder in which it was
-        page.context.close()
-
-
-def test_a_removal_that_failed_can_be_tried_again(browser: Any, tmp_path: Path) -> None:
-    synthetic_faces.write_faces(tmp_path / "faces", num_subjects=1, num_shots=1, size=64)
-    with serving(untrained(FACE, tmp_path / "m.safetensors")) as url:
-        page = browser.new_page()
-        page.set_default_timeout(TIMEOUT_MS)
-        page.on("dialog", lambda dialog: dialog.accept())
-        page.goto(f"{url}#token={TOKEN}")
-        page.click("[data-tab=gallery]")
-        page.set_input_files(
-            "#file-enrolment", str(next(path for path in sorted((tmp_path / "faces").rglob("*.*"))))
-        )
-        page.fill("#subject", "Ada")
-        page.click("#enrol:not([disabled])")
-        page.wait_for_selector("#entries td:text-is('Ada')")
-        page.route(
-            "**/gallery/Ada", lambda route: route.fulfill(status=500, json={"error": "a full disk"})
-        )
-        page.click("[aria-label='Remove Ada']")
-        page.wait_for_selector("#answer .error:text-is('a full disk')")
-        page.unroute("**/gallery/Ada")
-        page.click("[aria-label='Remove Ada']:not([disabled])")
-        page.wait_for_selector("#entries td:text-is('Ada')", state="detached")
-        page.context.close()
-
-
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("faces")
-    synthetic_faces.write_faces(folder, num_subjects=3, num_shots=1, size=64)
+    synthetic_faces.write_faces(folder, num_subjects=2, num_shots=2, size=64)
     return [str(path) for path in sorted(folder.rglob("*.*"))]
 
 
@@ -268,34 +236,160 @@ def test_a_file_that_is_too_large_is_never_sent(
         assert asked == []
 
 
-def test_what_was_chosen_is_what_is_compared(
+# What a screen reader would have no name for.
+NAMELESS = """() => [...document.querySelectorAll("button, input, select, audio, [role=img]")]
+  .filter((one) => one.checkVisibility() && !one.ariaLabel && !one.textContent.trim() &&
+    !(one.labels && one.labels.length)).map((one) => one.outerHTML)"""
+
+
+def stored(centre: float = 0.0) -> Thresholds:
+    """Thresholds of pairs whose scores are spread evenly: FAR and FRR can be read off."""
+    strangers = np.linspace(centre - 0.5, centre + 0.3, 2001)
+    same = np.linspace(centre - 0.3, centre + 0.5, 401)
+    scores = Scores(np.concatenate((same, strangers)), np.arange(2402) < 401)
+    return measure(scores, Origin("cosine"), data="a demo", fars=[0.1, 0.01], subjects=12)[0]
+
+
+def score_on(page: Any) -> float:
+    return float(page.inner_text("dl div:first-child dd").split()[0])
+
+
+def move(page: Any, place: int) -> None:
+    page.evaluate(
+        """(place) => {
+          const slider = document.getElementById("slider");
+          slider.value = place;
+          slider.dispatchEvent(new Event("input"));
+        }""",
+        place,
+    )
+
+
+def test_the_slider_changes_the_verdict_without_asking_again(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
-    """The files are deleted and changed on the disk between the choice and the click."""
-    files = [tmp_path / "first.png", tmp_path / "second.png"]
-    for path, photo in zip(files, photos, strict=False):
-        path.write_bytes(Path(photo).read_bytes())
+    model = untrained(FACE, tmp_path / "m.safetensors")
+    folder = Path(photos[0]).parents[1]
+    examples, _ = read_examples(folder, "face", 1_000_000)
+    # The score lies where a fifth of strangers' pairs score higher, so that some thresholds are
+    # too close to it and others are not.
+    entry = stored(verify(model, *(folder / one.name for one in examples[:2])).score - 0.15)
     with (
-        serving(untrained(FACE, tmp_path / "m.safetensors"), threshold=-1.0) as url,
+        serving(
+            model,
+            threshold=entry.at(0.1).value,
+            extras=Extras(thresholds=entry, examples=examples),
+        ) as url,
         page_of(browser, url) as page,
     ):
-        page.set_input_files("#file-first", str(files[0]))
-        page.set_input_files("#file-second", str(files[1]))
-        page.wait_for_selector("#compare:not([disabled])")
-        files[0].unlink()
-        files[1].write_bytes(b"another")
-        page.click("#compare")
-        page.wait_for_selector("#answer:not([aria-busy]) p")
-        assert page.inner_text(".verdict") == "The same face"
-
-
-def test_quality_is_what_a_loss_made_of_the_norm(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    model = replace(untrained(FACE, tmp_path / "m.safetensors"), norm_is_quality=True)
-    with serving(model, threshold=-1.0) as url, page_of(browser, url) as page:
-        page.set_input_files("#file-first", photos[0])
-        page.set_input_files("#file-second", photos[1])
+        page.click("#examples button >> nth=0")
         page.click("#compare:not([disabled])")
         page.wait_for_selector(".verdict")
-        assert "Quality" in page.inner_text("#answer")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        score = score_on(page)
+        assert "10 in 100 pairs of strangers would pass" in page.inner_text("#meaning")
+        assert "a demo (12 subjects, 2,001 pairs of strangers" in page.inner_text("#rule-source")
+        verdicts, words = set(), set()
+        for place in range(int(page.get_attribute("#slider", "max")) + 1):
+            move(page, place)
+            threshold = float(page.inner_text("#rule-at"))
+            said = page.inner_text(".verdict")
+            if abs(score - threshold) > 0.002:
+                assert said == ("The same face" if score >= threshold else "Different faces")
+            verdicts.add(said)
+            words.add(page.inner_text(".certainty"))
+            # The words of the slider are those of a screen reader, too.
+            assert page.inner_text("#meaning") in page.get_attribute("#slider", "aria-valuetext")
+        assert verdicts == {"The same face", "Different faces"}
+        assert len(words) >= 2
+        assert "Too close to call" in words
+        assert page.inner_text("#meaning").startswith("At most 5 in 1,000 pairs of strangers")
+        page.click("#marks button:text-is('FAR 1 %')")
+        assert page.inner_text("#meaning").startswith("1 in 100 pairs of strangers would pass")
+        page.focus("#slider")
+        before = page.inner_text("#rule-at")
+        page.keyboard.press("ArrowLeft")
+        assert float(page.inner_text("#rule-at")) < float(before)
+        assert asked == []
+
+
+def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> None:
+    pixels = np.zeros((96, 128, 3), dtype=np.uint8)
+    blue = np.random.default_rng(0).integers(0, 255, (6, 8), dtype=np.uint8)
+    pixels[..., 2] = np.kron(blue, np.ones((16, 16), np.uint8))
+    for i, (x, y) in enumerate(((3, 4), (8, 5), (12, 8))):
+        pixels[8 * y : 8 * y + 8, 8 * x : 8 * x + 8] = (255, 20 * i, 40 * i)
+    photo, empty = tmp_path / "three.png", tmp_path / "none.png"
+    photo.write_bytes(encode(pixels))
+    empty.write_bytes(encode(np.zeros_like(pixels)))
+    own = network(tmp_path / "own.onnx", (112, 96))
+    model = load_to_embed(
+        f"insightface:{own}@size=112x96,mean=127.5,std=128",
+        detector=tiny_yunet(tmp_path / "detector.onnx"),
+    )
+    with serving(model, threshold=0.5) as url, page_of(browser, url) as page:
+        for place in ("first", "second"):
+            page.set_input_files(f"#file-{place}", str(photo))
+            page.wait_for_selector(f"[data-drop={place}] .seen img")
+        assert page.locator("[data-drop=first] .box").count() == 3
+        assert page.evaluate(NAMELESS) == []
+        crop = page.get_attribute("[data-drop=first] .seen img", "src")
+        chosen = int(page.get_attribute("[data-drop=first] input:checked", "value"))
+        page.focus("[data-drop=first] input:checked")
+        page.keyboard.press("ArrowRight")
+        assert page.get_attribute("[data-drop=first] .seen img", "src") != crop
+        page.click("#compare:not([disabled])")
+        page.wait_for_selector(".verdict")
+        both = {"first": photo.read_bytes(), "second": photo.read_bytes()}
+        expected = {
+            (first, second): httpx.post(
+                f"{url}verify",
+                files=both,
+                data={"first_face": first, "second_face": second},
+                timeout=60,
+            ).json()["score"]
+            for first in range(3)
+            for second in range(3)
+        }
+        assert score_on(page) == pytest.approx(expected[(chosen + 1) % 3, chosen], abs=6e-4)
+        assert score_on(page) < 0.999
+        # Another face is another question.
+        page.focus("[data-drop=first] input:checked")
+        page.keyboard.press("ArrowRight")
+        assert page.is_hidden("#answer")
+        page.click("[data-drop=first] .other")
+        page.set_input_files("#file-first", str(empty))
+        assert "No face was found" in page.inner_text("#answer .error")
+        assert page.is_disabled("#compare")
+
+
+def test_the_gallery_shows_each_enrolment_and_what_is_kept_of_it(
+    browser: Any, photos: list[str], tmp_path: Path
+) -> None:
+    model = untrained(FACE, tmp_path / "m.safetensors")
+    with (
+        serving(model, tmp_path / "gallery", extras=Extras(keeps_media=True)) as url,
+        page_of(browser, url) as page,
+    ):
+        page.click("[data-tab=gallery]")
+        for path in photos[:2]:
+            page.set_input_files("#file-enrolment", path)
+            page.fill("#subject", "Ada <i>")
+            page.click("#enrol:not([disabled])")
+            page.wait_for_selector("#answer:has-text('is enrolled')")
+            page.fill("#subject", "")
+        assert "2 ×" in page.inner_text("#entries")
+        page.wait_for_selector("#entries .thumb")
+        page.click("[aria-label='Show the enrolments of Ada <i>']")
+        page.wait_for_selector(".enrolments img >> nth=1")
+        assert page.evaluate(
+            "[...document.querySelectorAll('.enrolments img')].every((one) => one.naturalWidth)"
+        )
+        assert re.search(r"Enrolment 2 · 20\d\d-\d\d-\d\d · norm", page.inner_text(".enrolments"))
+        assert "keeps a small picture" in page.inner_text("footer")
+        page.click("[aria-label='Remove Ada <i>']")
+        page.wait_for_selector("#answer:has-text('is erased')")
+        assert page.evaluate("document.activeElement.id") == "enrolled"
+        kept = (tmp_path / "gallery" / media.FOLDER).rglob("*.jpg")
+        assert list(kept) == []

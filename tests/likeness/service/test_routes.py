@@ -163,20 +163,19 @@ def test_recordings_are_bounded_by_their_headers(model: Loaded) -> None:
 def test_many_files_are_answered_in_their_order_and_a_bad_one_alone_fails(
     model: Loaded, files: list[bytes]
 ) -> None:
-    from likeness.service.app import MAX_EMBEDDED
+    from likeness.service.work import MAX_EMBEDDED
 
     sent = files[:20]
     sent[3] = b"no sound"
-    service = service_of(model)
-    ask = asking(service)
+    ask = asking(service_of(model))
     got = ask("POST", "/embed", files=uploads(*sent))
     assert (got.status_code, got.headers["content-type"]) == (200, "application/x-ndjson")
     lines = [json.loads(line) for line in got.text.splitlines()]
     assert [line["file"] for line in lines] == list(range(20))
     assert "cannot be read: the file: " in lines[3]["error"]
     for number in {*range(20)} - {3}:
-        expected = service.embed(sent[number])
-        assert lines[number]["embedding"] == pytest.approx(expected["embedding"], rel=1e-5)
+        alone = json.loads(ask("POST", "/embed", files=uploads(sent[number])).text)
+        assert lines[number]["embedding"] == pytest.approx(alone["embedding"], rel=1e-5)
     assert ask("POST", "/embed", files=uploads(*[b"x"] * (MAX_EMBEDDED + 1))).status_code == 422
 
 
@@ -199,21 +198,28 @@ def test_metrics_are_read_by_prometheus(model: Loaded, files: list[bytes], tmp_p
 
     gallery = open_gallery(str(tmp_path), model.meta)
     ask = asking(service_of(model, gallery))
+
+    def counted() -> dict[Any, float]:
+        answer = ask("GET", "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        assert "Eve" not in answer.text
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
+    before = counted()
     assert ask("POST", "/enrol", data={"subject": "Eve"}, files=uploads(files[0])).is_success
-    answer = ask("GET", "/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=")
-    got = {
-        (sample.name, tuple(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(answer.text)
-        for sample in family.samples
-    }
-    assert got["likeness_requests_total", ("POST", "/enrol", "201")] == 1
-    assert got["likeness_request_seconds_count", ("/enrol",)] == 1
-    assert got["likeness_request_seconds_bucket", ("+Inf", "/enrol")] == 1
-    assert got["likeness_uploads_in_progress", ()] == 0
-    assert got["likeness_gallery_subjects", ()] == 1
-    assert "Eve" not in answer.text
-    assert len({name for name, _ in got}) == 6
+    got = counted()
+    for key in (
+        ("likeness_requests_total", "POST", "/enrol", "201"),
+        ("likeness_request_seconds_count", "/enrol"),
+        ("likeness_request_seconds_bucket", "+Inf", "/enrol"),
+    ):
+        assert got[key] == before.get(key, 0) + 1
+    assert got["likeness_uploads_in_progress",] == 0
+    assert got["likeness_gallery_subjects",] == 1
     gallery.close()
 
 
@@ -271,17 +277,6 @@ def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(
     assert threading.main_thread() not in gallery.threads
 
 
-def test_work_that_takes_too_long_is_given_up(model: Loaded, files: list[bytes]) -> None:
-    service = service_of(model, limits=limits(threads=1, work_seconds=0.2))
-    end = threading.Event()
-    service.verify = lambda *_: end.wait(60)
-    try:
-        got = asking(service)("POST", "/verify", files={"first": b"a", "second": b"b"})
-    finally:
-        end.set()
-    assert (got.status_code, got.headers["retry-after"]) == (503, "5")
-
-
 def test_the_documentation_names_every_route_with_examples(model: Loaded) -> None:
     ask = asking(service_of(model))
     schema, page = ask("GET", "/openapi.json").json(), ask("GET", "/docs").text
@@ -292,7 +287,7 @@ def test_the_documentation_names_every_route_with_examples(model: Loaded) -> Non
         answers = schema["paths"][path]["post"]["responses"]
         good = answers["201" if path == "/enrol" else "200"]["content"]
         assert all("example" in content for content in good.values()), path
-        assert "error" in answers["422"]["content"]["application/json"]["example"], path
+        assert "error" in answers["4XX"]["content"]["application/json"]["example"], path
 
 
 def test_pages_ask_nothing_of_the_network(model: Loaded) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from toolkit.gallery import faiss, postgres
 from toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parsed, recall
 from toolkit.gallery.postgres import masked
 from toolkit.gallery.search import top
+from toolkit.gallery.sqlite import FILE
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -135,46 +138,40 @@ def test_a_store_finds_what_a_loop_finds(
 @every
 def test_wrong_input_is_refused_and_changes_nothing(kind: str, place: Place) -> None:
     where = place(kind).format(0)
-    with pytest.raises(ValueError, match="no gallery"):
-        open_gallery(where)
-    with pytest.raises(ValueError, match="unknown similarity"):
-        open_gallery(where, {"similarity": "cosin"})
+    for wrong in (None, {"similarity": "cosin"}):
+        with pytest.raises(LikenessError):
+            open_gallery(where, wrong)
     gallery = open_gallery(where, META)
     gallery.enrol(embedded(np.eye(3)), ["ann", "ann", "bob"])
     before = sorted(gallery.entries())
     other, cropped = META | {"model": "b" * 64}, META | {"crops": "3 x 4 s, mean"}
-    for wrong, reason in (
-        (embedded(np.eye(3)[:1], other), "model bbbb"),
-        (embedded(np.eye(3)[:1], {}), "no known model"),
+    for wrong_rows, reason in (
+        (embedded(np.eye(3)[:1], other), "and not 'bbb"),
+        (embedded(np.eye(3)[:1], {}), "and not None"),
         (embedded(np.eye(3)[:1], cropped), "crops"),
-        (embedded(np.ones((1, 4))), "4 dimensions, but the gallery has 3"),
+        (embedded(np.ones((1, 4))), "dimensions 3 and not 4"),
     ):
         for change in (
-            lambda wrong=wrong: gallery.enrol(wrong, ["eve"]),
-            lambda wrong=wrong: gallery.update(wrong, ["ann"]),
-            lambda wrong=wrong: gallery.search(wrong),
+            lambda wrong=wrong_rows: gallery.enrol(wrong, ["eve"]),
+            lambda wrong=wrong_rows: gallery.update(wrong, ["ann"]),
+            lambda wrong=wrong_rows: gallery.search(wrong),
         ):
-            with pytest.raises(ValueError, match=reason):
+            with pytest.raises(LikenessError, match=reason):
                 change()
     for name in ("", " ann", "a\nb", "a\0b", "x" * 257, "\u202eann"):
-        with pytest.raises(ValueError, match="no usable name"):
+        with pytest.raises(LikenessError, match="no usable name"):
             gallery.enrol(embedded(np.eye(3)[:2]), ["eve", name])
-        for change in (
-            lambda name=name: gallery.remove(["ann", name]),
-            lambda name=name: gallery.enrolments(name),
-        ):
-            with pytest.raises(NotEnrolled, match="not enrolled"):
-                change()
-    with pytest.raises(ValueError, match="1 subjects for 2"):
+        for ask in (gallery.enrolments, lambda name: gallery.remove(["ann", name])):
+            with pytest.raises(NotEnrolled):
+                ask(name)
+    with pytest.raises(LikenessError, match="1 subjects for 2"):
         gallery.enrol(embedded(np.eye(3)[:2]), ["ann"])
-    with pytest.raises(NotEnrolled, match="not enrolled"):
+    with pytest.raises(NotEnrolled):
         gallery.update(embedded(np.eye(3)[:2]), ["ann", "eve"])
-    with pytest.raises(ValueError, match="k = 0"):
-        gallery.search(embedded(np.eye(3)), k=0)
     assert sorted(gallery.entries()) == before
     gallery.close()
     for meta in (other, cropped):
-        with pytest.raises(ValueError, match=r"was made with (model|crops) .*and not "):
+        with pytest.raises(LikenessError, match="was made with"):
             open_gallery(where, meta)
     open_gallery(where, META).close()  # and what was refused holds no lock
 
@@ -227,8 +224,6 @@ def test_any_printable_name_is_a_name_and_nothing_else(kind: str, place: Place) 
 
 @pytest.mark.slow
 def test_a_kill_between_two_steps_leaves_the_old_or_the_new(place: Place) -> None:
-    import json
-
     places = [place(kind) for kind in KINDS]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.toolkit.gallery.killed_stores", *places],
@@ -343,12 +338,11 @@ def test_many_blocks_against_all_pairs(similarity: str) -> None:
         ]
 
 
-def test_an_index_searches_by_products_alone(place: Place) -> None:
-    for kind in ("faiss", "postgresql"):
-        where = place(kind).format(0)
-        with pytest.raises(ValueError, match="searches by"):
-            open_gallery(where, META, similarity="euclidean")
-        assert not exists(where)
+def test_postgresql_searches_by_products_alone(place: Place) -> None:
+    where = place("postgresql").format(0)
+    with pytest.raises(LikenessError):
+        open_gallery(where, META, similarity="euclidean")
+    assert not exists(where)
 
 
 @pytest.mark.parametrize("kind", ["faiss", "postgresql"])
@@ -384,27 +378,24 @@ def test_an_index_finds_what_the_exact_search_finds(
     gallery.close()
 
 
-@pytest.mark.parametrize("content", [b"no database at all, but long enough", b"cut", "foreign"])
-def test_a_file_that_is_no_gallery_is_one_sentence(content: bytes | str, tmp_path: Path) -> None:
-    import sqlite3
-
-    from toolkit.gallery.sqlite import FILE
-
-    if content == "foreign":
-        with sqlite3.connect(tmp_path / FILE) as db:
+@pytest.mark.parametrize("content", [b"no database at all, but long enough", b"cut", b"foreign"])
+def test_a_file_that_is_no_gallery_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    if content == b"foreign":
+        with sqlite3.connect(file) as db:
             db.execute("CREATE TABLE mail (text)")
         db.close()
     elif content == b"cut":
         gallery = open_gallery(tmp_path, META)
         gallery.enrol(embedded(np.eye(80)), [f"s{i}" for i in range(80)])
         gallery.close()
-        whole = (tmp_path / FILE).read_bytes()
-        (tmp_path / FILE).write_bytes(whole[: len(whole) // 2])
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     else:
-        assert isinstance(content, bytes)
-        (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(ValueError, match="gallery"):
+        file.write_bytes(content)
+    before = file.read_bytes()
+    with pytest.raises(OSError, match="gallery"):
         open_gallery(tmp_path, META)
+    assert file.read_bytes() == before
 
 
 def test_what_is_enrolled_is_on_the_disk_before_the_answer(tmp_path: Path) -> None:
@@ -441,23 +432,18 @@ def test_a_host_that_cannot_be_tells_no_password(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "reason"),
-    [
-        ("faiss:", "no folder"),
-        ("lance:people", "no gallery can lie there"),
-        ("redis://host/0", "no gallery can lie there"),
-        ("faiss:http://host", None),
-        ("faiss://host", "no gallery can lie there"),
-        ("postgre:staff", "no gallery can lie there.*is ./NAME"),
-        ("postgresql://host/db#A B", "name of a gallery"),
-    ],
+    "where",
+    ["faiss:", "lance:people", "redis://host/0", "faiss://host", "postgresql://host/db#A B"],
 )
-def test_an_address_that_is_none_is_one_sentence(where: str, reason: str | None) -> None:
-    if reason is None:
-        assert parsed(where)[1].place == "http://host"
-    else:
-        with pytest.raises(ValueError, match=reason):
-            open_gallery(where, META)
+def test_an_address_that_is_none_is_refused(where: str) -> None:
+    with pytest.raises(LikenessError, match="no gallery can lie there"):
+        open_gallery(where, META)
+
+
+def test_the_address_of_a_folder_is_all_behind_the_colon() -> None:
+    assert parsed("postgresql:my people#1")[1].place == "my people#1"
+    assert parsed("faiss:http://host")[1].place == "http://host"
+    assert parsed(Path("faiss:people"))[0] == "folder"
 
 
 def test_a_lost_connection_is_said_and_made_anew(database: str) -> None:
@@ -473,37 +459,6 @@ def test_a_lost_connection_is_said_and_made_anew(database: str) -> None:
     assert len(gallery) == 2
     gallery.close()
     other.close()
-
-
-def test_what_others_did_to_the_tables_is_a_sentence_and_no_crash(database: str) -> None:
-    name = f"changed{next(_numbers)}"
-    gallery = open_gallery(f"{database}#{name}", META)
-    gallery.enrol(embedded(np.eye(4)), ["ann", "ann", "bob", "eve"])
-    store: Any = gallery._store
-
-    def execute(statement: str) -> None:
-        with store._connection.transaction() as cursor:
-            cursor.execute(statement.format(f"likeness_{name}"))
-
-    execute("DELETE FROM {}.enrolment WHERE id = 1")  # a row is lost
-    execute("UPDATE {}.enrolment SET embedding = 'abc' WHERE subject = 'bob'")  # one is too short
-    for who in ("ann", "bob"):
-        for ask in (
-            lambda who=who: gallery.enrolments(who),
-            lambda who=who: gallery.enrol(embedded(np.eye(4)[:1]), [who]),
-        ):
-            with pytest.raises(ValueError, match=f"enrolments of 4 numbers that '{who}'"):
-                ask()
-    assert subjects(gallery.search(embedded(np.eye(4)[3:]), 1)) == [["eve"]]
-    execute(
-        "CREATE FUNCTION {0}.kept() RETURNS trigger AS 'BEGIN RETURN NULL; END' LANGUAGE plpgsql;"
-        "CREATE TRIGGER kept BEFORE DELETE ON {0}.template FOR EACH ROW EXECUTE FUNCTION {0}.kept()"
-    )
-    with pytest.raises(ValueError, match="keeps 1 rows"):
-        gallery.remove(["eve"])
-    assert len(gallery) == 3
-    assert len(gallery.enrolments("eve")) == 1
-    gallery.close()
 
 
 def test_an_embedding_whose_norm_overflows_is_refused() -> None:
