@@ -22,8 +22,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.cores import keep_freed_memory
 from eval.errors import LikenessError
-from eval.memory import keep_freed_memory
 from eval.progress import report
 from eval.ranks import Counts, check_rows, duplicates, row_keys, same_kind
 from eval.similarity import against, single

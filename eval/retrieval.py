@@ -16,8 +16,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from eval.cores import keep_freed_memory
 from eval.errors import LikenessError
-from eval.memory import keep_freed_memory
 from eval.progress import step
 from eval.ranks import (
     Counts,
