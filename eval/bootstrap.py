@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
+from eval.resampling import Metric as Metric
 from eval.resampling import Ranked, ranked, resampled
 from eval.types import Floats, Scores, check_counts
-from eval.weighted import Metric as Metric
 
 Ends = tuple[float, float]
 
@@ -33,7 +33,6 @@ MIN_DRAWN = (
 )
 FEW_DRAWN = 20  # of fewer an interval is marked
 
-_ROWS = 1 << 16  # trials whose subjects are counted at once, which stay in the cache
 _MANY_REDRAWN = 0.05  # of the draws: with five subjects behind a class fewer than 1 % lose it
 
 
@@ -75,25 +74,6 @@ class Bounds(NamedTuple):
     note: str = ""
 
 
-def _check_subjects(
-    subjects: ArrayLike, target: NDArray[np.bool_]
-) -> tuple[NDArray[np.integer[Any]], int]:
-    """Subject numbers 0..n-1 of both sides (P, 2), and n.
-
-    LikenessError for labels that contradict the subjects.
-    """
-    pairs = np.asarray(subjects)
-    wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != target)
-    if wrong.size:
-        first = int(wrong[0])
-        raise LikenessError(
-            f"subjects: {wrong.size} of {target.size} trials contradict their label, such as trial "
-            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; a target trial "
-            "has one subject, a nontarget trial two: correct the labels or the subjects"
-        )
-    return _numbered(pairs)
-
-
 def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
     """Subjects (P, 2) as numbers 0..n-1 in the order of theirs, and n."""
     if not (pairs.size and pairs.min() >= 0 and pairs.max() <= 10 * pairs.size):
@@ -106,8 +86,19 @@ def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
 
 
 def _sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
-    """The trials in the order of their scores."""
-    return ranked(scores, None if subjects is None else _check_subjects(subjects, scores.target))
+    """The trials in the order of their scores; LikenessError where labels contradict subjects."""
+    if subjects is None:
+        return ranked(scores, None)
+    pairs = np.asarray(subjects)
+    wrong = np.flatnonzero((pairs[:, 0] == pairs[:, 1]) != scores.target)
+    if wrong.size:
+        first = int(wrong[0])
+        raise LikenessError(
+            f"subjects: {wrong.size} of {len(scores)} trials contradict their label, such as trial "
+            f"{first + 1} between subjects {pairs[first, 0]} and {pairs[first, 1]}; a target trial "
+            "has one subject, a nontarget trial two: correct the labels or the subjects"
+        )
+    return ranked(scores, _numbered(pairs))
 
 
 def resample(
@@ -292,27 +283,17 @@ def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
             for trials, kind in ((target, "target"), (~target, "nontarget"))
         ]
         return min(each, key=lambda drawn: drawn.number)
-    of_targets, of_nontargets = _trials_of_each(np.asarray(subjects), target)
-    every = int(np.count_nonzero(of_targets + of_nontargets))
+    numbers, n = _numbered(np.asarray(subjects))
+    of_targets, of_nontargets = (
+        np.bincount(numbers[rows].ravel(), minlength=n) for rows in (target, ~target)
+    )
     with_targets, with_nontargets = np.count_nonzero(of_targets), np.count_nonzero(of_nontargets)
     least = int(min(with_targets, with_nontargets))
     what = "subjects"
-    if least < every:
+    if least < n:
         few_targets = with_targets <= with_nontargets
         what = "subjects with target trials" if few_targets else "subjects in nontarget trials"
     return Drawn(least, what, min(effective_number(of_targets), effective_number(of_nontargets)))
-
-
-def _trials_of_each(pairs: NDArray[Any], target: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """How often each subject stands in a target trial, and in a nontarget trial."""
-    numbers, n = _numbered(pairs)
-    counts = np.zeros(2 * n)
-    for start in range(0, len(pairs), _ROWS):
-        rows = numbers[start : start + _ROWS].astype(np.int64)
-        codes = 2 * rows + target[start : start + _ROWS, None]
-        counts += np.bincount(codes.ravel(), minlength=counts.size)
-    of_nontargets, of_targets = counts.reshape(-1, 2).T
-    return of_targets, of_nontargets
 
 
 def num_subjects(pairs: ArrayLike) -> int:
@@ -341,17 +322,11 @@ def bounds_of(
         made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
     else:
         made = Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
-    target, nontarget = trials.order.target, trials.order.nontarget
-    return {
-        name: bounds(
-            values,
-            float(metrics[name](target, nontarget)),
-            level,
-            drawn,
-            num_redrawn=made.num_redrawn,
-        )
-        for name, values in made.values.items()
-    }, made
+    bounds_by_name = {}
+    for name, values in made.values.items():
+        value = float(metrics[name](trials.target, trials.nontarget))
+        bounds_by_name[name] = bounds(values, value, level, drawn, num_redrawn=made.num_redrawn)
+    return bounds_by_name, made
 
 
 def intervals(

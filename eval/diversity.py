@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eval.errors import LikenessError
-from eval.ranks import check_rows, check_sizes, label_codes
+from eval.ranks import Counts, check_rows, label_codes
 from eval.types import Floats
 
 _SMALLEST = 1e-7  # singular values below this share of the sum are rounding
@@ -61,9 +61,8 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
     >>> round(cluster_diversity([[1, 0], [1, 0], [0, 1]], [7, 7, 7]), 6)
     0.222222
     """
-    rows = _unit(embeddings)
     codes, _ = label_codes(labels)
-    check_sizes(codes, rows)
+    rows = _unit(embeddings, codes)
     order = np.argsort(codes, kind="stable")
     variances = []
     for members in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
@@ -78,9 +77,9 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
     return float(np.mean(variances))
 
 
-def _unit(embeddings: ArrayLike) -> Floats:
-    """(N, D) float64 rows of length 1; zero rows stay zero."""
-    rows = check_rows("embeddings", embeddings).astype(np.float64)
+def _unit(embeddings: ArrayLike, codes: Counts | None = None) -> Floats:
+    """(N, D) float64 rows of length 1, each with a label where there are; zero rows stay zero."""
+    rows = check_rows("embeddings", embeddings, codes).astype(np.float64)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     unit: Floats = rows / np.where(norms > 0, norms, 1.0)
     return unit

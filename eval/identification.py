@@ -22,17 +22,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.blocks import CELLS, TILE, borders, repeated, scorer
+from eval.cores import keep_freed_memory
 from eval.errors import LikenessError
-from eval.memory import keep_freed_memory
 from eval.progress import report
-from eval.ranks import Counts, check_rows, check_sizes, prepared, row_keys, same_kind
-from eval.similarity import single
-from eval.types import Floats, check_choice
+from eval.ranks import Counts, check_rows, duplicates, row_keys, same_kind
+from eval.similarity import against, single
+from eval.types import Bools, Floats, Floats32, check_choice
 from eval.verification import Measured, num_allowed
 
 Protocol = Literal["open", "closed", "ijb_evals"]
 
+# A tile of the gallery and a block of probes are small enough for the cache of a processor.
+TILE = 1 << 14  # templates
+CELLS = 1 << 23  # scores held at once: 32 MB in float32
 _OWN_ROWS = 4096  # templates of mates that are read together
 
 RULES: dict[Protocol, str] = {
@@ -258,14 +260,6 @@ def _nth(descending: Floats, weights: Counts, n: int, num_all: int) -> float:
     return -np.inf if descending.size == num_all or not descending.size else float(descending[-1])
 
 
-def check_fpir(fpir: float) -> None:
-    """Refuses a false positive identification rate outside 0 to 1."""
-    if not 0 <= fpir <= 1:
-        raise LikenessError(
-            f"fpir = {fpir}: a false positive identification rate lies between 0 and 1"
-        )
-
-
 def _num_required(fpir: float, number: int) -> int:
     """ceil(fpir number), at least 1; a product within rounding of a whole number counts as it."""
     floor = num_allowed(fpir, number)
@@ -334,14 +328,10 @@ def search_embeddings(
     """
     keep_freed_memory()
     enrolled, mate = _labels(gallery_subjects, probe_subjects)
-    x = np.ascontiguousarray(check_rows("probe embeddings", probes))
-    y = np.ascontiguousarray(check_rows("gallery embeddings", gallery))
-    check_sizes(mate, x)
-    check_sizes(enrolled, y)
-    # Rows that differ in length alone have the same cosines.
-    twins = repeated(
-        y, lambda rows: prepared(rows, slice(None), "cosine") if similarity == "cosine" else rows
-    )
+    x = np.ascontiguousarray(check_rows("probe embeddings", probes, mate))
+    y = np.ascontiguousarray(check_rows("gallery embeddings", gallery, enrolled))
+    twins = np.zeros(len(y), dtype=np.bool_)
+    twins[np.concatenate(duplicates(y, similarity))] = True
 
     # The last digit of a product may depend on where a row stands, so rows stand in an order of
     # their own.
@@ -369,6 +359,47 @@ def search_embeddings(
         tied=found.tied[back],
         highest_probe=sequence[found.highest_probe],
     )
+
+
+def borders(starts: Counts, total: int, tile: int) -> Counts:
+    """Where tiles begin and end, as numbers of groups, so that no group is cut.
+
+    Args:
+        starts: (S,) the first row of each group, ascending from 0.
+        total: How many rows there are.
+        tile: How many rows a tile should have. A border that would cut a group moves to its end, so
+            that a tile may have fewer rows, or the rows of a group more.
+
+    Returns:
+        (T + 1,) from 0 to S.
+
+    Example:
+        >>> borders(np.array([0, 2, 3, 7]), 8, 4).tolist()
+        [0, 3, 4]
+    """
+    num_tiles = -(-total // tile)
+    ideal = np.arange(1, num_tiles) * total // num_tiles
+    inner = np.searchsorted(starts, ideal)
+    return np.unique(np.concatenate([[0], inner, [starts.size]])).astype(np.int64)
+
+
+def scorer(rows: Floats32, is_repeated: Bools, similarity: str) -> Callable[[Floats32], Floats32]:
+    """Scores of probes against the rows of a tile, (P, D) -> (P, T).
+
+    Rows that stand elsewhere in the gallery too get their scores one by one, so that they tie
+    exactly: the last digit of a matrix product may depend on where a row stands in it.
+    """
+    product, twins = against(rows, similarity), np.flatnonzero(is_repeated)
+
+    def scores(probes: Floats32) -> Floats32:
+        # A product with a single row rounds in another way than one with several.
+        several = np.repeat(probes, 2, axis=0) if len(probes) == 1 else probes
+        values = product(several)[: len(probes)]
+        if twins.size:
+            values[:, twins] = single(probes[:, None], rows[None, twins], similarity)
+        return values
+
+    return scores
 
 
 def _labels(gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> tuple[Counts, Counts]:

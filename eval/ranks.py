@@ -3,8 +3,8 @@ blockwise matrix product.
 
 Scores of a block of queries against the whole gallery; the relevant items' scores are taken out; of
 the others only the `depth` highest are partially selected and sorted (values, no indices); two
-binary searches say how many lie above, and level with, each relevant item. Memory: one copy of the
-rows and a block of at most 160 MB, whatever the number of items.
+binary searches say how many lie above, and level with, each relevant item. Memory: a block of at
+most 160 MB, whatever the number of items, and a copy of the gallery where it is small.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
 from eval.progress import report
-from eval.similarity import matrix
-from eval.types import Floats, Floats32
+from eval.similarity import against, norms_of
+from eval.types import Floats32
 
 Counts = NDArray[np.int64]
 
@@ -28,6 +28,7 @@ _RELEVANT = 2_000_000  # relevant items held at once
 _FEW = 40
 _ROWS = 4096  # scaled or compared at once
 _LONGEST = 1e19  # the square of this norm is near the end of float32
+LARGE = 1 << 17  # items of a gallery, above which it is not copied
 
 
 class Ranks(NamedTuple):
@@ -56,7 +57,7 @@ def label_codes(
     """Class numbers 0..C-1 of queries (Q,) and gallery (G,), of integers or strings of any size;
     the second is the first if there is no gallery.
 
-    ValueError for floats, mixed kinds, or a wrong shape.
+    LikenessError for floats, mixed kinds, or a wrong shape.
 
     >>> label_codes([2**62, 7, 2**62 + 1])[0]
     array([1, 0, 2])
@@ -68,7 +69,20 @@ def label_codes(
 
 def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
     """Labels of several sides that compare exactly: integers of any size, or texts."""
-    labels = [_labels(side) for side in sides]
+    labels = []
+    for side in sides:
+        values = np.asarray(side)
+        if values.dtype == object and all(isinstance(label, str) for label in values.flat):
+            values = values.astype(np.str_)
+        exact = values.dtype.kind in "iuUS" or (
+            values.dtype == object and all(isinstance(label, int) for label in values.flat)
+        )
+        if values.ndim != 1 or not exact:
+            raise LikenessError(
+                f"labels: {values.dtype} of shape {values.shape}; give one integer or text for "
+                "each row, and never floats, which would round identities"
+            )
+        labels.append(values)
     if len({side.dtype.kind in "US" for side in labels}) > 1:
         raise LikenessError("some labels are integers and others texts; write all the same way")
     if {side.dtype.kind for side in labels} == {"i", "u"}:  # numpy would join them as floats
@@ -76,31 +90,10 @@ def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
     return labels
 
 
-def _labels(labels: ArrayLike) -> NDArray[Any]:
-    values = np.asarray(labels)
-    if values.dtype == object and all(isinstance(label, str) for label in values.flat):
-        values = values.astype(np.str_)
-    exact = values.dtype.kind in "iuUS" or (
-        values.dtype == object and all(isinstance(label, int) for label in values.flat)
-    )
-    if values.ndim != 1 or not exact:
-        raise LikenessError(
-            f"labels: {values.dtype} of shape {values.shape}; give one integer or text for each "
-            "row, and never floats, which would round identities"
-        )
-    return values
+def check_rows(name: str, rows: ArrayLike, labels: Counts | None = None) -> Floats32:
+    """(N, D) float32, each with a label where there are labels.
 
-
-def check_sizes(codes: Counts, rows: Floats32 | Floats) -> None:
-    """Refuses rows of which not each has a label."""
-    if codes.size != len(rows):
-        raise LikenessError(f"labels: {codes.size} labels for {len(rows)} rows; one each is needed")
-
-
-def check_rows(name: str, rows: ArrayLike) -> Floats32:
-    """(N, D) float32.
-
-    ValueError for a wrong shape, no rows, NaN or infinity (all counted, the first named).
+    LikenessError for a wrong shape, no rows, NaN or infinity (all counted, the first named).
     """
     with np.errstate(over="ignore"):
         values = np.asarray(rows, dtype=np.float32)
@@ -108,6 +101,8 @@ def check_rows(name: str, rows: ArrayLike) -> Floats32:
         raise LikenessError(
             f"{name}: expected a matrix (N, D) of at least one row, but got shape {values.shape}"
         )
+    if labels is not None and len(labels) != len(values):
+        raise LikenessError(f"labels: {len(labels)} labels for {len(values)} rows; give one each")
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if bad.size:
         raise LikenessError(
@@ -117,23 +112,14 @@ def check_rows(name: str, rows: ArrayLike) -> Floats32:
     return values
 
 
-def prepared(rows: Floats32, order: Counts | slice, similarity: str) -> Floats32:
-    """A copy of the rows in the given order, of length 1 for the cosine; zero rows stay zero.
-
-    ValueError if inner products could overflow.
-    """
-    rows = rows[order] + np.float32(0) if isinstance(order, slice) else rows[order]
-    rows += np.float32(0)  # -0.0 becomes 0.0: equal rows are equal bit for bit
-    for start in range(0, len(rows), _ROWS):
-        part = rows[start : start + _ROWS]
-        norms = np.sqrt(np.einsum("nd,nd->n", part, part, dtype=np.float64))
-        if similarity == "cosine":
+def prepared(rows: Floats32, similarity: str) -> Floats32:
+    """A copy of the rows, of length 1 for the cosine; zero rows stay zero."""
+    rows = rows + np.float32(0)  # -0.0 becomes 0.0: equal rows are equal bit for bit
+    if similarity == "cosine":
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            norms = norms_of(part)
             part[:] = np.divide(part, np.where(norms > 0, norms, 1.0)[:, None])
-        elif norms.max() > _LONGEST:
-            raise LikenessError(
-                f"similarity {similarity!r}: the inner products of rows of norm {norms.max():.3g} "
-                "overflow float32; scale the embeddings down"
-            )
     return rows
 
 
@@ -144,20 +130,25 @@ def row_keys(rows: Floats32) -> NDArray[np.uint32]:
     return keys  # sums modulo 2^32
 
 
-def _duplicates(rows: Floats32) -> tuple[Counts, Counts]:
-    """Rows that repeat another bit for bit, and that other one: their scores must tie, whatever
-    order a BLAS kernel adds in.
+def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
+    """Rows that repeat another bit for bit, once they are `prepared`, and that other one: their
+    scores must tie, whatever order a BLAS kernel adds in.
     """
-    bits, keys = rows.view(np.uint32), row_keys(rows)  # equal keys are compared below
+
+    def blocks(order: Counts) -> Iterator[Floats32]:
+        for start in range(0, order.size, _ROWS):
+            yield prepared(rows[order[start : start + _ROWS]], similarity)
+
+    keys = np.concatenate([row_keys(block) for block in blocks(np.arange(len(rows)))])
     order = np.argsort(keys, kind="stable")
     first = np.append(True, keys[order[1:]] != keys[order[:-1]])
     original = order[np.maximum.accumulate(np.where(first, np.arange(order.size), 0))]
     later, original = order[~first], original[~first]
     same = [
-        np.all(bits[later[i : i + _ROWS]] == bits[original[i : i + _ROWS]], axis=1)
-        for i in range(0, later.size, _ROWS)
+        np.all(one.view(np.uint32) == other.view(np.uint32), axis=1)
+        for one, other in zip(blocks(later), blocks(original), strict=True)
     ]
-    equal = np.concatenate(same) if same else np.zeros(0, dtype=np.bool_)
+    equal = np.concatenate([np.zeros(0, dtype=np.bool_), *same])
     return later[equal], original[equal]
 
 
@@ -171,9 +162,9 @@ def rank_blocks(
     depth: int,
     by_position: bool = False,
     drop_first: bool = False,
-) -> Iterator[tuple[Counts, Ranks]]:
-    """Query numbers (B,) and their Ranks, block by block; every query once. gallery=None: queries
-    are the gallery, each without itself.
+) -> Iterator[tuple[slice, Ranks]]:
+    """Blocks of queries and their Ranks; every query once. gallery=None: queries are the gallery,
+    each without itself.
 
     by_position: tied items rank in the order of their rows, as sequential tools do it; every size
     is then 1 and depth the whole gallery.
@@ -181,126 +172,113 @@ def rank_blocks(
     query itself (RDML).
     LikenessError: unknown similarity, inner products beyond float32.
     """
-    order = np.argsort(gallery_codes, kind="stable")  # each class becomes a slice
-    y = prepared(queries if gallery is None else gallery, order, similarity)
-    x = y if gallery is None else prepared(queries, slice(None), similarity)
-    numbers = order if gallery is None else np.arange(len(queries))
+    items = queries if gallery is None else gallery
+    longest = norms_of(items).max()
+    if similarity != "cosine" and longest > _LONGEST:
+        raise LikenessError(
+            f"similarity {similarity!r}: the inner products of rows of norm {longest:.3g} overflow "
+            "float32; scale the embeddings down"
+        )
+    order = np.argsort(gallery_codes, kind="stable")
     begin, end = (
-        np.searchsorted(gallery_codes[order], query_codes[numbers], side=side)
-        for side in ("left", "right")
+        np.searchsorted(gallery_codes[order], query_codes, side=side) for side in ("left", "right")
     )
-    repeated = _duplicates(y)
-    num_items = len(y)
-    height = max(1, min(len(x), _CELLS // num_items, _RELEVANT // max(1, int((end - begin).max()))))
-    buffer = np.empty((height, num_items), dtype=np.float32)
-    for start in range(0, len(x), height):
-        part = slice(start, min(start + height, len(x)))
+    later, original = duplicates(items, similarity)
+    scores_of = _scorer(queries, gallery, similarity)
+    most_relevant = max(1, int((end - begin).max()))
+    height = max(1, min(len(queries), _CELLS // len(items), _RELEVANT // most_relevant))
+    buffer = np.empty((height, len(items)), dtype=np.float32)
+    for start in range(0, len(queries), height):
+        part = slice(start, min(start + height, len(queries)))
         scores = buffer[: part.stop - start]
-        if similarity in ("cosine", "dot"):
-            # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
-            np.matmul(x[part], y.T, out=scores)
-        else:
-            scores[:] = matrix(x[part], y, similarity)
-        if repeated[0].size:
-            scores[:, repeated[0]] = scores[:, repeated[1]]
-        own = np.arange(start, part.stop) if gallery is None else None
+        scores_of(part, scores)
+        scores[:, later] = scores[:, original]
+        relevant = [order[b:e] for b, e in zip(begin[part], end[part], strict=True)]
+        if gallery is None and not drop_first:
+            own = np.arange(start, part.stop)
+            scores[np.arange(own.size), own] = -np.inf
+            relevant = [each[each != row] for each, row in zip(relevant, own, strict=True)]
         if by_position:
-            yield (
-                numbers[part],
-                _ranks_by_position(scores, begin[part], end[part], own, order, drop_first),
-            )
+            yield part, _ranks_by_position(scores, relevant, drop_first)
         else:
-            yield numbers[part], _ranks(scores, begin[part], end[part], own, min(depth, num_items))
-        report("searching", part.stop, len(x))
+            yield part, _ranks(scores, relevant, min(depth, len(items)))
+        report("searching", part.stop, len(queries))
 
 
-def _ranks(scores: Floats32, begin: Counts, end: Counts, own: Counts | None, depth: int) -> Ranks:
-    """Overwrites the scores."""
-    num_items = scores.shape[1]
-    relevant_scores: list[Floats32] = []
-    for row, (b, e) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
-        mine = scores[row, b:e]
-        if own is not None:
-            mine[own[row] - b] = np.inf  # sorts last
-        relevant_scores.append(np.sort(mine)[: e - b - (own is not None)][::-1])
-        mine[:] = -np.inf
-    cut = num_items - depth
+def _scorer(
+    queries: Floats32, gallery: Floats32 | None, similarity: str
+) -> Callable[[slice, Floats32], object]:
+    """Scores of some queries against the whole gallery, written into an array."""
+    items = queries if gallery is None else gallery
+    if similarity not in ("cosine", "dot"):
+        scores_of = against(items, similarity)
+        return lambda part, out: np.copyto(out, scores_of(queries[part]))
+    if len(items) <= LARGE:
+        y = prepared(items, similarity)
+        x = y if gallery is None else prepared(queries, similarity)
+        # of a matrix with itself, numpy takes the symmetric product at two thirds of the cost
+        return lambda part, out: np.matmul(x[part], y.T, out=out)
+    norms = norms_of(items) if similarity == "cosine" else np.ones(1)
+    lengths = np.where(norms > 0, norms, 1.0).astype(np.float32)
+
+    def write(part: slice, out: Floats32) -> None:
+        np.matmul(prepared(queries[part], similarity), items.T, out=out)
+        np.divide(out, lengths, out=out)
+
+    return write
+
+
+def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
+    """Overwrites the scores. relevant: the columns of each query."""
+    found: list[Floats32] = []
+    for line, columns in zip(scores, relevant, strict=True):
+        found.append(np.sort(line[columns])[::-1])
+        line[columns] = -np.inf
+    cut = scores.shape[1] - depth
     if cut:
         scores.partition(cut, axis=1)
     top = scores[:, cut:]
     top.sort(axis=1)
-
-    def at_cut(row: int) -> int:
-        return int(np.count_nonzero(scores[row] == top[row, 0]))
-
-    return ranks_among(relevant_scores, top, at_cut if cut else None)
-
-
-def ranks_among(
-    relevant_scores: Sequence[Floats32], top: Floats32, at_cut: Callable[[int], int] | None
-) -> Ranks:
-    """The ranks of relevant items among the highest of all other items.
-
-    Args:
-        relevant_scores: Of each query, from the highest down.
-        top: (Q, depth) the highest other scores, ascending.
-        at_cut: How many others of a query have the lowest score of `top`, where there may be more
-            than it lists.
-    """
-    depth = top.shape[1]
     higher: list[Counts] = []
     level: list[Counts] = []
-    for row, values in enumerate(relevant_scores):
-        right = top[row].searchsorted(values, side="right")
-        same = right - top[row].searchsorted(values, side="left")
-        if at_cut is not None and (lowest := values == top[row, 0]).any():
-            same[lowest] = at_cut(row)  # the tie goes on below the cut
+    for line, highest, values in zip(scores, top, found, strict=True):
+        right = highest.searchsorted(values, side="right")
+        same = right - highest.searchsorted(values, side="left")
+        if cut and (lowest := values == highest[0]).any():
+            same[lowest] = np.count_nonzero(line == highest[0])  # the tie goes on below the cut
         higher.append(depth - right)
         level.append(same)
-    relevant = np.array([len(row) for row in relevant_scores], dtype=np.int64)
-    values = np.concatenate(relevant_scores)
-    query = np.repeat(np.arange(len(relevant)), relevant)
+    sizes = np.array([len(values) for values in found], dtype=np.int64)
+    values = np.concatenate(found)
+    query = np.repeat(np.arange(len(sizes)), sizes)
     first = np.flatnonzero(
         np.append(True, (query[1:] != query[:-1]) | (values[1:] != values[:-1]))[: values.size]
     )
     hits = np.diff(np.append(first, values.size))
-    before = first - (np.cumsum(relevant) - relevant)[query[first]]
+    before = first - (np.cumsum(sizes) - sizes)[query[first]]
     return Ranks(
         query[first],
         np.concatenate(higher)[first] + before,
         np.concatenate(level)[first] + hits,
         before,
         hits,
-        relevant,
+        sizes,
         depth,
     )
 
 
-def _ranks_by_position(
-    scores: Floats32,
-    begin: Counts,
-    end: Counts,
-    own: Counts | None,
-    order: Counts,
-    drop_first: bool,
-) -> Ranks:
-    """Every relevant item by itself. order: the row of each column, which settles ties."""
+def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first: bool) -> Ranks:
+    """Every relevant item by itself; of equal scores the earlier row is first."""
     places: list[Counts] = []
-    for row, (b, e) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
-        mine = np.arange(b, e)
-        if own is not None and not drop_first:
-            scores[row, own[row]] = -np.inf
-            mine = mine[mine != own[row]]
-        line = scores[row]
-        if mine.size > _FEW:
+    for line, columns in zip(scores, relevant, strict=True):
+        if columns.size > _FEW:
             place = np.empty(line.size, dtype=np.int64)
-            place[np.lexsort((order, -line))] = np.arange(line.size)
-            place = np.sort(place[mine])
+            place[np.argsort(-line, kind="stable")] = np.arange(line.size)
+            place = np.sort(place[columns])
         else:
             counts = [
-                np.count_nonzero(line > line[i])
-                + np.count_nonzero((line == line[i]) & (order < order[i]))
-                for i in mine
+                np.count_nonzero(line > line[i]) + np.count_nonzero(line[:i] == line[i])
+                for i in columns
             ]
             place = np.sort(np.array(counts, dtype=np.int64))
         places.append(place[place > 0] - 1 if drop_first else place)
@@ -308,12 +286,5 @@ def _ranks_by_position(
     query, above = np.repeat(np.arange(len(places)), sizes), np.concatenate(places)
     before = np.arange(query.size) - (np.cumsum(sizes) - sizes)[query]
     ones = np.ones_like(query)
-    return Ranks(query, above, ones, before, ones, end - begin - (own is not None), scores.shape[1])
-
-
-def concatenated(blocks: Sequence[tuple[Counts, Floats]], num_queries: int) -> Floats:
-    """Values of blocks (B, ...) put back in the order of the queries (Q, ...)."""
-    values = np.empty((num_queries, *blocks[0][1].shape[1:]))
-    for numbers, block in blocks:
-        values[numbers] = block
-    return values
+    num_relevant = np.array([columns.size - drop_first for columns in relevant], dtype=np.int64)
+    return Ranks(query, above, ones, before, ones, num_relevant, scores.shape[1])

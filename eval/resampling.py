@@ -1,4 +1,4 @@
-"""Resamples of subjects, and the weights that they give to trials.
+"""Verification metrics on resamples of subjects, and the weights that these give to trials.
 
 One resample draws n of the n subjects with replacement. With c[s] the times that subject s was
 drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (see `eval.bootstrap`).
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,11 @@ from eval.cores import num_cores, num_threads
 from eval.errors import LikenessError
 from eval.progress import report
 from eval.types import Bools, Floats, Scores
-from eval.verification import AnyFloats
-from eval.weighted import Block, CellSums, Counts, Metric, Order, Weighted, repeated, weighted
+from eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
 
+Counts = NDArray[np.int64]
 Subjects = NDArray[np.integer[Any]]
+Metric = Callable[..., float]  # metric(target, nontarget)
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -51,7 +52,8 @@ class Ranked:
     """Scored trials in ascending order, and who is compared in them.
 
     Attributes:
-        order: The scores.
+        target: (T,) scores of the target trials.
+        nontarget: (N,) scores of the nontarget trials.
         of_target: (T,) the subject of each target trial.
         of_enrol: (N,) the enrolled subject of each nontarget trial.
         of_probe: (N,) the other one; None if each nontarget trial is drawn by itself.
@@ -61,7 +63,8 @@ class Ranked:
         nontarget_cells: The same among the nontargets.
     """
 
-    order: Order
+    target: AnyFloats
+    nontarget: AnyFloats
     of_target: Subjects
     of_enrol: Subjects
     of_probe: Subjects | None
@@ -69,21 +72,49 @@ class Ranked:
     target_cells: tuple[Counts, Counts] | None = None
     nontarget_cells: tuple[Counts, Counts] | None = None
 
+    @property
+    def size(self) -> int:
+        """How many trials there are."""
+        return self.target.size + self.nontarget.size
+
+    def below(self, thresholds: AnyFloats) -> tuple[Counts, Counts]:
+        """How many scores of each class lie below each threshold, and then all of them."""
+        target, nontarget = (
+            np.append(np.searchsorted(scores, thresholds, side="left"), scores.size)
+            for scores in (self.target, self.nontarget)
+        )
+        return target.astype(np.int64), nontarget.astype(np.int64)
+
+    @cached_property
+    def points(self) -> tuple[Counts, Counts]:
+        """Every point of the ROC: one for each distinct score, and one that rejects all."""
+        return self.below(np.unique(np.concatenate([self.target, self.nontarget])))
+
+    @cached_property
+    def corners(self) -> tuple[Counts, Counts]:
+        """The lower left corners of the ROC, at distinct target scores.
+
+        Of corners between which no nontarget lies only that which misses least is kept.
+        """
+        target, nontarget = self.below(np.unique(self.target))
+        first = np.append(True, nontarget[1:] != nontarget[:-1])
+        return target[first], nontarget[first]
+
+    @cached_property
+    def up_to_nontarget(self) -> Counts:
+        """How many target scores lie at or below each nontarget score."""
+        return np.searchsorted(self.target, self.nontarget, side="right").astype(np.int64)
+
     def is_empty(self, c: Counts) -> Bools:
         """(B,) whether resamples (B, n) hold no target or no nontarget trial."""
-        empty: Bools = np.count_nonzero(c[:, self._has_targets], axis=1) == 0
+        has_targets = np.zeros(self.n, dtype=np.bool_)
+        has_targets[self.of_target] = True
+        empty: Bools = np.count_nonzero(c[:, has_targets], axis=1) == 0
         probed = slice(None, None, max(1, len(self.of_enrol) // _PROBED))
         doubtful = ~(self._nontarget(c, probed) > 0).any(axis=1)
         for row in np.flatnonzero(doubtful):
             empty[row] |= not self._nontarget(c[row : row + 1], slice(None)).any()
         return empty
-
-    @cached_property
-    def _has_targets(self) -> Bools:
-        """(n,) which subjects have target trials."""
-        has_targets = np.zeros(self.n, dtype=np.bool_)
-        has_targets[self.of_target] = True
-        return has_targets
 
     def _nontarget(self, c: Counts, part: slice) -> Counts:
         """The weights (B, M) of some nontarget trials."""
@@ -95,18 +126,178 @@ class Ranked:
         target = np.zeros((len(c), self.of_target.size + 1), np.int64)
         nontarget = np.zeros((len(c), self.of_enrol.size + 1), np.int64)
         for i, times in enumerate(c):
-            of_target, of_nontarget = times[self.of_target], times[self.of_enrol]
+            of_nontarget = times[self.of_enrol]
             if self.of_probe is not None:
                 of_nontarget *= times[self.of_probe]
-            for weights, cells in (
-                (of_target, self.target_cells),
-                (of_nontarget, self.nontarget_cells),
+            for weights, cells, sums in (
+                (times[self.of_target], self.target_cells, target),
+                (of_nontarget, self.nontarget_cells, nontarget),
             ):
                 if cells is not None:
                     weights[cells[0]] = cells[1][rows][i]
-            np.cumsum(of_target, out=target[i, 1:])
-            np.cumsum(of_nontarget, out=nontarget[i, 1:])
-        return Block(self.order, target, nontarget)
+                np.cumsum(weights, out=sums[i, 1:])
+        return Block(self, target, nontarget)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """B resamples.
+
+    Attributes:
+        trials: What the weights belong to.
+        target: (B, T + 1) cumulative weights of the target trials in score order, from 0.
+        nontarget: (B, N + 1) the same of the nontarget trials.
+    """
+
+    trials: Ranked
+    target: Counts
+    nontarget: Counts
+
+    @cached_property
+    def corner_rates(self) -> tuple[Floats, Floats]:
+        """FRR and FAR (B, K) at the corners."""
+        at_target, at_nontarget = self.trials.corners
+        total = self.nontarget[:, -1:]
+        return self.target[:, at_target] / self.target[:, -1:], (
+            total - self.nontarget[:, at_nontarget]
+        ) / total
+
+
+class Weighted(NamedTuple):
+    """A metric on weighted trials.
+
+    Attributes:
+        values: Gives the metric (B,) on the resamples of a block.
+        cells: Gives the cells (B, K) in which the threshold of the metric can lie, by the errors
+            (B, K + 1) at the ends of the cells in ascending order of thresholds: the weight of the
+            targets below each end, and of the nontargets at or above it.
+    """
+
+    values: Callable[[Block], Floats]
+    cells: Callable[[Counts, Counts], Bools]
+
+
+def weighted(metric: Metric) -> Weighted | None:
+    """The weighted form of a metric of eval.verification, or None if it has none.
+
+    Args:
+        metric: The function itself, or a partial of it with keywords.
+    """
+    metric = metric if isinstance(metric, partial) else partial(metric)
+    function, keywords = metric.func, metric.keywords
+    if metric.args or "labels" in keywords:
+        return None
+    method, rule = keywords.get("method", "interpolated"), keywords.get("rule", "strict")
+    if function is eer and method != "convex_hull":
+        return Weighted(partial(_eer, method=method), _eer_cells)
+    if function is min_dcf:
+        return Weighted(partial(_min_dcf, **keywords), partial(_min_dcf_cells, **keywords))
+    if function is tar_at_far and rule == "strict":
+        far = keywords["far"]
+        return Weighted(partial(_tar_at_far, far=far), partial(_tar_at_far_cells, far=far))
+    return None
+
+
+def _eer(block: Block, *, method: str) -> Floats:
+    """Bisection on FAR - FRR over the ROC points of all trials.
+
+    Points whose trials have no weight repeat their neighbour, so the last point with FAR >= FRR and
+    the next are still adjacent and distinct points of the resample's own ROC.
+    """
+    at_target, at_nontarget = block.trials.points
+    row = np.arange(len(block.target))
+    num_targets, num_nontargets = block.target[:, -1], block.nontarget[:, -1]
+
+    def errors(point: Counts) -> tuple[Counts, Counts, Counts]:
+        misses = block.target[row, at_target[point]]
+        false_accepts = num_nontargets - block.nontarget[row, at_nontarget[point]]
+        return misses, false_accepts, false_accepts * num_targets - misses * num_nontargets
+
+    low, high = np.zeros_like(row), np.full_like(row, at_target.size - 1)
+    while np.any(high - low > 1):
+        middle = (low + high) // 2
+        crossed = errors(middle)[2] < 0
+        low, high = np.where(crossed, low, middle), np.where(crossed, middle, high)
+    low_misses, low_accepts, low_gap = errors(low)
+    high_misses, high_accepts, high_gap = errors(high)
+    if method == "nearest":
+        first = low_gap <= -high_gap
+        nearest: Floats = (
+            np.where(first, low_misses, high_misses) / num_targets
+            + np.where(first, low_accepts, high_accepts) / num_nontargets
+        ) / 2
+        return nearest
+    values: Floats = (
+        low_accepts + low_gap / (low_gap - high_gap) * (high_accepts - low_accepts)
+    ) / num_nontargets
+    return values
+
+
+def _eer_cells(misses: Counts, accepts: Counts) -> Bools:
+    """The cell in which FAR - FRR changes its sign."""
+    gap = accepts * misses[:, -1:] - misses * accepts[:, :1]
+    crossed: Bools = (gap[:, :-1] >= 0) & (gap[:, 1:] < 0)
+    return crossed
+
+
+def _cost(frr: Floats, far: Floats, p_target: float, c_miss: float, c_fa: float) -> Floats:
+    """The normalised detection cost of operating points."""
+    miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
+    cost: Floats = far * fa_weight
+    cost += frr if miss_weight == 1 else frr * miss_weight
+    return cost
+
+
+def _min_dcf(block: Block, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> Floats:
+    values: Floats = _cost(*block.corner_rates, p_target, c_miss, c_fa).min(axis=1)
+    return values
+
+
+def _min_dcf_cells(
+    misses: Counts, accepts: Counts, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0
+) -> Bools:
+    """The cells in which a cost may be lower than at any of their ends.
+
+    No threshold of a cell misses less than its lower end, or accepts less than its upper end.
+    Rounding keeps this order, so a cell that is left out cannot hold the minimum.
+    """
+    frr, far = misses / misses[:, -1:], accepts / accepts[:, :1]
+    best = _cost(frr, far, p_target, c_miss, c_fa).min(axis=1, keepdims=True)
+    least = _cost(frr[:, :-1], far[:, 1:], p_target, c_miss, c_fa)
+    better: Bools = least < best
+    return better
+
+
+def _tar_at_far(block: Block, *, far: float) -> Floats:
+    values = np.ones(len(block.target))
+    for i, (target, nontarget) in enumerate(zip(block.target, block.nontarget, strict=True)):
+        allowed = num_allowed(far, int(nontarget[-1]))
+        if allowed < nontarget[-1]:
+            # The (allowed + 1)-th largest weighted nontarget score, then the targets above it.
+            limit = np.searchsorted(nontarget, nontarget[-1] - allowed - 1, side="right") - 1
+            values[i] = (target[-1] - target[block.trials.up_to_nontarget[limit]]) / target[-1]
+    return values
+
+
+def _tar_at_far_cells(misses: Counts, accepts: Counts, *, far: float) -> Bools:
+    """The cell of the highest nontarget score that is one too many, none if all are allowed."""
+    allowed = np.array([num_allowed(far, int(number)) for number in accepts[:, 0]])[:, None]
+    limit: Bools = (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
+    return limit
+
+
+def repeated(metric: Metric, block: Block) -> Floats:
+    """Any metric (B,): on the trials repeated by their weights."""
+    trials = block.trials
+    return np.array(
+        [
+            metric(
+                np.repeat(trials.target, np.diff(target)),
+                np.repeat(trials.nontarget, np.diff(nontarget)),
+            )
+            for target, nontarget in zip(block.target, block.nontarget, strict=True)
+        ]
+    )
 
 
 def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
@@ -117,16 +308,15 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
         subjects: The subjects (P, 2) of both sides, numbered from 0, and how many there are; None
             to draw the trials themselves.
     """
-    at = []
-    for rows in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target)):
-        order = np.argsort(scores.values[rows])
-        at.append(rows[order])
+    at = [
+        rows[np.argsort(scores.values[rows])]
+        for rows in (np.flatnonzero(scores.target), np.flatnonzero(~scores.target))
+    ]
     target, nontarget = (scores.values[rows] for rows in at)
-    ordered = Order(target, nontarget)
     if subjects is None:
-        return Ranked(ordered, at[0], at[1], None, len(scores))
+        return Ranked(target, nontarget, *at, None, len(scores))
     pairs, n = subjects
-    return Ranked(ordered, pairs[at[0], 0], pairs[at[1], 0], pairs[at[1], 1], n)
+    return Ranked(target, nontarget, pairs[at[0], 0], *pairs[at[1]].T, n)
 
 
 def resampled(
@@ -148,19 +338,18 @@ def resampled(
         LikenessError: Draw after draw is empty; there are too few subjects.
     """
     forms = {name: weighted(metric) for name, metric in metrics.items()}
-    size = trials.order.target.size + trials.order.nontarget.size
     known = [form for form in forms.values() if form is not None]
-    thin = trials.of_probe is not None and size >= _THINNED_FROM and len(known) == len(forms)
+    thin = trials.of_probe is not None and trials.size >= _THINNED_FROM and len(known) == len(forms)
     cells = Cells.of(trials) if thin else None
     functions = {
         name: form.values if form is not None else partial(repeated, metrics[name])
         for name, form in forms.items()
     }
     values: dict[str, list[Floats]] = {name: [] for name in metrics}
-    num_redrawn = done = 0
+    num_redrawn = 0
     # Redrawing takes its numbers from the same generator. So the draws of one step are always as
     # many, whatever is done with them.
-    step = max(1, min(num_resamples, _BLOCK // max(trials.n, size)))
+    step = max(1, min(num_resamples, _BLOCK // max(trials.n, trials.size)))
     together = step if cells is None else max(step, _TOGETHER // trials.n // step * step)
     for start in range(0, num_resamples, together):
         counts = []
@@ -170,12 +359,12 @@ def resampled(
             num_redrawn += redrawn
         c = np.concatenate(counts)
         thinned = (cells and cells.thinned(c, known)) or trials
-        work = partial(_values, functions, thinned, c)
-        for num_rows, of_block in in_threads(work, _rows(len(c), thinned)):
+        height = max(1, _BLOCK // thinned.size)
+        blocks = [slice(first, first + height) for first in range(0, len(c), height)]
+        for rows, of_block in in_threads(partial(_values, functions, thinned, c), blocks):
             for name, value in of_block.items():
                 values[name].append(value)
-            done += num_rows
-            report("resampling", done, num_resamples)
+            report("resampling", min(start + rows.stop, num_resamples), num_resamples)
     return {name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn
 
 
@@ -211,22 +400,14 @@ def in_threads(work: Callable[[T], V], values: Iterable[T]) -> Iterator[V]:
         yield from pool.map(work, values)
 
 
-def _rows(num_resamples: int, thinned: Ranked) -> list[slice]:
-    """Rows of resamples whose weights are held at once."""
-    num_weights = thinned.order.target.size + thinned.order.nontarget.size
-    height = max(1, _BLOCK // num_weights)
-    return [slice(start, start + height) for start in range(0, num_resamples, height)]
-
-
 def _values(
     functions: Mapping[str, Callable[[Block], Floats]], thinned: Ranked, c: Counts, rows: slice
-) -> tuple[int, dict[str, Floats]]:
-    """How many resamples some rows of c (B, n) are, and each metric on them."""
+) -> tuple[slice, dict[str, Floats]]:
+    """Each metric on some rows of the resamples c (B, n)."""
     block = thinned.block(c[rows], rows)
-    return len(block.target), {name: function(block) for name, function in functions.items()}
+    return rows, {name: function(block) for name, function in functions.items()}
 
 
-@dataclass(frozen=True, eq=False)
 class Cells:
     """The range of scores in K cells.
 
@@ -239,48 +420,35 @@ class Cells:
             (A, n) each of them is compared with each subject. It is filled when it is needed.
     """
 
-    trials: Ranked
-    starts: AnyFloats
-    at_target: Counts
-    at_nontarget: Counts
-    pairs_of: dict[tuple[int, int], tuple[Subjects, Any]]
+    def __init__(
+        self,
+        trials: Ranked,
+        starts: list[AnyFloats],
+        pairs_of: dict[tuple[int, int], tuple[Subjects, Any]],
+    ) -> None:
+        self.trials, self.pairs_of = trials, pairs_of
+        self.starts = np.unique(np.concatenate(starts))
+        self.at_target, self.at_nontarget = trials.below(self.starts)
 
     @classmethod
     def of(cls, trials: Ranked) -> Cells:
         """Cuts the scores so that the errors of both kinds grow by a constant factor."""
-        target, nontarget = trials.order.target, trials.order.nontarget
-        starts: list[AnyFloats] = [
-            np.minimum(target[:1], nontarget[:1]),
-            target[_spread(target.size)],
-            nontarget[nontarget.size - 1 - _spread(nontarget.size)],
-        ]
-        return cls._cut(trials, np.concatenate(starts), {})
-
-    @classmethod
-    def _cut(
-        cls,
-        trials: Ranked,
-        starts: AnyFloats,
-        pairs_of: dict[tuple[int, int], tuple[Subjects, Any]],
-    ) -> Cells:
-        """The cells that begin at some scores."""
-        starts = np.unique(starts)
-        target, nontarget = trials.order.below(starts)
-        at_target = np.append(target, trials.order.target.size)
-        at_nontarget = np.append(nontarget, trials.order.nontarget.size)
-        return cls(trials, starts, at_target, at_nontarget, pairs_of)
+        target, nontarget = trials.target, trials.nontarget
+        highest = nontarget[nontarget.size - 1 - _spread(nontarget.size)]
+        lowest = np.minimum(target[:1], nontarget[:1])
+        return cls(trials, [lowest, target[_spread(target.size)], highest], {})
 
     def _split(self, which: Bools) -> Cells:
         """Cuts some of the cells into parts that hold about as many trials each."""
         starts = [self.starts]
         for scores, at in (
-            (self.trials.order.target, self.at_target),
-            (self.trials.order.nontarget, self.at_nontarget),
+            (self.trials.target, self.at_target),
+            (self.trials.nontarget, self.at_nontarget),
         ):
             low, size = at[:-1][which], np.diff(at)[which]
             parts = np.arange(1, _PARTS)[:, None]
             starts.append(scores[(low + size * parts // _PARTS)[:, size > 0].ravel()])
-        return self._cut(self.trials, np.concatenate(starts), self.pairs_of)
+        return Cells(self.trials, starts, self.pairs_of)
 
     def _pairs(self, low: int, high: int) -> tuple[Subjects, Any]:
         """The pairs of subjects of the nontargets from `low` to `high`."""
@@ -306,15 +474,10 @@ class Cells:
         """
         from scipy.sparse import csr_array
 
-        n, sizes = self.trials.n, np.diff(self.at_target)[cells]
-        rows = np.arange(sizes.sum()) + np.repeat(
-            self.at_target[cells] - (np.cumsum(sizes) - sizes), sizes
-        )
-        numbers = np.repeat(np.arange(cells.size), sizes)
         targets = csr_array(
-            (np.ones(rows.size), (numbers, self.trials.of_target[rows])), shape=(cells.size, n)
+            (np.ones(self.trials.target.size), self.trials.of_target, self.at_target),
+            shape=(self.starts.size, self.trials.n),
         )
-        target = (targets @ draws).T
         nontarget = np.zeros((draws.shape[1], cells.size))
 
         def weigh(i: int) -> None:
@@ -325,22 +488,19 @@ class Cells:
 
         for _ in in_threads(weigh, range(cells.size)):
             pass
-        return target.astype(np.int64), nontarget.astype(np.int64)
+        return (targets[cells] @ draws).T.astype(np.int64), nontarget.astype(np.int64)
 
     def _matter(self, target: Counts, nontarget: Counts, metrics: list[Weighted]) -> Bools:
         """The cells (K,) that can hold the threshold of a metric, by their weights (B, K)."""
-        first = np.zeros((len(target), 1), np.int64)
-        misses = np.concatenate([first, np.cumsum(target, axis=1)], axis=1)
-        rejected = np.concatenate([first, np.cumsum(nontarget, axis=1)], axis=1)
-        sums = CellSums(misses, rejected[:, -1:] - rejected)
-        matter = np.zeros(self.starts.size, dtype=np.bool_)
-        for metric in metrics:
-            matter |= metric.cells(sums).any(axis=0)
-        return matter
+        misses, rejected = (
+            np.pad(np.cumsum(weights, axis=1), ((0, 0), (1, 0))) for weights in (target, nontarget)
+        )
+        accepts = rejected[:, -1:] - rejected
+        return np.any([metric.cells(misses, accepts).any(axis=0) for metric in metrics], axis=0)
 
     def _num_trials(self, which: Bools) -> int:
         """How many trials some of the cells (K,) hold."""
-        return int(np.diff(self.at_target)[which].sum() + np.diff(self.at_nontarget)[which].sum())
+        return int((np.diff(self.at_target) + np.diff(self.at_nontarget))[which].sum())
 
     def thinned(self, c: Counts, metrics: list[Weighted]) -> Ranked | None:
         """The trials that can matter to the metrics in resamples c (B, n).
@@ -357,42 +517,42 @@ class Cells:
             target, nontarget = target[:, whole], nontarget[:, whole]
             target[:, fresh], nontarget[:, fresh] = cells.sums(draws, fresh)
             matter = cells._matter(target, nontarget, metrics)
-        size = self.trials.order.target.size + self.trials.order.nontarget.size
-        if cells._num_trials(matter) > _MOST_WEIGHED * size:
+        if cells._num_trials(matter) > _MOST_WEIGHED * self.trials.size:
             return None
         return cells._weighed(matter, target, nontarget)
 
     def _weighed(self, matter: Bools, target: Counts, nontarget: Counts) -> Ranked:
         """The trials of the cells that matter, and the weights (B, K) of the others."""
-        rows = [self._rows(matter, at) for at in (self.at_target, self.at_nontarget)]
-        (target_rows, target_cells), (nontarget_rows, nontarget_cells) = rows
-        order, trials = self.trials.order, self.trials
+        trials = self.trials
+        rows, places = _rows_of(matter, self.at_target)
+        other_rows, other_places = _rows_of(matter, self.at_nontarget)
+        target_scores, nontarget_scores = trials.target[rows], trials.nontarget[other_rows]
+        target_scores[places] = nontarget_scores[other_places] = self.starts[~matter]
         assert trials.of_probe is not None
-        target_scores = order.target[target_rows].copy()
-        nontarget_scores = order.nontarget[nontarget_rows].copy()
-        target_scores[target_cells] = nontarget_scores[nontarget_cells] = self.starts[~matter]
         return Ranked(
-            Order(target_scores, nontarget_scores),
-            trials.of_target[target_rows],
-            trials.of_enrol[nontarget_rows],
-            trials.of_probe[nontarget_rows],
+            target_scores,
+            nontarget_scores,
+            trials.of_target[rows],
+            trials.of_enrol[other_rows],
+            trials.of_probe[other_rows],
             trials.n,
-            (target_cells, target[:, ~matter]),
-            (nontarget_cells, nontarget[:, ~matter]),
+            (places, target[:, ~matter]),
+            (other_places, nontarget[:, ~matter]),
         )
 
-    def _rows(self, matter: Bools, at: Counts) -> tuple[Counts, Counts]:
-        """The rows of the trials in cells that matter, with row 0 in the place of each other cell.
 
-        Returns:
-            The rows (M,), and the places (K',) of the other cells among them.
-        """
-        sizes = np.where(matter, np.diff(at), 1)
-        ends = np.cumsum(sizes)
-        rows = np.arange(ends[-1]) + np.repeat(at[:-1] - (ends - sizes), sizes)
-        places = (ends - sizes)[~matter]
-        rows[places] = 0
-        return rows, places
+def _rows_of(matter: Bools, at: Counts) -> tuple[Counts, Counts]:
+    """The rows of the trials in cells that matter, with row 0 in the place of each other cell.
+
+    Returns:
+        The rows (M,), and the places (K',) of the other cells among them.
+    """
+    sizes = np.where(matter, np.diff(at), 1)
+    starts = np.cumsum(sizes) - sizes
+    rows = np.arange(sizes.sum()) + np.repeat(at[:-1] - starts, sizes)
+    places = starts[~matter]
+    rows[places] = 0
+    return rows, places
 
 
 def _spread(size: int) -> Counts:

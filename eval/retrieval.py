@@ -16,17 +16,15 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.blocks import rank_tiles
+from eval.cores import keep_freed_memory
 from eval.errors import LikenessError
-from eval.memory import keep_freed_memory
 from eval.progress import step
 from eval.ranks import (
     Counts,
     Ranks,
     check_rows,
-    check_sizes,
-    concatenated,
     label_codes,
+    prepared,
     rank_blocks,
 )
 from eval.types import Bools, Floats, check_choice, check_counts
@@ -35,7 +33,6 @@ Lone = Literal["exclude", "zero", "error"]
 Compat = Literal["pml", "oml", "rdml"]
 
 _MAP_DEPTH = 1000
-LARGE = 1 << 17  # items of a gallery, above which it is searched tile by tile
 
 
 def recall_at_k(ranks: Ranks, k: int) -> Floats:
@@ -203,40 +200,33 @@ def query_metrics(
             "gallery"
         )
     keep_freed_memory()
-    rows = check_rows("embeddings", embeddings)
-    gallery_rows = None if gallery is None else check_rows("gallery", gallery)
     codes, gallery_codes = label_codes(labels, gallery_labels)
-    check_sizes(codes, rows)
-    check_sizes(gallery_codes, rows if gallery_rows is None else gallery_rows)
+    rows = check_rows("embeddings", embeddings, codes)
+    gallery_rows = None if gallery is None else check_rows("gallery", gallery, gallery_codes)
     if gallery_rows is not None and gallery_rows.shape[1] != rows.shape[1]:
         raise LikenessError(
             f"similarity: embeddings of {rows.shape[1]} and gallery of {gallery_rows.shape[1]} "
             "dims; embeddings of two models do not compare"
         )
     depth = max([_MAP_DEPTH, *map(int, ks), int(np.bincount(gallery_codes).max())])
-    if compat is None and gallery_codes.size > LARGE:
-        blocks = rank_tiles(
-            rows, codes, gallery_rows, gallery_codes, similarity=similarity, depth=depth
-        )
-    else:
-        blocks = rank_blocks(
-            rows,
-            codes,
-            gallery_rows,
-            gallery_codes,
-            similarity=similarity,
-            depth=depth,
-            by_position=compat is not None,
-            drop_first=compat == "rdml",
-        )
-    by_metric: dict[str, list[tuple[Counts, Floats]]] = {}
-    for numbers, ranks in blocks:
+    blocks = rank_blocks(
+        rows,
+        codes,
+        gallery_rows,
+        gallery_codes,
+        similarity=similarity,
+        depth=depth,
+        by_position=compat is not None,
+        drop_first=compat == "rdml",
+    )
+    by_metric: dict[str, list[Floats]] = {}
+    for part, ranks in blocks:
         if compat == "rdml":
-            ranks = _padded(ranks, codes.size, codes[numbers] == codes[-1])
+            ranks = _padded(ranks, codes.size, codes[part] == codes[-1])
         values = _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
         for name, of_queries in values.items():
-            by_metric.setdefault(name, []).append((numbers, of_queries))
-    return {name: concatenated(found, codes.size) for name, found in by_metric.items()}
+            by_metric.setdefault(name, []).append(of_queries)
+    return {name: np.concatenate(of_blocks) for name, of_blocks in by_metric.items()}
 
 
 def retrieval_metrics(
@@ -331,11 +321,7 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     """
     from sklearn.cluster import KMeans
 
-    rows = check_rows("embeddings", embeddings)
-    norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-    unit = np.ascontiguousarray(
-        rows / np.where(norms > 0, norms, 1.0), dtype=np.float32
-    ) + np.float32(0)
+    unit = prepared(check_rows("embeddings", embeddings), "cosine")
     order = np.argsort(
         unit.view(np.dtype((np.void, unit.itemsize * unit.shape[1]))).ravel(), kind="stable"
     )
@@ -346,7 +332,7 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
         clustered = KMeans(
             num_clusters, init=start, n_init=1, max_iter=20, random_state=seed
         ).fit_predict(unit[order])
-    numbers = np.empty(len(rows), dtype=np.int64)
+    numbers = np.empty(len(unit), dtype=np.int64)
     numbers[order] = clustered
     return numbers
 
@@ -372,17 +358,11 @@ def nmi_of(labels: Counts, clustered: Counts) -> float:
     >>> nmi_of(np.array([0, 0, 1, 1]), np.array([5, 5, 3, 3]))
     1.0
     """
-    table, rows, columns = _contingency(labels, clustered)
-    total = float(table.sum())
-    entropies = [
-        float(-(sizes / total) @ np.log(sizes / total)) for sizes in (table, rows, columns)
-    ]
-    shared = entropies[1] + entropies[2] - entropies[0]
-    return (
-        max(0.0, 2 * shared / (entropies[1] + entropies[2]))
-        if entropies[1] + entropies[2] > 0
-        else 0.0
-    )
+    from sklearn.metrics import normalized_mutual_info_score
+
+    if np.ptp(labels) == np.ptp(clustered) == 0:
+        return 0.0
+    return float(normalized_mutual_info_score(labels, clustered))
 
 
 def f1(
@@ -394,33 +374,19 @@ def f1(
     As Revisiting-DML's f1, whose precision and recall are swapped (their harmonic mean is not).
     LikenessError: as for `nmi`.
     """
-    both, of_class, in_cluster = (
-        float((sizes * (sizes - 1)).sum())
-        for sizes in _contingency(*_clustered(embeddings, labels, num_clusters, seed))
-    )
-    return 2 * both / (of_class + in_cluster) if of_class + in_cluster else 0.0
+    from sklearn.metrics.cluster import pair_confusion_matrix
+
+    codes, clustered = _clustered(embeddings, labels, num_clusters, seed)
+    (_, in_cluster), (of_class, both) = pair_confusion_matrix(codes, clustered).tolist()
+    return 2 * both / (2 * both + in_cluster + of_class) if both + in_cluster + of_class else 0.0
 
 
 def _clustered(
     embeddings: ArrayLike, labels: ArrayLike, num_clusters: int | None, seed: int
 ) -> tuple[Counts, Counts]:
     """(N,) class and cluster of each item."""
-    rows = check_rows("embeddings", embeddings)
     codes, _ = label_codes(labels)
-    check_sizes(codes, rows)
+    rows = check_rows("embeddings", embeddings, codes)
     return codes, clusters(
         rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed
     )
-
-
-def _contingency(labels: Counts, clustered: Counts) -> tuple[Counts, Counts, Counts]:
-    """How many items share a class and a cluster (the pairs that occur), a class, a cluster."""
-    first, second = (
-        np.unique(numbers, return_inverse=True)[1].astype(np.int64)
-        for numbers in (labels, clustered)
-    )
-    shared, of_class, in_cluster = (
-        np.unique(codes, return_counts=True)[1]
-        for codes in (first * first.size + second, first, second)
-    )
-    return shared.astype(np.int64), of_class.astype(np.int64), in_cluster.astype(np.int64)

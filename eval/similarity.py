@@ -267,7 +267,7 @@ def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], F
 
     def scores(a: ArrayLike) -> Floats32:
         x = _matrices(a, b)[0].astype(y.dtype, copy=False)
-        norms = _norms(x)
+        norms = norms_of(x)
         if formula.of_unit:
             x = _unit(x, norms)
         elif not formula.precise and not _safe(norms):
@@ -423,8 +423,8 @@ def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows
     same = x is y
     x = x.astype(dtype, copy=False)
     y = x if same else y.astype(dtype, copy=False)
-    norms_x = _norms(x)
-    norms_y = norms_x if same else _norms(y)
+    norms_x = norms_of(x)
+    norms_y = norms_x if same else norms_of(y)
     if formula.of_unit:
         x = _unit(x, norms_x)
         y = x if same else _unit(y, norms_y)
@@ -477,7 +477,7 @@ def _occurring(rows: Rows, index: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
     return rows[occurs], (np.cumsum(occurs, dtype=np.int32) - 1)[index]
 
 
-def _norms(rows: Rows) -> Floats:
+def norms_of(rows: Rows) -> Floats:
     """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
     norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
     return norms

@@ -568,10 +568,10 @@ def actual_dcf(
     )
 
 
-def check_far(far: float) -> None:
-    """Refuses a false accept rate outside 0 to 1."""
-    if not 0 <= far <= 1:
-        raise LikenessError(f"far = {far}: a false accept rate lies between 0 and 1")
+def check_rate(name: str, rate: float) -> None:
+    """Refuses a rate of errors outside 0 to 1."""
+    if not 0 <= rate <= 1:
+        raise LikenessError(f"{name} = {rate}: a rate lies between 0 and 1")
 
 
 def num_allowed(far: float, num_nontargets: int) -> int:
@@ -582,7 +582,7 @@ def num_allowed(far: float, num_nontargets: int) -> int:
     Raises:
         LikenessError: `far` is outside 0 to 1.
     """
-    check_far(far)
+    check_rate("far", far)
     product = float(far) * num_nontargets
     whole = round(product)
     return whole if abs(product - whole) <= 4 * np.finfo(np.float64).eps * whole else int(product)

@@ -19,7 +19,6 @@ from eval.identification import (
     RULES,
     Protocol,
     Searched,
-    check_fpir,
     rank_hits,
     search_embeddings,
     tpir,
@@ -38,6 +37,7 @@ from eval.types import (
     check_numbers,
     name_first,
 )
+from eval.verification import check_rate
 
 Conventions = dict[str, str | float | int]
 _Measure = Callable[..., tuple[float, float | None]]
@@ -84,7 +84,7 @@ class IdentificationSettings:
         object.__setattr__(self, "ranks", tuple(self.ranks))
         check_choice("protocol", self.protocol, get_args(Protocol))
         for fpir in self.fpirs:
-            check_fpir(fpir)
+            check_rate("fpir", fpir)
         check_counts("ranks", self.ranks)
         if self.similarity is not None:
             check_similarity(self.similarity)

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.cores import keep_freed_memory
 from eval.errors import LikenessError
 from eval.formats.lists import Column, Shape, Table, read_table, split
 from eval.formats.trials import trials_of
-from eval.memory import keep_freed_memory
 from eval.types import Floats, Trials, name_first
 
 _FACES = "_face_tid_mid.txt"

@@ -34,7 +34,7 @@ from eval.verification import (
     TarRule,
     actual_dcf,
     check_costs,
-    check_far,
+    check_rate,
     cllr,
     eer,
     min_cllr,
@@ -106,7 +106,7 @@ class VerificationSettings:
         for p_target in self.p_targets or (0.5,):
             check_costs(p_target, self.c_miss, self.c_fa)
         for far in self.fars:
-            check_far(far)
+            check_rate("far", far)
         check_draws(self.level, self.num_resamples, self.seed)
 
     @property

@@ -33,9 +33,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from eval.cores import keep_freed_memory
 from eval.errors import LikenessError
 from eval.formats.files import text_lines
-from eval.memory import keep_freed_memory
 from eval.types import Embeddings, Floats, Floats32, check_choice, nfc
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]

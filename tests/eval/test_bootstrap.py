@@ -27,9 +27,9 @@ from eval.bootstrap import (
     resample,
     t_interval,
 )
+from eval.resampling import weighted
 from eval.types import Scores
 from eval.verification import eer, min_dcf, tar_at_far
-from eval.weighted import weighted
 
 FAST = {
     "eer": eer,

@@ -5,7 +5,9 @@ enumeration, and the field's procedures written out.
 from __future__ import annotations
 
 import math
-from itertools import permutations
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval import identification
+from eval.errors import LikenessError
 from eval.identification import (
-    RULES,
+    borders,
     cmc,
     rank_k,
     rank_rate,
@@ -26,6 +29,7 @@ from eval.identification import (
 )
 from eval.verification import num_allowed
 
+SIMILARITIES = ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
 GOLDEN = Path(__file__).parents[1] / "golden" / "identification_metrics__bruteforce.npz"
 
 
@@ -359,37 +363,33 @@ def test_labels_above_2_to_the_24_and_strings_are_exact():
     assert rank_k([[1]], ["only"], ["only"], 1) == 1.0  # a single subject has no rival
 
 
-def test_bad_input_is_refused_in_one_sentence():
-    good = np.array([[0.9, 0.1], [0.8, 0.3]])
-    with pytest.raises(
-        ValueError,
-        match=r"1 of 2 probes .*probe 2.*rank-k",
-    ):
-        rank_k(good, [0, 1], [0, 7], 1)
-    with pytest.raises(ValueError, match=r"1 of 2 probes .*protocol='open'"):
-        tpir_at_fpir(good, [0, 1], [0, 7], 0.1, protocol="closed")
-    with pytest.raises(ValueError, match="2 mated and 0 non-mated"):
-        tpir_at_fpir(good, [0, 1], [0, 1], 0.1)
-    with pytest.raises(ValueError, match="0 mated and 2 non-mated probes"):
-        tpir_at_fpir(good, [0, 1], [5, 6], 0.1)
-    with pytest.raises(ValueError, match=r"1 scores .*probe 2, template 1"):
-        rank_k([[0.1, 0.2], [math.nan, 0.1]], [0, 1], [0, 1], 1)
-    with pytest.raises(ValueError, match="labels: float64"):
-        rank_k(good, [0.0, 1.0], [0, 1], 1)
-    with pytest.raises(ValueError, match="the same way"):
-        rank_k(good, ["0", "1"], [0, 1], 1)
-    with pytest.raises(ValueError, match=r"\(2, 2\), but 3 probes"):
-        rank_k(good, [0, 1], [0, 1, 1], 1)
-    with pytest.raises(ValueError, match="unknown protocol 'both'"):
-        tpir_at_fpir(good, [0, 1], [0, 7], 0.1, protocol="both")  # type: ignore[arg-type]
-    for fpir in (-0.1, 1.1, math.nan):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            tpir_at_fpir(good, [0, 1], [0, 7], fpir)
-    with pytest.raises(ValueError, match=r"gallery embeddings: 1 of 2 rows"):
-        search_embeddings(good, [[1.0, 2.0], [math.nan, 0.0]], [0, 1], [0, 1])
-    with pytest.raises(ValueError, match="3 labels for 2 rows"):
-        search_embeddings(good, good, [0, 1], [0, 1, 1])
-    assert set(RULES) == {"open", "closed", "ijb_evals"}
+GOOD = np.array([[0.9, 0.1], [0.8, 0.3]])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (GOOD, [0, 1], [0, 7], 0.1, "closed"),  # a probe without a mate
+        (GOOD, [0, 1], [0, 1], 0.1, "open"),  # none without a mate
+        (GOOD, [0, 1], [5, 6], 0.1, "open"),
+        ([[0.1, 0.2], [math.nan, 0.1]], [0, 1], [0, 7], 0.1, "open"),
+        (GOOD, [0.0, 1.0], [0, 7], 0.1, "open"),
+        (GOOD, ["0", "1"], [0, 7], 0.1, "open"),
+        (GOOD, [0, 1], [0, 1, 7], 0.1, "open"),
+        (GOOD, [0, 1], [0, 7], 0.1, "both"),
+        (GOOD, [0, 1], [0, 7], math.nan, "open"),
+    ],
+)
+def test_bad_input_is_refused(arguments):
+    with pytest.raises(LikenessError):
+        tpir_at_fpir(*arguments[:4], protocol=arguments[4])
+
+
+def test_bad_embeddings_are_refused():
+    with pytest.raises(LikenessError):
+        search_embeddings(GOOD, [[1.0, 2.0], [math.nan, 0.0]], [0, 1], [0, 1])
+    with pytest.raises(LikenessError):
+        search_embeddings(GOOD, GOOD, [0, 1], [0, 1, 1])
 
 
 def passing(scores, probes, threshold):
@@ -414,3 +414,81 @@ def test_the_closed_threshold_is_one_of_mates():
 def test_one_subject_has_no_non_mated_scores_to_keep():
     alone = search([[0.3], [0.2]], [0], [0, 0])
     assert tpir(alone, 0.5, protocol="closed", weights=np.array([1, 2])).value == 1.0
+
+
+@contextmanager
+def in_tiles(tile: int) -> Iterator[None]:
+    """Tiles of so many rows, blocks of three probes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identification, "TILE", tile)
+        patch.setattr(identification, "CELLS", 3 * tile)
+        patch.setattr(identification, "_OWN_ROWS", 4)
+        yield
+
+
+def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Rows of small integers: float32 inner products are exact, and full of ties."""
+    return rng.integers(-1, 3, shape).astype(np.float32)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 12), st.integers(1, 3), st.booleans())
+def test_identification_in_tiles(seed: int, tile: int, templates: int, has_ties: bool) -> None:
+    rng = np.random.default_rng(seed)
+    draw = integers if has_ties else lambda rng, *shape: rng.standard_normal(shape)
+    gallery, probes = draw(rng, 25, 3), draw(rng, 20, 3)
+    enrolled, who = rng.integers(0, 25 // templates, 25), rng.integers(0, 30 // templates, 20)
+    whole = search_embeddings(probes, gallery, enrolled, who, similarity="dot", keep=9)
+    with in_tiles(tile):
+        parted = search_embeddings(probes, gallery, enrolled, who, similarity="dot", keep=9)
+    for name in ("mate", "rival", "highest"):
+        np.testing.assert_allclose(getattr(parted, name), getattr(whole, name), atol=1e-5)
+    for name in ("above", "tied"):
+        np.testing.assert_array_equal(getattr(parted, name), getattr(whole, name))
+    assert parted.num_subjects == whole.num_subjects
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_equal_rows_in_different_tiles_tie_exactly(similarity: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40, 37)).astype(np.float32)
+    gallery, probes = np.concatenate([rows, rows[::-1]]), rng.standard_normal((31, 37))
+    with in_tiles(13):
+        found = search_embeddings(
+            probes, gallery, np.arange(80), np.arange(31), similarity=similarity
+        )
+    assert found.tied.tolist() == [1] * 31
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 20))
+def test_borders_cut_no_group(sizes: list[int], tile: int) -> None:
+    starts = np.cumsum(sizes) - sizes
+    cuts = borders(starts, sum(sizes), tile).tolist()
+    assert (cuts[0], cuts[-1]) == (0, len(sizes))
+    assert cuts == sorted(set(cuts))
+    for begin, end in pairwise(cuts):
+        assert sum(sizes[begin:end]) <= tile + max(sizes)
+
+
+def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((15, 7)).astype(np.float32)
+    rows[:, 0] = 0.0
+    longer = 2 * rows
+    longer[:, 0] = -0.0
+    probes = rows + 0.1 * rng.standard_normal(rows.shape).astype(np.float32)
+    with in_tiles(13):
+        found = search_embeddings(
+            probes, np.concatenate([rows, longer]), np.arange(30), np.arange(15)
+        )
+    assert found.tied.tolist() == [1] * 15
+    assert not found.first.any()
+
+
+def test_equal_probes_score_alike_in_a_block_of_one_row() -> None:
+    rng = np.random.default_rng(0)
+    probes = np.tile(rng.standard_normal(128, dtype=np.float32), (4, 1))  # blocks of 3 and of 1
+    gallery = rng.standard_normal((400, 128), dtype=np.float32)
+    with in_tiles(200):
+        found = search_embeddings(probes, gallery, np.arange(400), np.full(4, 1000))
+    assert np.unique(found.rival).size == 1

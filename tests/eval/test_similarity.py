@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval import similarity as module
 from eval.directional import log_normalizer, mean_resultant
-from eval.similarity import matrix, pairs, score_trials
+from eval.similarity import against, matrix, pairs, score_trials, single
 from eval.types import Embeddings, Trials
 
 NAMES = ("cosine", "dot", "simple", "simple:0", "simple:-.25", "simple:1")
@@ -218,6 +218,22 @@ def test_any_shape(n, m, dim, trials, seed, similarity):
     expected = [brute(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)]
     assert result.shape == (trials,)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "similarity", ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
+)
+@pytest.mark.parametrize("scale", [1.0, 1e25])
+def test_against_and_single_are_the_matrix(similarity: str, scale: float) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 9, 6)).astype(np.float32) * np.float32(scale)
+    x[3] = 0
+    with np.errstate(all="ignore"):
+        whole = matrix(x, y, similarity)
+        np.testing.assert_allclose(against(y, similarity)(x), whole, rtol=1e-6)
+        alone = single(x[:, None], y[None], similarity)
+    np.testing.assert_allclose(alone, whole, rtol=1e-4, atol=1e-5)
+    assert alone.dtype == np.float32
 
 
 def test_the_paths_are_really_taken(monkeypatch):
