@@ -45,7 +45,7 @@ loss(z, torch.tensor([0, 3, 3, 9])).backward()
 
 `help(likeness.losses.ArcFace)` shows the formula of a loss, its settings and their defaults. Class
 vectors start at random; the recipe's field `start_at_means=true` turns them to the mean directions
-of their classes before the first step. [Twenty losses](results.md#omniglot-twenty-losses) were
+of their classes before the first step. [Twenty losses](results.md#twenty-losses) were
 measured beside each other.
 
 ## What the columns mean
