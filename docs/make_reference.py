@@ -95,9 +95,9 @@ def losses_table(*, proxies: bool) -> str:
     for cls in loss_classes():
         name = cls.__name__
         if has_proxies(cls) == proxies:
-            own = [entries[name][key] for key in ("paper", "geometry", "compares", "normalised")]
+            own = [entries[name][key] for key in ("paper", "geometry", "compares")]
             rows.append([f"[{name}](#{name.lower()})", *own])
-    return table(("loss", "paper", "geometry", "compares", "normalised"), rows)
+    return table(("loss", "paper", "geometry", "compares"), rows)
 
 
 def not_spread() -> str:
@@ -263,8 +263,7 @@ def fields_of(prefix: str, cls: Any) -> str:
         KeyError: A field has no meaning in the docstring.
     """
     hints, meaning_of = typing.get_type_hints(cls), meanings(cls)
-    # What follows a paragraph that ends with a colon is for people who read the class.
-    introduction = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
+    introduction = (inspect.getdoc(cls) or "").partition("\n\n")[0]
     entries = []
     for field in dataclasses.fields(cls):
         default, type_text = written(field), kind(hints[field.name])
