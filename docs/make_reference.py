@@ -139,10 +139,8 @@ def millions(cls: Any, settings: dict[str, Any]) -> float:
     return sum(parameter.numel() for parameter in made.parameters()) / 1e6
 
 
-def inputs_of(cls: Any, settings: dict[str, Any]) -> str:
-    """Say which images a backbone takes; of speech, whether lengths may be mixed."""
-    if getattr(cls, "takes", "") != "images":
-        return "yes" if cls.pads_exactly else "no"
+def images_of(cls: Any, settings: dict[str, Any]) -> str:
+    """Say which images a backbone takes."""
     fixed = {"BNInception": "multiples of 32", "EdgeFace": "32 x 32 or more"}
     if cls.__name__ in fixed:
         return fixed[cls.__name__]
@@ -164,12 +162,12 @@ def backbones_table(kind: str) -> str:
             others = [number for number in stated if abs(number - count) >= 0.01]
             differs = f" ({', '.join(f'{number:g}' for number in others)})" if others else ""
             sizes.append(f"{f'`{text}`' if text else 'as it is'}: {count:.2f}{differs}")
-            takes.append(inputs_of(cls, settings))
-        inputs = ", ".join(dict.fromkeys(takes))
+            takes.append(images_of(cls, settings))
+        images = [", ".join(dict.fromkeys(takes))] if kind == "images" else []
         name = f"`{family['class']}`"
-        rows.append([name, "; ".join(sizes), inputs, family["weights"], family["source"]])
-    inputs = "exact" if kind == "speech" else "images"
-    return table(("network", "parameters, M", inputs, "weights of", "source"), rows)
+        rows.append([name, "; ".join(sizes), *images, family["weights"], family["source"]])
+    images = ["images"] if kind == "images" else []
+    return table(("network", "parameters, M", *images, "weights of", "source"), rows)
 
 
 def hub_table() -> str:
@@ -181,10 +179,8 @@ def hub_table() -> str:
             network = cls(family["in_dim"], config=json.dumps(family["config"]))
         count = sum(parameter.numel() for parameter in network.parameters()) / 1e6
         exact = "-" if cls is backbones.HubImage else "yes" if network.pads_exactly else "no"
-        rows.append(
-            [f"`{family['name']}`", family["pooling"], f"{count:.2f}", exact, family["source"]]
-        )
-    return table(("network", "usual pooling", "parameters, M", "exact", "source"), rows)
+        rows.append([f"`{family['name']}`", f"{count:.2f}", exact, family["source"]])
+    return table(("network", "parameters, M", "exact", "source"), rows)
 
 
 # ---------------------------------------------------------------- recipes
