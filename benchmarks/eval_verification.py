@@ -1,7 +1,7 @@
 """Measures what verification and identification cost on synthetic scores of the field's sizes.
 
     OMP_NUM_THREADS=1 python benchmarks/eval_verification.py [--repeats 5]
-        [--only ijb,balanced,lopsided,bootstrap,process,identify]
+        [--only bootstrap,process]
 
 Measures: EER, minDCF and TAR of 15.7 million scores in three proportions of targets; a bootstrap
     over subjects; a whole process of `likeness evaluate`; identification from embeddings. Every
@@ -21,26 +21,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from performance import (
-    ROOT,
-    environment_of_one_thread,
-    json_of_process,
-    least_cpu_seconds,
-    parser_of,
-    row,
-    table,
-)
+from performance import cost, json_of_process, least_cpu_seconds, parser_of, row, table
 
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SIZES = {
@@ -200,20 +189,8 @@ def process(who: str, repeats: int) -> tuple[float, float]:
             "eval_verification import from_curve\n"
             f"t = np.loadtxt({str(file)!r}, usecols=(2, 3)); from_curve(t[:, 0], t[:, 1])",
         }[who]
-        best, peak = float("inf"), 0.0
-        for _ in range(repeats):
-            started = time.perf_counter()
-            child = subprocess.Popen(
-                [sys.executable, "-c", code],
-                cwd=ROOT,
-                env=environment_of_one_thread(),
-                stdout=subprocess.DEVNULL,
-            )
-            _, status, usage = os.wait4(child.pid, 0)
-            best, peak = min(best, time.perf_counter() - started), usage.ru_maxrss / 1024
-            if status:
-                raise RuntimeError(f"{who}: the process ended with status {status}")
-        return best, peak
+        costs = [cost([sys.executable, "-c", code]) for _ in range(repeats)]
+    return min(run.wall_seconds for run in costs), max(run.megabytes for run in costs)
 
 
 def cell(name: str, who: str, repeats: int) -> tuple[float, float]:
@@ -231,46 +208,24 @@ def main() -> None:
     """Print the table, or measure the one cell that a parent process asks for."""
     parser = parser_of(__doc__)
     parser.add_argument("--only", default=",".join(TITLES), help="rows, separated by commas")
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=5,
-        help="of ours and the limit; a peer runs once, but for `process`",
-    )
+    parser.add_argument("--repeats", type=int, default=5, help="a peer runs once, but for process")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
         print(json.dumps(cell(*arguments.cell.split(":"), arguments.repeats)))
         return
     names = arguments.only.split(",")
-    if unknown := sorted(set(names) - set(TITLES)):
-        parser.error(f"--only has {', '.join(unknown)}; the rows are {', '.join(TITLES)}")
-    table(
-        "work",
-        "ours (s)",
-        "peer (s)",
-        "limit (s)",
-        "ours/limit",
-        "ours/peer",
-        "peak MB, ours; peer",
-    )
+    headings = ("ours (s)", "peer (s)", "limit (s)", "ours/limit", "ours/peer")
+    table("work", *headings, "peak MB, ours; peer")
     for name in names:
-        cost = {}
+        spent = {}
         for who in ("limit", "ours", "peer"):
             repeats = arguments.repeats if who != "peer" or name == "process" else 1
-            cost[who] = json_of_process(
-                __file__, "--cell", f"{name}:{who}", "--repeats", str(repeats)
-            )
-        (limit, _), (ours, own_mb), (peer, peer_mb) = cost.values()
-        row(
-            TITLES[name],
-            f"{ours:.3f}",
-            f"{peer:.2f}",
-            f"{limit:.3f}",
-            f"{ours / limit:.2f}",
-            f"{ours / peer:.3f}",
-            f"{own_mb:.0f}; {peer_mb:.0f}",
-        )
+            spent[who] = json_of_process(__file__, f"--cell={name}:{who}", f"--repeats={repeats}")
+        (limit, _), (ours, own_mb), (peer, peer_mb) = spent.values()
+        times = (f"{ours:.3f}", f"{peer:.2f}", f"{limit:.3f}")
+        ratios = (f"{ours / limit:.2f}", f"{ours / peer:.3f}")
+        row(TITLES[name], *times, *ratios, f"{own_mb:.0f}; {peer_mb:.0f}")
 
 
 if __name__ == "__main__":

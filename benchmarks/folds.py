@@ -1,28 +1,20 @@
-"""What the benchmarks of speaker verification over folds share: runs, AS-norm, rows of errors.
+"""What the benchmarks of speaker verification share: a run with its scores, and rows of errors.
 
-A data set is a module such as modalities.speaker.an4: items(data, split=, fold=) lists recordings
-and trials(data, fold=) the pairs of the fold's test speakers. Its recipe has the same name.
-
-Measures: nothing itself. an4.py, speechocean.py, corpora.py and fusion.py import it.
+Measures: nothing itself. voices.py, corpora.py and small_voice.py import it.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from performance import ROOT, environment
 
 from eval.bootstrap import drawn_from, resample, t_interval
 from eval.formats import embeddings
@@ -32,14 +24,13 @@ from eval.scoring.normalization import as_norm
 from eval.similarity import score_trials
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import eer, min_dcf
-from modalities.speaker import an4, speechocean
+from likeness.models.run import load_model
 from toolkit.data.items import Item
+from toolkit.models.embed import embed
 from toolkit.training.recipe import Recipe
+from toolkit.training.train import fit
 
-NUM_FOLDS = 5
-DATASETS: dict[str, Any] = {"an4": an4, "speechocean": speechocean}
 METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
-RESAMPLES = 1000
 
 
 # ---------------------------------------------------------------- training and scoring
@@ -72,10 +63,6 @@ def train_and_score(
     Returns:
         A line that says what it took; "" where the scores are there already.
     """
-    from likeness.models.run import load_model
-    from toolkit.models.embed import embed
-    from toolkit.training.train import fit
-
     scores = folder / f"{name}.txt"
     if scores.exists():
         return ""
@@ -126,59 +113,6 @@ def normalised(
     return np.asarray(scored, dtype=np.float64)
 
 
-def run_fold(dataset: str, variant: str, seed: int, fold: int, data: Path, out: Path) -> str:
-    """Train one fold of a data set into OUT/VARIANT/seedN; returns what train_and_score says."""
-    from toolkit.training import recipe as recipes
-
-    recipe, _ = recipes.load(f"{ROOT / 'recipes' / 'speaker' / dataset}.py:{variant}")
-    recipe = recipes.override(recipe, [f"items.fold={fold}", f"seed={seed}"])
-    tested, trials = DATASETS[dataset].trials(data, fold=fold)
-    return train_and_score(
-        recipe,
-        recipe.items(data),
-        tested,
-        trials,
-        data=data,
-        folder=out / variant / f"seed{seed}",
-        name=f"fold{fold}",
-    )
-
-
-def train_missing(
-    dataset: str, runs: Sequence[tuple[str, int]], data: Path, out: Path, jobs: int
-) -> None:
-    """Train the folds of (variant, seed) that are missing, several at a time."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [
-            pool.submit(run_fold, dataset, variant, seed, fold, data, out)
-            for variant, seed in runs
-            for fold in range(NUM_FOLDS)
-        ]
-        for future in waiting:
-            if future.result():
-                print(future.result(), file=sys.stderr, flush=True)
-
-
-def train_peers(peers: Mapping[str, Sequence[str]], data: Path, out: Path) -> None:
-    """Let voice_peers.py write the score files OUT/NAME/fold0.txt and so on that are missing.
-
-    Args:
-        peers: The name of each peer, and the arguments of voice_peers.py that it needs.
-        data: The folder of the data sets.
-        out: The folder of the score files.
-    """
-    script = str(Path(__file__).with_name("voice_peers.py"))
-    for name, needed in peers.items():
-        command = [sys.executable, script, *needed, "--threads", "1", "--data", str(data)]
-        command += ["--out", str(out / name)]
-        subprocess.run(command, check=True, env=environment(), stdout=sys.stderr)
-
-
-def score_files(folder: Path, ending: str = ".txt") -> list[Path]:
-    """The score files of the folds of a system; ".as_norm.txt" are those with AS-norm."""
-    return [folder / f"fold{fold}{ending}" for fold in range(NUM_FOLDS)]
-
-
 # ---------------------------------------------------------------- errors of pooled folds
 
 
@@ -201,21 +135,14 @@ class Errors(NamedTuple):
     """What pooled scores give.
 
     Attributes:
-        eer: A share, not percent.
-        min_dcf: At p_target .01.
-        draws: Both metrics in RESAMPLES draws of speakers (seed 0).
+        values: "eer", a share and not percent, and "min_dcf" at p_target .01.
+        draws: Both metrics in 1,000 draws of speakers (seed 0).
         speakers: How many of equal numbers of trials would tell as much.
     """
 
-    eer: float
-    min_dcf: float
+    values: dict[str, float]
     draws: dict[str, NDArray[Any]]
     speakers: float
-
-    def interval(self, metric: str) -> tuple[float, float]:
-        """The 95 % interval of "eer" or "min_dcf" over speakers."""
-        value = self.eer if metric == "eer" else self.min_dcf
-        return t_interval(self.draws[metric], value, 0.95, self.speakers)
 
 
 def subject_pairs(trials: Trials) -> NDArray[Any]:
@@ -229,34 +156,29 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
     """The errors of scores."""
     scores = Scores(values, trials.target)
     pairs = subject_pairs(trials)
-    draws = resample(METRICS, scores, pairs, num_resamples=RESAMPLES, seed=0).values
+    draws = resample(METRICS, scores, pairs, num_resamples=1000, seed=0).values
     return Errors(
-        eer(scores.targets, scores.nontargets),
-        METRICS["min_dcf"](scores.targets, scores.nontargets),
+        {name: metric(scores.targets, scores.nontargets) for name, metric in METRICS.items()},
         draws,
         drawn_from(scores.target, pairs).effective or len(scores),
     )
 
 
+UNITS = {"eer": (100, 2), "min_dcf": (1, 3)}  # what a metric is multiplied by, and its digits
+
+
 def with_interval(errors: Errors, metric: str) -> str:
     """ "3.53 [2.60, 4.38]": the EER in percent, or minDCF, with its interval over speakers."""
-    factor, digits = (100, 2) if metric == "eer" else (1, 3)
-    value = errors.eer if metric == "eer" else errors.min_dcf
-    low, high = errors.interval(metric)
+    factor, digits = UNITS[metric]
+    value = errors.values[metric]
+    low, high = t_interval(errors.draws[metric], value, 0.95, errors.speakers)
     return f"{factor * value:.{digits}f} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
 
 
 def difference(errors: Errors, other: Errors, metric: str) -> str:
     """ "[-4.25, -1.62]": the interval of a paired difference, in the units of with_interval."""
-    factor, digits = (100, 2) if metric == "eer" else (1, 3)
-    low, high = (
-        factor * end
-        for end in t_interval(
-            errors.draws[metric] - other.draws[metric],
-            errors.eer - other.eer if metric == "eer" else errors.min_dcf - other.min_dcf,
-            0.95,
-            errors.speakers,
-            difference=True,
-        )
-    )
-    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+    factor, digits = UNITS[metric]
+    draws = errors.draws[metric] - other.draws[metric]
+    value = errors.values[metric] - other.values[metric]
+    low, high = t_interval(draws, value, 0.95, errors.speakers, difference=True)
+    return f"[{factor * low:+.{digits}f}, {factor * high:+.{digits}f}]"

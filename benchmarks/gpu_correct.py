@@ -8,6 +8,7 @@ Without a GPU the CPU is compared with itself: that shows only that the section 
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,15 +25,12 @@ from toolkit.data.batch import Batch
 from toolkit.data.pixels import INSIGHTFACE
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.parallel import distributed, spread
 from toolkit.training.build import build
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from toolkit.training.train import step
 from toolkit.vmf.distribution import log_normalizer, mean_resultant
 from toolkit.vmf.precision import full
-
-ROOT = Path(__file__).parents[1]
 
 
 def relative(value: Tensor, expected: Tensor) -> float:
@@ -54,26 +52,20 @@ def gradients(module: nn.Module) -> Tensor:
 def losses(setting: Setting) -> Table:
     """Compare value and gradients of every loss, and its value for embeddings in bfloat16."""
     table = Table(
-        [
-            "loss",
-            "value, relative",
-            "gradient of z",
-            "of its parameters",
-            "z in bfloat16",
-            "remark",
-        ],
+        ["loss", "value, relative", "gradient of z", "of parameters", "z in bfloat16", "remark"],
         "Batches of 64 embeddings of 32 classes. A loss that draws random numbers draws others on "
         "a GPU.",
     )
     torch.manual_seed(0)
     dim, num_classes = setting.size(256, 32), 32
     z, y = torch.randn(64, dim), torch.arange(64) % num_classes
+
+    def cells(make: Any) -> list[object]:
+        torch.manual_seed(1)
+        return _loss_cells(make(dim, num_classes), z, y, setting.device)
+
     for name, make in loss_classes().items():
-        try:
-            torch.manual_seed(1)
-            table.add(name, *_loss_cells(make(dim, num_classes), z, y, setting.device))
-        except Exception as error:  # one loss must not cost the others their rows
-            table.add_failed(name, error)
+        table.measure(name, partial(cells, make), setting)
     return table
 
 
@@ -104,26 +96,32 @@ def _loss_cells(loss: nn.Module, z: Tensor, y: Tensor, device: torch.device) -> 
 def parts(setting: Setting) -> Table:
     """Compare the von Mises-Fisher functions and ways of computing a step, and count waiting."""
     table = Table(["part", "against", "difference", "how"])
-    for work in (_vmf, _ways_of_a_step, _synchronisation):
-        try:
-            for cells in work(setting):
-                table.add(*cells)
-        except Exception as error:
-            table.add_failed(work.__name__.strip("_"), error)
+    for dim in (3, 128, 512):
+        for function in (log_normalizer, mean_resultant):
+            work = partial(_vmf, function, dim, setting.device)
+            table.measure(f"{function.__name__}, {dim}", work, setting)
+    ways = {"a step of IResNet": "", "channels_last": "channels_last", "torch.compile": "compile"}
+    for name, way in ways.items():
+        if way != "compile" or not setting.small:  # it would compile for a minute
+            table.measure(name, partial(_way_of_a_step, way, setting.device), setting)
+    changes: dict[str, dict[str, Any]] = {
+        "ArcFace": {},
+        "ArcFace, Partial FC": {"parallel": Parallel(class_rate=0.5)},
+        "SimPLE": {"loss": SimPLE, "memory": Memory(64)},
+    }
+    for name, changed in changes.items() if setting.on_gpu else ():
+        work = partial(_waiting, _recipe(**changed), setting.device)
+        table.measure(f"a step with {name}", work, setting)
     return table
 
 
-def _vmf(setting: Setting) -> list[list[object]]:
-    rows: list[list[object]] = []
+def _vmf(function: Any, dim: int, device: torch.device) -> list[object]:
     kappa = torch.logspace(-2, 4, 601, dtype=torch.float64)
-    for dim in (3, 128, 512):
-        for function in (log_normalizer, mean_resultant):
-            found = function(kappa.float().to(setting.device), dim).cpu().double()
-            expected = function(kappa, dim)
-            worst = float(((found - expected).abs() / expected.abs().clamp(min=1.0)).max())
-            how = "the largest, relative above 1; kappa .01 to 10,000"
-            rows.append([f"{function.__name__}, {dim}", "float64 of the CPU", worst, how])
-    return rows
+    here = function(kappa.float().to(device), dim).cpu().double()
+    expected = function(kappa, dim)
+    worst = float(((here - expected).abs() / expected.abs().clamp(min=1.0)).max())
+    how = "the largest, relative above 1; kappa .01 to 10,000"
+    return ["float64 of the CPU", worst, how]
 
 
 def _recipe(**changes: Any) -> Recipe:
@@ -141,82 +139,48 @@ def _recipe(**changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-def trained(recipe: Recipe, device: torch.device, steps: int = 4, size: int = 32) -> list[float]:
-    """Return the losses of a few steps on one batch, of which this process takes its part."""
+def trained(recipe: Recipe, device: torch.device, steps: int = 4, size: int = 32) -> float:
+    """Return the loss after a few steps on one batch."""
     run = build(recipe, 10, device)
     run.embedder.train()
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.rand(size, 3, 64, 64, generator=generator) * 255
-    mine = slice(
-        size * distributed.rank() // distributed.world(),
-        size * (distributed.rank() + 1) // distributed.world(),
-    )
-    batch = Batch(inputs[mine].to(device), (torch.arange(size) % 10)[mine].to(device), None)
+    inputs = torch.rand(size, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 255
     if recipe.compute.channels_last:
-        batch = batch._replace(inputs=batch.inputs.contiguous(memory_format=torch.channels_last))
-    values: list[float] = []
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    batch = Batch(inputs.to(device), (torch.arange(size) % 10).to(device), None)
     for run.step in range(steps):
         run.optimizer.zero_grad(set_to_none=True)
         loss = step(run, batch, recipe)
         loss.backward()  # type: ignore[no-untyped-call]
-        spread.average_gradients(run.loss, run.layout)
         run.optimizer.step()
-        values.append(float(loss.detach()))
-    return values
+    return float(loss.detach())
 
 
-def _ways_of_a_step(setting: Setting) -> list[list[object]]:
-    """The loss after four steps, computed in other ways that must not change it."""
-    expected = trained(_recipe(), torch.device("cpu"))
-    here = trained(_recipe(), setting.device)
-    ways = {
-        "channels_last": Compute(precision="float32", channels_last=True),
-        "torch.compile": Compute(precision="float32", compile=True),
-    }
+def _way_of_a_step(way: str, device: torch.device) -> list[object]:
+    """The loss after four steps, computed in another way that must not change it."""
     how = "relative, the loss after four steps"
-    rows: list[list[object]] = [
-        ["a step of IResNet", "the CPU", abs(here[-1] / expected[-1] - 1), how]
-    ]
-    for name, compute in ways.items():
-        if setting.small and compute.compile:
-            continue  # it would compile for a minute
-        value = trained(_recipe(compute=compute), setting.device)[-1]
-        rows.append([name, "the same without", abs(value / here[-1] - 1), how])
-    return rows
+    here = trained(_recipe(), device)
+    if not way:
+        return ["the CPU", abs(here / trained(_recipe(), torch.device("cpu")) - 1), how]
+    compute = replace(_recipe().compute, **{way: True})
+    return ["the same without", abs(trained(_recipe(compute=compute), device) / here - 1), how]
 
 
-def _synchronisation(setting: Setting) -> list[list[object]]:
+def _waiting(recipe: Recipe, device: torch.device) -> list[object]:
     """How often a step waits for the GPU."""
-    if setting.device.type != "cuda":
-        return [["waiting for the GPU in a step", "none", "not measured: there is no GPU", ""]]
-    import warnings
-
-    rows: list[list[object]] = []
-    makers: dict[str, dict[str, Any]] = {
-        "ArcFace": {},
-        "ArcFace, Partial FC": {"parallel": Parallel(class_rate=0.5)},
-        "SimPLE": {"loss": SimPLE, "memory": Memory(64)},
-    }
-    for name, changes in makers.items():
-        recipe = _recipe(**changes)
-        run = build(recipe, 100, setting.device)
-        run.embedder.train()
-        batch = Batch(
-            torch.rand(32, 3, 64, 64, device=setting.device),
-            torch.arange(32, device=setting.device) // 2,
-            None,
-        )
-        for _ in range(2):
+    run = build(recipe, 100, device)
+    run.embedder.train()
+    labels = torch.arange(32, device=device) // 2
+    batch = Batch(torch.rand(32, 3, 64, 64, device=device), labels, None)
+    for _ in range(2):
+        step(run, batch, recipe).backward()  # type: ignore[no-untyped-call]
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             step(run, batch, recipe).backward()  # type: ignore[no-untyped-call]
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                step(run, batch, recipe).backward()  # type: ignore[no-untyped-call]
-                run.optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        waits = [one for one in caught if "synchron" in str(one.message)]
-        places = {f"{Path(one.filename).name}:{one.lineno}" for one in waits}
-        rows.append([f"a step with {name}", "no waiting", len(waits), ", ".join(sorted(places))])
-    return rows
+            run.optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    waits = [warning for warning in caught if "synchron" in str(warning.message)]
+    places = {f"{Path(warning.filename).name}:{warning.lineno}" for warning in waits}
+    return ["no waiting", len(waits), ", ".join(sorted(places))]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,29 +33,23 @@ class Setting:
     end: float
     folder: Path
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.type == "cuda"
+
     def size(self, full: int, small: int) -> int:
         """Return a size: `full`, or `small` where sizes are tiny."""
         return small if self.small else full
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no time is left, so that further rows are left out."""
-        return time.perf_counter() > self.end
-
     def wait(self) -> None:
         """Wait until the GPU has done what it was asked."""
-        if self.device.type == "cuda":
+        if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
-    def seconds(
-        self, work: Callable[[], object], *, warm_up: int = 3, budget: float = 2.0
-    ) -> float:
-        """Return the median seconds of a call.
-
-        There are at least three calls, and more for as long as the budget of seconds lasts.
-        """
-        if self.small:
-            warm_up, budget = 1, 0.0
+    def seconds(self, work: Callable[[], object]) -> float:
+        """Return the median seconds of a call: of at least three, and of two seconds of calls."""
+        warm_up, budget = (1, 0.0) if self.small else (3, 2.0)
         for _ in range(warm_up):
             work()
         self.wait()
@@ -69,7 +64,7 @@ class Setting:
 
     def peak_gib(self, work: Callable[[], object]) -> float | None:
         """Return the most memory of the GPU during a call, in GiB; None on a CPU."""
-        if self.device.type != "cuda":
+        if not self.on_gpu:
             return None
         torch.cuda.reset_peak_memory_stats(self.device)
         work()
@@ -84,7 +79,7 @@ class Table:
     Attributes:
         columns: Their names.
         about: A sentence or two above the table.
-        rows: Of texts, one for each column.
+        rows: Of texts.
     """
 
     columns: list[str]
@@ -95,14 +90,26 @@ class Table:
         """Add a row. Numbers get four digits, and None is a dash."""
         self.rows.append([_text(cell) for cell in cells])
 
-    def add_failed(self, what: str, error: Exception) -> None:
-        """Add a row that says what went wrong."""
-        if isinstance(error, ModuleNotFoundError):
-            text = f"not measured: {error.name} is not installed"
-        else:
+    def measure(self, name: str, work: Callable[[], list[object]], setting: Setting) -> None:
+        """Add the row of a work. What goes wrong in it must not cost the others their rows."""
+        if time.perf_counter() > setting.end:
+            self.add(name, "no time left")
+            return
+        try:
+            self.add(name, *work())
+        except Exception as error:
+            traceback.print_exc()
             reason = first_line(error).replace("|", "/")[:160]
-            text = f"failed: {type(error).__name__}: {reason}"
-        self.rows.append([what, text, *[""] * (len(self.columns) - 2)])
+            self.add(name, f"failed: {type(error).__name__}: {reason}")
+        if setting.on_gpu:
+            torch.cuda.empty_cache()
+
+    def markdown(self) -> str:
+        """Return the table with the sentences above it."""
+        lines = [f"{self.about}\n"] if self.about else []
+        for cells in (self.columns, ["---"] * len(self.columns), *self.rows):
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
 
 
 def _text(cell: object) -> str:

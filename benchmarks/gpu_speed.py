@@ -6,6 +6,7 @@ random and lie on the GPU already, except in `loops` and `extraction`.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import train as cpu_train
 from gpu_setting import Setting, Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
@@ -37,7 +39,7 @@ from toolkit.training.build import build, half
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Parallel, Recipe, Schedule
 from toolkit.training.run import Run
-from toolkit.training.train import step
+from toolkit.training.train import fit, step
 
 RATE_HZ = 16_000
 FACE = Recipe(
@@ -117,18 +119,10 @@ def steps(setting: Setting) -> Table:
         "classes, cross-entropy and SGD. The share is the network's own forward and backward pass.",
     )
     for name, recipe, num_classes, size in STEPS[3:4] if setting.small else STEPS:
-        if setting.is_over:
-            table.add(name, "no time left", *[""] * 5)
-            continue
         if setting.small:
             recipe = replace(recipe, backbone=partial(ResNet34, dim=16, width=4))
-        number, count = setting.size(size, 8), setting.size(num_classes, 20)
-        try:
-            table.add(name, f"{count:,}", *_step_cells(recipe, number, count, setting))
-        except Exception as error:
-            table.add_failed(name, error)
-        if setting.device.type == "cuda":
-            torch.cuda.empty_cache()
+        work = partial(_step_cells, recipe, size, num_classes, setting)
+        table.measure(name, work, setting)
     return table
 
 
@@ -151,7 +145,8 @@ def _take_step(run: Run, batch: Batch, recipe: Recipe) -> None:
 
 
 def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
-    """Return items a second, the ratios, the share of the network, and the memory."""
+    """Return the classes, items a second, the ratios, the share of the network, the memory."""
+    size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
     inputs = inputs_of(recipe, size, setting)
     labels = torch.randint(num_classes, (size,), device=setting.device)
     autocast = _autocast(recipe, setting.device)
@@ -182,15 +177,14 @@ def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -
         cross_entropy(64.0 * logits.float(), labels).backward()
         optimizer.step()
 
+    theirs = partial(_arcface_torch, network, proxies, optimizer, autocast, recipe, inputs, labels)
     ratios: list[object] = []
-    for work in (bare, partial(_arcface_torch, network, proxies, optimizer, autocast, recipe)):
-        takes_part = work is bare or recipe.modality == "face"
-        call: Callable[[], object] = work if work is bare else partial(work, inputs, labels)
+    for work in (bare, theirs if recipe.modality == "face" else None):
         try:
-            ratios.append(setting.seconds(call) / seconds if takes_part else None)
+            ratios.append(setting.seconds(work) / seconds if work else None)
         except torch.OutOfMemoryError:
             ratios.append("out of memory")
-    return [size / seconds, *ratios, share, memory]
+    return [f"{num_classes:,}", size / seconds, *ratios, share, memory]
 
 
 def _arcface_torch(
@@ -255,78 +249,74 @@ def extraction(setting: Setting) -> Table:
     if setting.small:
         makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet34, width=4)), (RATE_HZ,))}
     for name, (recipe, shape) in makers.items():
-        frontend = recipe.frontend()
-        backbone = recipe.backbone(frontend.dim)
-        embedder = TorchEmbedder(frontend, backbone).eval().to(setting.device)
         for size in (4,) if setting.small else (16, 64, 256):
-            number = setting.size(4_096, 8)
-            items = [Item(str(place), Path(), "") for place in range(number)]
-            read = _memory_read(shape)
-            embed(embedder, items[:size], read, batch_size=size)
-            setting.wait()
-            started = time.perf_counter()
-            embed(embedder, items, read, batch_size=size)
-            seconds = (time.perf_counter() - started) / number
-            inputs = torch.rand(size, *shape, device=setting.device)
-
-            def bare(embedder: TorchEmbedder = embedder, inputs: Tensor = inputs) -> None:
-                with torch.inference_mode():
-                    embedder(inputs, None)
-
-            limit = setting.seconds(bare) / size
-            memory = setting.peak_gib(bare)
-            table.add(name, size, 1 / seconds, 1 / limit, limit / seconds, memory)
+            table.measure(name, partial(_extraction_cells, recipe, shape, size, setting), setting)
     return table
+
+
+def _extraction_cells(
+    recipe: Recipe, shape: tuple[int, ...], size: int, setting: Setting
+) -> list[object]:
+    """Return the batch, items a second of both, their ratio, and the memory of the bare pass."""
+    frontend = recipe.frontend()
+    embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim)).eval().to(setting.device)
+    number = setting.size(4_096, 8)
+    items = [Item(str(place), Path(), "") for place in range(number)]
+    read = _memory_read(shape)
+    embed(embedder, items[:size], read, batch_size=size)
+    setting.wait()
+    started = time.perf_counter()
+    embed(embedder, items, read, batch_size=size)
+    seconds = (time.perf_counter() - started) / number
+    inputs = torch.rand(size, *shape, device=setting.device)
+
+    def bare() -> None:
+        with torch.inference_mode():
+            embedder(inputs, None)
+
+    limit = setting.seconds(bare) / size
+    return [size, 1 / seconds, 1 / limit, limit / seconds, setting.peak_gib(bare)]
 
 
 def loops(setting: Setting) -> Table:
     """Measure fit() as a whole beside its bare step: reading, batching, logging, saving."""
-    import train as cpu_train
-
-    from toolkit.training.train import fit
-
     table = Table(
         ["recipe", "items/s of fit()", "items/s of the bare step", "ratio"],
         "64 items of noise that the loader keeps in memory, as in benchmarks/train.py; larger "
         "batches here, four processes read.",
     )
     cpu_train.write(setting.folder)
-    number, size = setting.size(120, 6), setting.size(64, 8)
     names = ("order statistics, ArcFace",) if setting.small else tuple(cpu_train.RECIPES)
     for name in names:
-        if setting.is_over:
-            table.add(name, "no time left", "", "")
-            continue
-        base = cpu_train.RECIPES[name]
-        recipe = replace(
-            base,
-            sampling=replace(base.sampling, batch_size=size),
-            compute=Compute(
-                cache=True,
-                workers=setting.size(4, 0),
-                channels_last=base.modality != "speaker",
-            ),
-            schedule=Schedule(steps=number, save_every=number),
-        )
-        starts: list[float] = []
-
-        def timed(run: Run, batch: Batch, recipe: Recipe, starts: list[float] = starts) -> Tensor:
-            starts.append(time.perf_counter())
-            return step(run, batch, recipe)
-
-        try:
-            items = cpu_train.items(
-                setting.folder, ".wav" if recipe.modality == "speaker" else ".png"
-            )
-            out = setting.folder / name.replace(" ", "-").replace(",", "")
-            fit(recipe, data=setting.folder, out=out, items=items, step=timed)
-            half_way = len(starts) // 3
-            seconds = (starts[-1] - starts[half_way]) / (len(starts) - 1 - half_way)
-            limit = _bare_step(recipe, setting)
-            table.add(name, size / seconds, size / limit, limit / seconds)
-        except Exception as error:
-            table.add_failed(name, error)
+        table.measure(name, partial(_loop_cells, cpu_train.RECIPES[name], setting), setting)
     return table
+
+
+def _loop_cells(base: Recipe, setting: Setting) -> list[object]:
+    """Return items a second of fit() and of the bare step, and their ratio."""
+    number, size = setting.size(120, 6), setting.size(64, 8)
+    recipe = replace(
+        base,
+        sampling=replace(base.sampling, batch_size=size),
+        compute=Compute(
+            cache=True, workers=setting.size(4, 0), channels_last=base.modality != "speaker"
+        ),
+        schedule=Schedule(steps=number, save_every=number),
+    )
+    starts: list[float] = []
+
+    def timed(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        starts.append(time.perf_counter())
+        return step(run, batch, recipe)
+
+    suffix = ".wav" if recipe.modality == "speaker" else ".png"
+    items = cpu_train.items(setting.folder, suffix)
+    with tempfile.TemporaryDirectory() as out:
+        fit(recipe, data=setting.folder, out=Path(out) / "run", items=items, step=timed)
+    warm = len(starts) // 3
+    seconds = (starts[-1] - starts[warm]) / (len(starts) - 1 - warm)
+    limit = _bare_step(recipe, setting)
+    return [size / seconds, size / limit, limit / seconds]
 
 
 def _bare_step(recipe: Recipe, setting: Setting) -> float:

@@ -1,20 +1,18 @@
-"""Runs the benchmarks in turn and writes their tables into docs/reference/performance.md.
+"""Runs the benchmarks in turn and prints the sections of docs/reference/performance.md.
 
     python benchmarks/performance.py
         runs all of them (`make bench`)
     python benchmarks/performance.py eval_scoring
-        runs only this script; the tables of the others stay as they are
+        runs only this script
 
 Measures: nothing itself. Every script measures our code, a peer and a bare limit in one run, and
     what counts is their ratio. What the scripts share stands here: how they take times, how they
     start a process of one thread, and how they print a table.
-Needs: what the scripts need. `make bench` installs pytorch-metric-learning, which most of them have
-    as their peer, and AN4 is read from ../shared/data.
+Needs: what the scripts need. `make bench` installs pytorch-metric-learning, a peer of some of them,
+    and AN4 is read from ../shared/data.
 Takes: about an hour of one core; the losses alone take ten minutes.
-Gives: every section of docs/reference/performance.md. A section is the line with its command, which
-    begins with "`", then the rows of its tables, then remarks that were written by hand. The
-    remarks stay. So does what stands before the first section, whose table "In two minutes" repeats
-    numbers of the sections: after a new measurement correct it by hand.
+Gives: a heading for each script, the line with its command, the date and the machine, and its
+    tables. They are put into the page by hand, above the remarks.
 """
 
 from __future__ import annotations
@@ -28,31 +26,17 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PAGE = ROOT / "docs" / "reference" / "performance.md"
 SCRIPTS = [
     *sorted(path.stem for path in HERE.glob("eval_*.py")),
-    "face",
-    "image",
-    "losses",
-    "precision",
-    "scale",
-    "speaker",
-    "start_up",
-    "stores",
-    "train",
-    "use",
-    "use_serve",
+    *("losses", "scale", "speaker", "start_up", "train", "use", "use_serve"),
 ]
-
-
-# ---------------------------------------------------------------- what the scripts share
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
@@ -60,21 +44,6 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def sizes_parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser for a script that measures growing sizes, up to --most."""
-    parser = parser_of(doc)
-    parser.add_argument("--most", type=float, default=1e7, help="the largest size")
-    return parser
-
-
-def sizes(most: float) -> Iterator[int]:
-    """10,000 and its tenfolds, up to `most`."""
-    size = 10_000
-    while size <= most:
-        yield size
-        size *= 10
 
 
 def row(*cells: object) -> None:
@@ -98,7 +67,7 @@ def least_cpu_seconds(work: Callable[[], Any], repeats: int) -> tuple[float, Any
     return least, result
 
 
-def results_in_turn(
+def in_turn(
     works: Sequence[Callable[[], Any]],
     repeats: int,
     *,
@@ -125,26 +94,11 @@ def results_in_turn(
     return list(zip(map(min, seconds), results, strict=True))
 
 
-def in_turn(
-    works: Sequence[Callable[[], Any]],
-    repeats: int,
-    *,
-    clock: Callable[[], float] = time.process_time,
-) -> list[float]:
-    """The least CPU seconds of every work; see results_in_turn."""
-    return [seconds for seconds, _ in results_in_turn(works, repeats, clock=clock)]
-
-
-def environment() -> dict[str, str]:
-    """The environment of a process that imports from this clone."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | {"PYTHONPATH": path}
-
-
-def environment_of_one_thread() -> dict[str, str]:
+def environment(*, one_thread: bool = True) -> dict[str, str]:
     """The environment of a process that imports from this clone and computes with one thread."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return environment() | threads
+    return os.environ | {"PYTHONPATH": path} | (threads if one_thread else {})
 
 
 def json_of_process(script: str, *arguments: str) -> Any:
@@ -154,19 +108,39 @@ def json_of_process(script: str, *arguments: str) -> Any:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        env=environment_of_one_thread(),
+        env=environment(),
     )
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def warn_of_many_threads() -> None:
-    """Say on standard error that OMP_NUM_THREADS has to be 1, where it is not."""
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        print(
-            "Set OMP_NUM_THREADS=1 before Python starts: the CPU time of many threads is not "
-            "comparable.",
-            file=sys.stderr,
-        )
+class Cost(NamedTuple):
+    """What a process took."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    megabytes: float  # of the largest of its processes
+
+
+# A process begins with the peak of the one that it was started by, so that one has to be small.
+_LAUNCH = """
+import os, sys, time
+started = time.perf_counter()
+pid = os.posix_spawn(
+    sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)]
+)
+_, status, used = os.wait4(pid, 0)
+print(used.ru_utime + used.ru_stime, time.perf_counter() - started, used.ru_maxrss / 1000)
+sys.exit(bool(status))
+"""
+
+
+def cost(command: Sequence[str], folder: Path = ROOT) -> Cost:
+    """Run a command in a fresh process of one thread, and wait for all that it starts."""
+    lean = [sys.executable, "-I", "-S", "-c", _LAUNCH, *command]
+    done = subprocess.run(lean, capture_output=True, text=True, env=environment(), cwd=folder)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)[:200]} failed: {done.stderr[-500:]}")
+    return Cost(*map(float, done.stdout.split()))
 
 
 def is_installed(module: str, package: str) -> bool:
@@ -180,9 +154,6 @@ def is_installed(module: str, package: str) -> bool:
     return False
 
 
-# ---------------------------------------------------------------- the page
-
-
 def machine() -> str:
     """The machine's shape in one line."""
     info = Path("/proc/cpuinfo")
@@ -192,56 +163,14 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({name}), Python {platform.python_version()}"
 
 
-def parts() -> tuple[str, dict[str, str]]:
-    """What stands before the sections, and the sections by the name of their script."""
-    head, *texts = re.split(r"\n## (?=[a-z_]+\n)", PAGE.read_text(encoding="utf-8"))
-    by_name = {text.partition("\n")[0]: text.partition("\n")[2].strip() for text in texts}
-    return head, by_name
-
-
-def section(script: str, printed: str, before: str) -> str:
-    """The text of a script's section.
-
-    Args:
-        script: Its name without ".py".
-        printed: What it printed. Rows and the empty lines between two tables are taken from it.
-        before: The section as it was, of which the remarks stay.
-
-    Returns:
-        The line with the command of today, the tables, and the remarks.
-    """
-    rows = "\n".join(line for line in printed.splitlines() if line.startswith("|") or not line)
-    by_hand = "\n".join(line for line in before.splitlines() if not line.startswith(("|", "`")))
-    remarks = [text.strip("\n") for text in re.split(r"\n{2,}", by_hand) if text.strip()]
-    command = (
-        f"`python benchmarks/{script}.py`, {date.today().isoformat()}, {machine()}, one thread."
-    )
-    return "\n\n".join([command, re.sub(r"\n{3,}", "\n\n", rows).strip(), *remarks])
-
-
 def main() -> None:
-    """Run the scripts that the command names, and write the page after each of them."""
+    """Run the scripts that the command names, and print their sections."""
     parser = parser_of(__doc__)
-    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=f"of {', '.join(SCRIPTS)}")
-    arguments = parser.parse_args()
-    unknown = sorted(set(arguments.scripts) - set(SCRIPTS))
-    if unknown:
-        parser.error(f"there is no benchmark {', '.join(unknown)}; choose of {', '.join(SCRIPTS)}")
-    head, texts = parts()
-    for script in arguments.scripts or SCRIPTS:
-        process = subprocess.run(
-            [sys.executable, str(HERE / f"{script}.py")],
-            env=environment_of_one_thread(),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        print(process.stdout, flush=True)
-        texts[script] = section(script, process.stdout, texts.get(script, ""))
-        PAGE.write_text(
-            head + "".join(f"\n## {name}\n\n{text}\n" for name, text in sorted(texts.items())),
-            encoding="utf-8",
-        )
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", default=SCRIPTS)
+    for script in parser.parse_args().scripts:
+        command = f"`python benchmarks/{script}.py`"
+        print(f"\n## {script}\n\n{command}, {date.today()}, {machine()}, one thread.\n", flush=True)
+        subprocess.run([sys.executable, HERE / f"{script}.py"], env=environment(), check=True)
 
 
 if __name__ == "__main__":

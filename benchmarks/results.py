@@ -1,4 +1,4 @@
-"""Measures all of docs/reference/results.md, one job after another.
+"""Measures what docs/reference/results.md reports, one job after another.
 
     python benchmarks/results.py --data ../shared/data --out runs/results
         (`make results`) runs what is missing
@@ -10,7 +10,6 @@ Measures: nothing itself. Every job has the commands of a section of docs/refere
     OUT/NAME.log. A job whose NAME.md is there is not run again; delete the file to repeat it. A
     job that was interrupted goes on where it was, because every script leaves its runs in a folder
     and trains what is missing.
-Peers, limit: those of the scripts.
 Needs: what the scripts need, and the data sets in the folder of --data. A job whose data or package
     is missing fails, and the others go on.
 Takes: a day of one core.
@@ -24,60 +23,44 @@ import subprocess
 import sys
 from pathlib import Path
 
-from performance import ROOT, environment_of_one_thread, parser_of
+from performance import ROOT, environment, parser_of
 
 # Name: commands, one after the other, without the interpreter. {data} is the folder of the data
 # sets, {out} the job's own folder.
 JOBS: dict[str, list[str]] = {
-    "an4": ["benchmarks/an4.py --data {data} --out {out} --jobs 1"],
-    "speechocean": [
-        "benchmarks/speechocean.py --data {data} --out {out} --jobs 1",
-        "benchmarks/fusion.py --data {data} --scores {out}",
-    ],
+    "an4": ["benchmarks/voices.py an4 --data {data} --out {out} --jobs 1"],
+    "speechocean": ["benchmarks/voices.py speechocean --data {data} --out {out} --jobs 1"],
     "corpora": [
         "benchmarks/corpora.py --data {data} --out {out} --steps 500",
         "benchmarks/small_voice.py --data {data} --out {out}",
         "-m likeness compare head_losses --seeds 3 --tune 5 --reference softmax "
         "--data {out}/estimated/an4+librispeech-to-speechocean.npz --out {out}/head-losses",
     ],
-    "orl": [
-        "recipes/face/orl.py --data {data} --out {out} --variants estimated,arcface,simple",
-    ],
-    "fsdd": [
-        "recipes/speaker/fsdd.py {data} {out}",
-        "benchmarks/voice_peers.py speechbrain --dataset fsdd --seconds .4 --steps 300 "
-        "--data {data} --out {out}/speechbrain",
-    ],
+    "orl": ["recipes/face/orl.py --data {data} --out {out} --variants estimated,arcface,simple"],
     "voxsrc": [
         "-m likeness evaluate {data}/protocols/voxsrc23_val/scores.txt.gz "
         "--trials {data}/protocols/voxsrc23_val/trials.txt.gz --p-target 0.05 --p-target 0.01 "
         "--p-target 0.001",
         "benchmarks/scorers.py --data {data} --out {out}",
     ],
-    "demo": ["-m likeness demo --out {out}"],
     "mnist": [
         "-m likeness compare image/vmf:mnist --variants standard,hyperbolic,cosine,arcface,vmf "
-        "--seeds 3 --reference standard "
-        "--data {data} --out {out}",
+        "--seeds 3 --reference standard --data {data} --out {out}",
     ],
     "omniglot": [
         "-m likeness compare image/omniglot --seeds 3 --reference softmax "
         "--data {data} --out {out}",
+        "benchmarks/omniglot_peers.py --data {data} --seeds 3 --out {out}/peers",
     ],
     "omniglot-losses": [
         "-m likeness compare image/omniglot_losses --seeds 3 --tune 5 --reference softmax "
         "--data {data} --out {out}",
-        "benchmarks/uncertainty.py --data {data} --out {out}",
     ],
-    "omniglot-classes": ["benchmarks/classes.py --data {data} --out {out}"],
     "an4-losses": [
         "-m likeness compare speaker/an4 --seeds 3 --tune 5 "
         "--variants softmax,arcface,cosface,simple,vmf,multi_similarity,el_nivmf "
         "schedule.steps=400 schedule.eval_every=100 items.num_folds=3 measure.trials.num_folds=3 "
         "--data {data} --out {out}",
-    ],
-    "pytorch-metric-learning": [
-        "benchmarks/omniglot_peers.py --data {data} --seeds 3 --out {out}",
     ],
 }
 
@@ -87,9 +70,9 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder of runs and results")
-    parser.add_argument("--only", default="", help="names of jobs, separated by commas")
+    parser.add_argument("--only", default=",".join(JOBS), help="names of jobs, with commas")
     arguments = parser.parse_args()
-    names = list(dict.fromkeys(name for name in arguments.only.split(",") if name)) or list(JOBS)
+    names = arguments.only.split(",")
     if unknown := [name for name in names if name not in JOBS]:
         parser.error(f"there is no job {unknown[0]!r}; the jobs are {', '.join(JOBS)}")
     out: Path = arguments.out.resolve()
@@ -107,11 +90,7 @@ def run(name: str, data: Path, out: Path) -> bool:
         for command in JOBS[name]:
             words = [word.format(data=data, out=out / name) for word in shlex.split(command)]
             process = subprocess.run(
-                [sys.executable, *words],
-                cwd=ROOT,
-                env=environment_of_one_thread(),
-                stdout=page,
-                stderr=log,
+                [sys.executable, *words], cwd=ROOT, env=environment(), stdout=page, stderr=log
             )
             if process.returncode:
                 print(f"{name}: exit status {process.returncode}", flush=True)

@@ -1,74 +1,153 @@
-"""Puts one public score file through the scorers that pip installs: the numbers differ.
+"""Puts one public score file through the scorers that come with Likeness: the numbers differ.
 
-    python benchmarks/scorers.py --data ../shared/data --out runs/scorers
-        measures with what is installed beside Likeness
-    python benchmarks/scorers.py --data ../shared/data --out runs/scorers
-        --python ENV/bin/python --python BOB/bin/python
-        looks for scorers in these virtual environments, too
+    python benchmarks/scorers.py --data ../shared/data
 
-Measures: EER and minDCF(.05 and .01) of the 49,987 trials of VoxSRC 2023's validation set. The file
-    has three decimals. It is scored as it is, rounded to two and to one, and without ties: each
-    score plus a number from -.0005 to .0005 (uniform, seed 0), as the scores may have been before
-    they were rounded. Each of them is scored in three orders of the rows: as the file has them,
-    all targets first, and all nontargets first. A stable sort keeps the order of the file within a
-    tie, so that the last two are the extremes of a tool that counts row by row, and the first is
-    what such a tool publishes. Then come six score sets of a few trials, whose exact answers can be
-    counted by hand, and what a change of the trials or of the cost does by our rules.
-Peers: those of scorers_peers.py. Each runs in a process of its own, under the first Python that can
-    import it. What pip does not find, or what has neither metric, has no row.
+Measures: EER and minDCF(.05) of the 49,987 trials of VoxSRC 2023's validation set. The file has
+    three decimals. It is scored as it is, rounded to two and to one, and without ties: each score
+    plus a number from -.0005 to .0005 (uniform, seed 0), as the scores may have been before they
+    were rounded. Each of them is scored in three orders of the rows: as the file has them, all
+    targets first, and all nontargets first. A stable sort keeps the order of the file within a tie,
+    so that the last two are the extremes of a tool that counts row by row. Then come six score sets
+    of a few trials, whose exact answers can be counted by hand.
+Peers: SCORERS below. The rules that are not in a package are written here anew, as loops where the
+    rule is a loop. tests/benchmarks/test_scorers.py derives them once more.
 Limit: none; this is about numbers.
-Needs: protocols/voxsrc23_val/ in the folder of --data. The scorers are no dependencies of Likeness.
-    Those that do not come with it go into environments of their own. bob.measure needs numpy 1:
-        python -m venv ENV
-        ENV/bin/pip install torch torchmetrics pyeer eer a-dcf editdistance "setuptools<80"
-        ENV/bin/pip install --no-deps espnet s3prl
-        python -m venv BOB
-        BOB/bin/pip install bob.measure
-    A scorer that is not installed is a row that says so.
-Takes: five minutes of one core.
-Gives: the tables of docs/explanation/comparing.md.
+Needs: protocols/voxsrc23_val/ in the folder of --data, speechbrain and scikit-learn.
+Takes: a minute of one core.
+Gives: rows of the tables of docs/explanation/comparing.md.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from performance import environment_of_one_thread, parser_of, row, table
-from scorers_peers import SCORERS, TINY, Rows
+from performance import parser_of, row, table
+from sklearn.metrics import roc_curve
 
-from eval.bootstrap import intervals
 from eval.formats.trials import read_scores, read_trials
-from eval.types import Scores
-from eval.verification import eer, min_dcf, min_dcf_threshold
+from eval.verification import eer, min_dcf
+from toolkit.backbones.torchaudio_cpu import import_torchaudio
 
-PEERS = Path(__file__).with_name("scorers_peers.py")
-METRICS = {"eer": "EER %", "min_dcf(0.05)": "minDCF(.05)", "min_dcf(0.01)": "minDCF(.01)"}
+Rows = np.ndarray  # (P,) scores as float64, or (P,) labels as int64, in the order of the file
+Scorer = Callable[[Rows, Rows], float]  # scores and labels in the order of the rows -> a number
 ROUNDINGS = {"untied": "no ties", "as_is": "as it is", "2": "2 decimals", "1": "1 decimal"}
-Metric = Callable[[Rows, Rows], float]  # target scores, nontarget scores -> a number
-Answers = dict[str, dict[str, Any]]  # a scorer -> each of ROUNDINGS and "tiny" -> its answer
-OURS: dict[str, Metric] = {
-    "eer": eer,
-    "min_dcf(0.05)": partial(min_dcf, p_target=0.05),
-    "min_dcf(0.01)": partial(min_dcf, p_target=0.01),
+P_TARGET = 0.05
+
+
+def sides(scores: Rows, labels: Rows) -> tuple[Rows, Rows]:
+    """The scores of target and of nontarget trials."""
+    return scores[labels == 1], scores[labels == 0]
+
+
+# ---------------------------------------------------------------- rules without a package
+
+
+def rates_by_row(scores: Rows, labels: Rows) -> tuple[list[float], list[float]]:
+    """FRR and FAR after each row of a stable ascending sort, so that a tie has many points.
+
+    This is the rule of Kaldi's compute_min_dcf.py, which the VoxSRC challenges and many toolkits
+    have taken over: the trials up to a row are rejected, those after it are accepted. Rows of equal
+    score stay in the order of the file.
+    """
+    order = sorted(range(len(scores)), key=lambda i: scores[i])
+    num_targets = int(sum(labels))
+    num_nontargets = len(labels) - num_targets
+    misses, rejected = 0, 0
+    frr, far = [], []
+    for i in order:
+        misses += int(labels[i])
+        rejected += 1 - int(labels[i])
+        frr.append(misses / num_targets)
+        far.append(1 - rejected / num_nontargets)
+    return frr, far
+
+
+def cheapest(frr: Any, far: Any, p_target: float) -> float:
+    """The least normalised cost over operating points, for unit costs."""
+    cost = p_target * np.asarray(frr) + (1 - p_target) * np.asarray(far)
+    return float(cost.min()) / min(p_target, 1 - p_target)
+
+
+def min_dcf_by_row(scores: Rows, labels: Rows, p_target: float = P_TARGET) -> float:
+    return cheapest(*rates_by_row(scores, labels), p_target)
+
+
+def eer_by_row(scores: Rows, labels: Rows) -> float:
+    """The mean of both rates after the row where they differ least."""
+    frr, far = map(np.asarray, rates_by_row(scores, labels))
+    nearest = int(np.argmin(np.abs(frr - far)))
+    return float(frr[nearest] + far[nearest]) / 2
+
+
+def eer_kaldi(scores: Rows, labels: Rows) -> float:
+    """Kaldi's compute-eer: each class is sorted by itself, and the first target position is taken
+    whose counterpart among the nontargets is lower.
+    """
+    target, nontarget = (np.sort(side).tolist() for side in sides(scores, labels))
+    position = 0
+    while position + 1 < len(target):
+        counterpart = len(nontarget) - 1 - int(len(nontarget) * position / len(target))
+        if nontarget[max(counterpart, 0)] < target[position]:
+            break
+        position += 1
+    return position / len(target)
+
+
+# ---------------------------------------------------------------- packages
+
+
+def eer_ours(scores: Rows, labels: Rows, method: Any = "interpolated") -> float:
+    return eer(scores, labels=labels, method=method)
+
+
+def min_dcf_ours(scores: Rows, labels: Rows) -> float:
+    return min_dcf(scores, labels=labels, p_target=P_TARGET)
+
+
+def eer_argmin(scores: Rows, labels: Rows) -> float:
+    """A recipe that is often copied: the FAR where both rates differ least."""
+    far, tar, _ = roc_curve(labels, scores, pos_label=1)
+    return float(far[np.nanargmin(np.abs(1 - tar - far))])
+
+
+def speechbrain(name: str, scores: Rows, labels: Rows) -> float:
+    """Its function EER or minDCF."""
+    import_torchaudio()  # also where its compiled part cannot be loaded
+    import torch
+    from speechbrain.utils import metric_stats
+
+    positive, negative = map(torch.from_numpy, sides(scores.astype(np.float32), labels))
+    settings = {"p_target": P_TARGET} if name == "minDCF" else {}
+    return float(getattr(metric_stats, name)(positive, negative, **settings)[0])
+
+
+EERS: dict[str, Scorer] = {
+    "Likeness": eer_ours,
+    "Likeness, convex_hull": partial(eer_ours, method="convex_hull"),
+    "Likeness, nearest": partial(eer_ours, method="nearest"),
+    "one point per row": eer_by_row,
+    "SpeechBrain": partial(speechbrain, "EER"),
+    "scikit-learn, argmin": eer_argmin,
+    "Kaldi's compute-eer": eer_kaldi,
+}
+# Without ties SpeechBrain's minDCF needs 10 GB, so it is not asked.
+MIN_DCFS: dict[str, Scorer] = {"Likeness": min_dcf_ours, "one point per row": min_dcf_by_row}
+# Score sets so small that every answer can be counted by hand: target scores, nontarget scores.
+TINY = {
+    "separable": ([0.9, 0.8, 0.7], [0.3, 0.2, 0.1]),
+    "inverted": ([0.1, 0.2], [0.8, 0.9]),
+    "five trials": ([0.9, 0.6, 0.3], [0.7, 0.1]),
+    "half tied": ([0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.1, 0.1]),
+    "all equal": ([0.5] * 4, [0.5] * 4),
+    "straight run": ([0.2, 0.3, 0.4, 0.5], [0.1, 0.6, 0.7, 0.8]),
 }
 
 
-# ---------------------------------------------------------------- the scores
-
-
-def read(data: Path) -> tuple[Rows, Rows]:
-    """The scores and the labels of the public file, in its order."""
-    folder = data / "protocols" / "voxsrc23_val"
-    trials, scores = read_scores(folder / "scores.txt.gz", read_trials(folder / "trials.txt.gz"))
-    assert trials.target is not None
-    return scores, trials.target.astype(np.int64)
+# ---------------------------------------------------------------- the tables
 
 
 def variant(scores: Rows, rounding: str) -> Rows:
@@ -80,259 +159,43 @@ def variant(scores: Rows, rounding: str) -> Rows:
     return np.round(scores, int(rounding))
 
 
-def orders(labels: Rows) -> Rows:
-    """The three orders of the rows: as they are, targets first, nontargets first."""
-    return np.stack(
-        [
-            np.arange(labels.size),
-            np.argsort(-labels, kind="stable"),
-            np.argsort(labels, kind="stable"),
-        ]
-    )
+def tiny(title: str) -> tuple[Rows, Rows]:
+    """The scores and labels of one of TINY, target scores first."""
+    target, nontarget = TINY[title]
+    return np.array([*target, *nontarget]), np.repeat([1, 0], [len(target), len(nontarget)])
 
 
-# ---------------------------------------------------------------- processes
+def print_table(
+    heading: str, scorers: dict[str, Scorer], sets: dict[str, tuple[Rows, Rows]], digits: int
+) -> None:
+    """Print the number that every scorer gives each set of scores and labels.
 
-
-def answer_of(python: str, *arguments: str) -> Any:
-    """The JSON that scorers_peers.py prints last, or a text that says how its process ended."""
-    try:
-        process = subprocess.run(
-            [python, str(PEERS), *arguments],
-            capture_output=True,
-            text=True,
-            env=environment_of_one_thread(),
-        )
-    except OSError as error:
-        return f"no process: {error.strerror}"
-    if process.returncode:
-        last = (process.stderr.strip().splitlines() or [f"code {process.returncode}"])[-1]
-        return f"process ended: {last[:200]}"
-    return json.loads(process.stdout.splitlines()[-1])
-
-
-def find(pythons: list[str]) -> dict[str, str]:
-    """Where each scorer can be imported: its name -> the Python."""
-    found: dict[str, str] = {}
-    for python in pythons:
-        answer = answer_of(python, "--installed")
-        if isinstance(answer, str):
-            raise SystemExit(f"{python} cannot run {PEERS.name}: {answer}")
-        for name in answer:
-            found.setdefault(name, python)
-    return found
-
-
-# ---------------------------------------------------------------- tables
-
-
-def number(value: Any, metric: str, digits: str = "") -> str:
-    """A value as the tables have it; a failure is the name of its exception."""
-    if isinstance(value, str):
-        return f"fails ({value.partition(':')[0]})"
-    if digits:
-        return f"{value:{digits}}"
-    return f"{100 * value:.4f}" if metric == "eer" else f"{value:.6f}"
-
-
-def cell(answers: Any, metric: str, digits: str) -> str:
-    """The value in the first order of the rows, and in the others where they differ from it."""
-    if isinstance(answers, str):
-        return answers
-    texts = [number(values[metric], metric, digits) for values in answers]
-    return texts[0] if len(set(texts)) == 1 else f"{texts[0]} ({', '.join(texts[1:])})"
-
-
-def values_in(answers: Answers, name: str, key: str) -> Any:
-    """A scorer's values, or a text that says why there are none."""
-    if not answers[name]:
-        return "not installed"
-    answer = answers[name][key]
-    return answer if isinstance(answer, str) else answer["values"]
-
-
-def having(metric: str, answers: Answers) -> list[str]:
-    """The scorers that have a metric."""
-    return [
-        name
-        for name in answers
-        if (SCORERS[name].eer if metric == "eer" else SCORERS[name].min_dcf) is not None
-    ]
-
-
-def rounding_table(metric: str, answers: Answers) -> None:
-    """Print the metric of every scorer for every rounding."""
-    names = having(metric, answers)
-    if not names:
-        return
-    table(METRICS[metric], *ROUNDINGS.values())
-    for name in names:
-        row(name, *(cell(values_in(answers, name, key), metric, "") for key in ROUNDINGS))
-    print()
-
-
-def tiny_table(metric: str, answers: Answers) -> None:
-    """Print the metric of every scorer for the tiny sets, as a fraction."""
-    names = having(metric, answers)
-    if not names:
-        return
-    table(f"{METRICS[metric].removesuffix(' %')} of tiny sets", *TINY)
-    for name in names:
-        found = values_in(answers, name, "tiny")
-        row(
-            name,
-            *(
-                cell(found if isinstance(found, str) else found[title], metric, ".3f")
-                for title in TINY
-            ),
-        )
-    print()
-
-
-# ---------------------------------------------------------------- what else moves a number
-
-
-def halves(metric: str, target: Rows, nontarget: Rows) -> float:
-    """The cost in one half of the trials at the other half's best threshold, mean of both ways."""
-    p = {"min_dcf(0.05)": 0.05, "min_dcf(0.01)": 0.01}[metric]
-    rng = np.random.default_rng(0)
-    parts = [np.array_split(rng.permutation(side), 2) for side in (target, nontarget)]
-    costs = []
-    for own, other in ((0, 1), (1, 0)):
-        threshold = min_dcf_threshold(parts[0][own], parts[1][own], p_target=p)
-        frr = np.mean(parts[0][other] < threshold)
-        far = np.mean(parts[1][other] >= threshold)
-        costs.append((p * frr + (1 - p) * far) / min(p, 1 - p))
-    return float(np.mean(costs))
-
-
-def fold_cells(scores: Rows, labels: Rows, folds: int) -> list[str]:
-    """The mean of each metric over folds of consecutive rows."""
-    parts = list(zip(np.array_split(scores, folds), np.array_split(labels, folds), strict=True))
-    return [
-        number(np.mean([metric(side[own == 1], side[own == 0]) for side, own in parts]), name)
-        for name, metric in OURS.items()
-    ]
-
-
-def changes(scores: Rows, labels: Rows) -> None:
-    """Print what our rules give for the file when something else than the scorer changes."""
-    target, nontarget = scores[labels == 1], scores[labels == 0]
-    drawn = np.random.default_rng(0).choice(nontarget, nontarget.size // 10, replace=False)
-    first = slice(5_000)
-    twice_t, twice_n = (
-        np.concatenate([side, scores[first][labels[first] == label]])
-        for side, label in ((target, 1), (nontarget, 0))
-    )
-    trials: dict[str, tuple[Rows, Rows]] = {
-        "nothing": (target, nontarget),
-        "distances 1 - s in place of similarities s": (1 - target, 1 - nontarget),
-        "every row twice": (np.repeat(target, 2), np.repeat(nontarget, 2)),
-        "every target row twice": (np.repeat(target, 2), nontarget),
-        "the first 5,000 rows twice": (twice_t, twice_n),
-        "a tenth of the nontarget trials (seed 0)": (target, drawn),
-        "only the higher half of the nontarget scores": (
-            target,
-            np.sort(nontarget)[nontarget.size // 2 :],
-        ),
-    }
-    table("what is changed", *METRICS.values())
-    for title, pair in trials.items():
-        row(title, *(number(metric(*pair), name) for name, metric in OURS.items()))
-    random = np.random.default_rng(0).permutation(labels.size)
-    for folds in (10, 100):
-        row(
-            f"mean over {folds} folds of random rows (seed 0)",
-            *fold_cells(scores[random], labels[random], folds),
-        )
-    row("mean over 10 folds of consecutive rows", *fold_cells(scores, labels, 10))
-    costs = ("min_dcf(0.05)", "min_dcf(0.01)")
-    row(
-        "threshold of the other half of the trials (seed 0)",
-        "",
-        *(number(halves(name, target, nontarget), name) for name in costs),
-    )
-    row(
-        "cost not divided by min(p, 1 - p)",
-        "",
-        *(
-            number(OURS[name](target, nontarget) * p, name)
-            for name, p in zip(costs, (0.05, 0.01), strict=True)
-        ),
-    )
-    row(
-        "c_miss = 10",
-        "",
-        *(number(min_dcf(target, nontarget, p_target=p, c_miss=10.0), "") for p in (0.05, 0.01)),
-    )
-    for title, repeats in (("interval over trials", 1), ("the same, every row twice", 2)):
-        ends = intervals(
-            OURS, Scores(np.repeat(scores, repeats), np.repeat(labels == 1, repeats)), None
-        )
-        texts = [
-            "to".join(f" {number(end, name)} " for end in ends[name] or ()).strip() for name in OURS
-        ]
-        row(f"{title} (95 %, 1,000 resamples, seed 0)", *texts)
-    print()
-
-
-def ask(
-    names: list[str],
-    found: dict[str, str],
-    scores: Rows,
-    labels: Rows,
-    out: Path,
-    limit_gb: float,
-) -> Answers:
-    """What every scorer says: its name -> each of ROUNDINGS and "tiny" -> its answer.
-
-    An answer is what scorers_peers.py prints, or a text that says how its process ended. Scorers
-    that are not in `found` have none.
+    It is given in brackets for all targets first, and all nontargets first, where it differs.
     """
-    answers: Answers = {name: {} for name in names}
-    for rounding in ROUNDINGS:
-        rows = out / f"rows-{rounding}.npz"
-        np.savez(rows, scores=variant(scores, rounding), labels=labels, orders=orders(labels))
-        for name in filter(found.__contains__, names):
-            options = (f"--rows={rows}", f"--limit-gb={limit_gb}")
-            answers[name][rounding] = answer_of(found[name], name, *options)
-    for name in filter(found.__contains__, names):
-        answers[name]["tiny"] = answer_of(found[name], name)
-    return answers
+    table(heading, *sets)
+    for name, scorer in scorers.items():
+        cells = []
+        for scores, labels in sets.values():
+            orders = (slice(None), *(np.argsort(s * labels, kind="stable") for s in (-1, 1)))
+            texts = [f"{scorer(scores[order], labels[order]):.{digits}f}" for order in orders]
+            cells.append(texts[0] if len({*texts}) == 1 else f"{texts[0]} ({', '.join(texts[1:])})")
+        row(name, *cells)
+    print()
 
 
 def main() -> None:
     """Ask every scorer, and print the tables."""
     parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds protocols/")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder of the rows that are scored"
-    )
-    parser.add_argument(
-        "--python", action="append", default=[], help="a Python with more scorers; may be repeated"
-    )
-    parser.add_argument(
-        "--limit-gb", type=float, default=4.0, help="memory of a scorer (default: 4; 0: no limit)"
-    )
-    parser.add_argument(
-        "--only", action="append", choices=list(SCORERS), help="a scorer; may be repeated"
-    )
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    scores, labels = read(arguments.data)
-    same = [str(k) for k in range(1, 7) if np.array_equal(np.round(scores, k), scores)]
-    print(
-        f"{labels.size:,} trials, {labels.sum():,} targets, {np.unique(scores).size:,} distinct "
-        f"scores; rounding to {same[0] if same else 'any number of'} decimals changes nothing\n"
-    )
-    found = find([sys.executable, *arguments.python])
-    names = arguments.only or list(SCORERS)
-    answers = ask(names, found, scores, labels, arguments.out, arguments.limit_gb)
-    for metric in METRICS:
-        rounding_table(metric, answers)
-    for metric in ("eer", "min_dcf(0.05)"):
-        tiny_table(metric, answers)
-    changes(scores, labels)
+    folder = parser.parse_args().data / "protocols" / "voxsrc23_val"
+    trials, scores = read_scores(folder / "scores.txt.gz", read_trials(folder / "trials.txt.gz"))
+    assert trials.target is not None
+    labels = trials.target.astype(np.int64)
+    rounded = {title: (variant(scores, key), labels) for key, title in ROUNDINGS.items()}
+    small = {title: tiny(title) for title in TINY}
+    for heading, scorers in (("EER", EERS), ("minDCF(.05)", MIN_DCFS)):
+        print_table(heading, scorers, rounded, 6)
+        print_table(f"{heading} of tiny sets", scorers, small, 3)
 
 
 if __name__ == "__main__":

@@ -28,14 +28,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from performance import (
-    ROOT,
-    parser_of,
-    results_in_turn,
-    row,
-    table,
-    warn_of_many_threads,
-)
+from performance import ROOT, in_turn, parser_of, row, table
 from torch import Tensor, nn
 
 from modalities.speaker import an4, audio
@@ -57,16 +50,10 @@ def wespeaker(network: nn.Module, items: list[Item], fbank: Callable[..., Tensor
     rows = []
     for item in items:
         wave, rate_hz = soundfile.read(item.path, dtype="float32")
-        feats = fbank(
-            torch.from_numpy(wave)[None] * (1 << 15),
-            num_mel_bins=80,
-            frame_length=25,
-            frame_shift=10,
-            dither=0.0,
-            sample_frequency=rate_hz,
-            window_type="hamming",
-            use_energy=False,
-        )
+        samples = torch.from_numpy(wave)[None] * (1 << 15)
+        settings = {"num_mel_bins": 80, "frame_length": 25, "frame_shift": 10, "dither": 0.0}
+        settings |= {"window_type": "hamming", "use_energy": False, "sample_frequency": rate_hz}
+        feats = fbank(samples, **settings)
         rows.append(network((feats - feats.mean(dim=0))[None])[0].numpy())
     return np.stack(rows)
 
@@ -122,30 +109,22 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
     from speechbrain.processing.features import InputNormalization
 
     fbank = torchaudio.compliance.kaldi.fbank
-    parts = (
-        Fbank(n_mels=80).eval(),
-        InputNormalization(norm_type="sentence", std_norm=False).eval(),
-    )
+    norm = InputNormalization(norm_type="sentence", std_norm=False).eval()
+    parts = (Fbank(n_mels=80).eval(), norm)
     heading = "whole extraction, utterances/s"
     table(heading, "ours", "peer", "limit", "ours/limit", "ours/peer", "cosine")
     resnet = TorchEmbedder(WESPEAKER_FBANK(), ResNet34(80)).eval()
     backbone = ECAPA(80, channels=512, mfa_channels=1536)
     ecapa = TorchEmbedder(SpeechBrainFbank(), backbone).eval()
     network = cast(nn.Module, backbone.network)
+    of_resnet = {"WeSpeaker, batch 1": partial(wespeaker, resnet.backbone, items, fbank)}
+    of_ecapa = {
+        f"SpeechBrain, batch {size}": partial(speechbrain, network, items, size, parts)
+        for size in (1, 16)
+    }
     compared: list[tuple[str, TorchEmbedder, dict[str, Callable[[], Any]]]] = [
-        (
-            "ResNet34 (6.6 M)",
-            resnet,
-            {"WeSpeaker, batch 1": partial(wespeaker, resnet.backbone, items, fbank)},
-        ),
-        (
-            "ECAPA c512, SpeechBrain's",
-            ecapa,
-            {
-                f"SpeechBrain, batch {size}": partial(speechbrain, network, items, size, parts)
-                for size in (1, 16)
-            },
-        ),
+        ("ResNet34 (6.6 M)", resnet, of_resnet),
+        ("ECAPA c512, SpeechBrain's", ecapa, of_ecapa),
     ]
     for name, embedder, peers in compared:
         works: list[Callable[[], Any]] = [
@@ -153,7 +132,7 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
             *peers.values(),
             *network_alone(embedder, items),
         ]
-        (seconds, (ours, _)), *rest = results_in_turn(works, repeats)
+        (seconds, (ours, _)), *rest = in_turn(works, repeats)
         limit = min(bare for bare, _ in rest[len(peers) :])
         for peer_name, (peer, theirs) in zip(peers, rest, strict=False):
             row(
@@ -172,7 +151,6 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    warn_of_many_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     recordings = an4.items(arguments.data, split="all")

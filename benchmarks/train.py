@@ -7,24 +7,17 @@ Measures: what reading, batching, logging and the rest of fit() cost. The data i
     (order statistics); 64 images of noise, 112 x 112, flipped (IResNet-18, face) or shifted and
     flipped (ResNet-18, image), batch 16. CPU seconds of one thread: the median step of fit().
     Rounds alternate, and the least median of each counts.
-    The last row spreads 200,000 classes x 512 over two processes: the memory of each after three
-    steps with momentum (resident, above that of the same process before the loss was built), beside
-    one process with all.
 Peer: none.
 Limit: the median of front-end, network, loss, backward and optimiser step on one batch that is
     there already.
-Needs: nothing more than Likeness, 3 GB of memory, and no data.
+Needs: nothing more than Likeness, and no data.
 Takes: ten minutes of one core.
 Gives: the table of section train of docs/reference/performance.md.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -54,7 +47,6 @@ from toolkit.data.reading import Floats
 from toolkit.data.sampling import Sampling
 from toolkit.losses.margin import ArcFace
 from toolkit.losses.simple import SimPLE
-from toolkit.parallel import distributed, spread
 from toolkit.training.build import build
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
@@ -71,11 +63,8 @@ def items(data: Path, suffix: str) -> list[Item]:
 
 def pixels(item: Item, edge: int = 112) -> Floats:
     """An image of noise, float32 (3, edge, edge) of 0 to 255, always the same for an item."""
-    return (
-        np.random.default_rng(int(item.id))
-        .integers(0, 256, size=(3, edge, edge))
-        .astype(np.float32)
-    )
+    rng = np.random.default_rng(int(item.id))
+    return rng.integers(0, 256, size=(3, edge, edge)).astype(np.float32)
 
 
 def noise(item: Item) -> Floats:
@@ -136,13 +125,9 @@ def loop(recipe: Recipe, steps: int, data: Path) -> float:
         return step(run, batch, recipe)
 
     with tempfile.TemporaryDirectory() as out:
-        fit(
-            recipe,
-            data=data,
-            out=Path(out) / "run",
-            items=items(data, ".wav" if recipe.modality == "speaker" else ".png"),
-            step=timed,
-        )
+        suffix = ".wav" if recipe.modality == "speaker" else ".png"
+        own = items(data, suffix)
+        fit(recipe, data=data, out=Path(out) / "run", items=own, step=timed)
     return float(np.median(np.diff(starts)[2:]))
 
 
@@ -166,57 +151,7 @@ def bare(recipe: Recipe, steps: int) -> float:
 
 def alternating(works: list[Callable[[], float]], rounds: int) -> list[float]:
     """The least of what each work returns; the works take turns."""
-    return [
-        min(times)
-        for times in zip(*([work() for work in works] for _ in range(rounds)), strict=True)
-    ]
-
-
-def resident_mb() -> float:
-    """The resident memory of this process now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def print_memory(num_classes: int = 200_000, dim: int = 512) -> None:
-    """Print the memory of this process, one of torchrun's, after three steps."""
-    distributed.start()
-    before = resident_mb()
-    part = partial(ArcFace, scale=32.0)
-    torch.manual_seed(0)
-    loss = part(dim, num_classes)
-    layout = spread.cut(loss, spread.class_axes(part, dim))
-    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
-    share = 64 // distributed.world()
-    for number in range(3):
-        optimizer.zero_grad()
-        z = torch.randn(
-            share, dim, generator=torch.Generator().manual_seed(number), requires_grad=True
-        )
-        labels = torch.randint(num_classes, (share,))
-        value = spread.loss_of(loss, z, labels, layout=layout)
-        value.backward()  # type: ignore[no-untyped-call]
-        spread.average_gradients(loss, layout)
-        optimizer.step()
-    print(f"memory {resident_mb() - before}", flush=True)
-    distributed.end()
-
-
-def spread_memory(num: int) -> float:
-    """The MB of the largest of that many processes, among which the classes are spread."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(num),
-        __file__,
-        "--print-memory",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return max(
-        float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("memory")
-    )
+    return np.min([[work() for work in works] for _ in range(rounds)], axis=0).tolist()
 
 
 def write(data: Path) -> None:
@@ -244,45 +179,27 @@ def loop_row(name: str, steps: int, rounds: int, data: Path) -> None:
     recipe = RECIPES[name]
     if recipe is STATISTICS:  # its steps are short, so what a run does ten times weighs on them
         steps *= 10
-    ours, limit = alternating(
-        [partial(loop, recipe, steps, data), partial(bare, recipe, steps)], rounds
-    )
+    works = [partial(loop, recipe, steps, data), partial(bare, recipe, steps)]
+    ours, limit = alternating(works, rounds)
     speech = recipe.modality == "speaker"
     rate = recipe.sampling.batch_size * (SECONDS if speech else 1) / ours
-    row(
-        f"a step of {name}: loop; bare",
-        f"{ours:.3f} s",
-        f"{limit:.3f} s",
-        f"{ours / limit:.3f}",
-        f"{rate:.0f} {'s of audio a second' if speech else 'images a second'}",
-    )
-
-
-def memory_row() -> None:
-    """Print the row of the memory of spread classes."""
-    two, alone = spread_memory(2), spread_memory(1)
-    work = "200,000 proxies x 512, memory of each of two processes; of one"
-    row(work, f"{two:.0f} MB", f"{alone:.0f} MB", f"{two / alone:.2f}", "")
+    unit = "s of audio a second" if speech else "images a second"
+    numbers = (f"{ours:.3f} s", f"{limit:.3f} s", f"{ours / limit:.3f}", f"{rate:.0f} {unit}")
+    row(f"a step of {name}: loop; bare", *numbers)
 
 
 def main() -> None:
-    """Print the table, or the memory that a parent process asks for."""
+    """Print the table."""
     parser = parser_of(__doc__)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--print-memory", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.print_memory:
-        print_memory()
-        return
     torch.manual_seed(0)
-    print(f"Steps a round: {arguments.steps}, rounds: {arguments.rounds}.\n")
     table("work", "ours", "limit", "ours/limit", "throughput")
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         for name in RECIPES:
             loop_row(name, arguments.steps, arguments.rounds, Path(folder))
-    memory_row()
 
 
 if __name__ == "__main__":

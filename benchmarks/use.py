@@ -24,13 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from performance import (
-    in_turn,
-    parser_of,
-    row,
-    table,
-    warn_of_many_threads,
-)
+from performance import in_turn, parser_of, row, table
 from torch import Tensor, nn
 
 from likeness.models import onnx as exported_models
@@ -79,10 +73,8 @@ SPEECH = {
     "ERes2Net": Kind(WESPEAKER_FBANK, ERes2Net, audio.read),
     "ERes2NetV2": Kind(WESPEAKER_FBANK, ERes2NetV2, audio.read),
 }
-_CROP_224, _CROP_227 = (
-    partial(images.read, short_edge=256, crop=224),
-    partial(images.read, short_edge=256, crop=227),
-)
+_CROP_224 = partial(images.read, short_edge=256, crop=224)
+_CROP_227 = partial(images.read, short_edge=256, crop=227)
 IMAGES = {
     "SmallCNN": Kind(partial(PixelScale, (0.0,), (1.0,)), SmallCNN, images.read),
     "MobileFaceNet": Kind(INSIGHTFACE, MobileFaceNet, faces.read),
@@ -124,38 +116,17 @@ def onnx_row(name: str, kind: Kind, repeats: int) -> None:
         for part in (inputs[:1], inputs)
         for side in (model, exported)
     ]
-    single, single_onnx, batch, batch_onnx = in_turn(works, repeats, clock=time.perf_counter)
+    times = in_turn(works, repeats, clock=time.perf_counter)
+    single, single_onnx, batch, batch_onnx = (seconds for seconds, _ in times)
     row(
         name,
         f"{sum(weights.numel() for weights in in_torch(model).parameters()) / 1e6:.1f}",
-        f"{check.distance:.0e}",
-        f"{check.norm_error:.0e}",
-        f"{1e3 * single:.1f}",
-        f"{1e3 * single_onnx:.1f}",
+        *(f"{difference:.0e}" for difference in (check.distance, check.norm_error)),
+        *(f"{1e3 * seconds:.1f}" for seconds in (single, single_onnx)),
         f"{single / single_onnx:.2f}",
-        f"{BATCH / batch:.1f}",
-        f"{BATCH / batch_onnx:.1f}",
+        *(f"{BATCH / seconds:.1f}" for seconds in (batch, batch_onnx)),
         f"{batch / batch_onnx:.2f}",
     )
-
-
-def onnx(repeats: int, only: str) -> None:
-    """Print the table of the backbones."""
-    table(
-        "backbone",
-        "parameters, M",
-        "distance",
-        "norm",
-        "torch, ms",
-        "ONNX, ms",
-        "torch / ONNX",
-        "torch, items/s",
-        "ONNX, items/s",
-        "torch / ONNX, batch",
-    )
-    for name, kind in {**SPEECH, **IMAGES}.items():
-        if only in ("", name):
-            onnx_row(name, kind, repeats)
 
 
 def main() -> None:
@@ -164,12 +135,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="one backbone, by the name in the table")
     arguments = parser.parse_args()
-    names = [*SPEECH, *IMAGES]
-    if arguments.only not in ("", *names):
-        parser.error(f"--only is {arguments.only}; the backbones are {', '.join(names)}")
-    warn_of_many_threads()
     torch.set_num_threads(1)
-    onnx(arguments.repeats, arguments.only)
+    single = ("torch, ms", "ONNX, ms", "torch / ONNX")
+    batch = ("torch, items/s", "ONNX, items/s", "torch / ONNX, batch")
+    table("backbone", "parameters, M", "distance", "norm", *single, *batch)
+    for name, kind in (SPEECH | IMAGES).items():
+        if arguments.only in ("", name):
+            onnx_row(name, kind, arguments.repeats)
 
 
 if __name__ == "__main__":

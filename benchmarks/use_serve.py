@@ -12,8 +12,8 @@ Measures: clients that ask again as soon as they have their answer, for so long.
     per second.
 Peer: none.
 Limit: the model alone, on the same two files and as many processes of one thread as there are
-    cores, just before and just after the load: Model.verify in a loop, the bare network on inputs
-    that were read before, one by one, and in batches of 16.
+    cores, just before the load: Model.verify in a loop, and the bare network on inputs that were
+    read before, one by one.
 Needs: `pip install likeness[serve]` and wrk (`apt-get install wrk`). No data.
 Takes: five minutes on all cores.
 Gives: the table of section use_serve of docs/reference/performance.md.
@@ -33,10 +33,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-from performance import ROOT, environment, environment_of_one_thread, parser_of, row, table
+from performance import ROOT, environment, parser_of, row, table
 
 BOUNDARY = "likeness-benchmark"
 SIZES = {
@@ -81,7 +80,7 @@ def server(model: Path, workers: int) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "likeness", "serve", *options],
         cwd=ROOT,
-        env=environment() | {"PYTHONUNBUFFERED": "1"},
+        env=environment(one_thread=False) | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -90,8 +89,7 @@ def server(model: Path, workers: int) -> Iterator[tuple[str, int]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         address = re.search(r"http://\S+?/", line)
-        if address is None:
-            raise RuntimeError(f"likeness serve began with {line!r}; an address was expected")
+        assert address is not None, line
         yield address[0], process.pid
     finally:
         process.terminate()
@@ -158,22 +156,16 @@ torch.set_num_threads(1)
 model, files = likeness.load(sys.argv[1]), sys.argv[2:]
 loaded = load_to_embed(sys.argv[1])
 waves = numpy.stack([loaded.read(Item(file, Path(file))) for file in files])
-sixteen = numpy.repeat(waves, 8, axis=0)
 def bare():
     for wave in waves:
         loaded.embedder.embed_batch(wave[None])
-kinds = {
-    "verify": (lambda: model.verify(*files), 1),
-    "bare": (bare, 1),
-    "batches": (lambda: loaded.embedder.embed_batch(sixteen), 8),
-}
 given = {}
-for name, (task, requests) in kinds.items():
+for name, task in {"verify": lambda: model.verify(*files), "bare": bare}.items():
     task()
     count, started, used = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - started < 3:
         task()
-        count += requests
+        count += 1
     wall = time.perf_counter() - started
     given[name] = [count / wall, (time.process_time() - used) / count]
 print(json.dumps(given))
@@ -190,51 +182,39 @@ def alone(model: Path, files: list[Path]) -> dict[str, list[float]]:
             [sys.executable, "-c", ALONE, str(model), *map(str, files)],
             stdout=subprocess.PIPE,
             text=True,
-            env=environment_of_one_thread(),
+            env=environment(),
         )
         for _ in range(min(4, os.cpu_count() or 1))
     ]
     measured = [json.loads(process.communicate()[0]) for process in processes]
-    return {
-        name: [
-            float(np.sum([each[name][0] for each in measured])),
-            float(np.mean([each[name][1] for each in measured])),
-        ]
-        for name in measured[0]
-    }
+    totals = {}
+    for name in measured[0]:
+        rates, seconds = zip(*(each[name] for each in measured), strict=True)
+        totals[name] = [sum(rates), sum(seconds) / len(seconds)]
+    return totals
 
 
 def serve_rows(name: str, clients: list[int], seconds: float, workers: int) -> None:
     """Measure a model alone and behind the server, and print its rows."""
     with TemporaryDirectory() as folder:
         model, files = prepare(Path(folder), name)
-        before = alone(model, files)
         for number in clients:
+            limits = alone(model, files)
             with server(model, workers) as (url, process):
                 load(url, files, 1, 2)
                 used = processor_seconds(process)
                 measured = load(url, files, number, seconds)
                 used = processor_seconds(process) - used
-            after = alone(model, files)
-            limits = {kind: np.mean([before[kind], after[kind]], axis=0) for kind in before}
-            before = after
-            print_row(f"{name}, {number} clients", measured, used, limits)
-
-
-def print_row(what: str, measured: dict[str, float], used: float, limits: dict[str, Any]) -> None:
-    """Print what was measured, with its ratios to the model alone."""
-    count = max(1.0, measured["requests"])
-    rate, spent = measured["requests"] / measured["wall"], used / count
-    row(
-        what,
-        f"{measured['requests']:.0f}",
-        f"{measured['errors']:.0f}",
-        f"{rate:.1f}",
-        f"{measured['p50']:.3f} s",
-        f"{measured['p99']:.3f} s",
-        f"{1000 * spent:.1f} ms",
-        *(f"{rate / limits[kind][0]:.2f}, {limits[kind][1] / spent:.2f}" for kind in limits),
-    )
+            count = max(1.0, measured["requests"])
+            rate, spent = count / measured["wall"], used / count
+            row(
+                f"{name}, {number} clients",
+                *(f"{measured[key]:.0f}" for key in ("requests", "errors")),
+                f"{rate:.1f}",
+                *(f"{measured[key]:.3f} s" for key in ("p50", "p99")),
+                f"{1000 * spent:.1f} ms",
+                *(f"{rate / fast:.2f}, {cpu / spent:.2f}" for fast, cpu in limits.values()),
+            )
 
 
 def main() -> None:
@@ -246,12 +226,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes of the server")
     arguments = parser.parse_args()
     names = arguments.models.split(",")
-    if unknown := sorted(set(names) - set(SIZES)):
-        parser.error(f"--models has {', '.join(unknown)}; the models are {', '.join(SIZES)}")
     if shutil.which("wrk") is None:
         parser.error("wrk makes the load, and is not installed; run `apt-get install wrk`")
-    kinds = ("Model.verify", "the bare network", "batches of 16")
-    ratios = [f"rate and CPU over {kind}" for kind in kinds]
+    ratios = [f"rate and CPU over {kind}" for kind in ("Model.verify", "the bare network")]
     table("work", "requests", "errors", "requests/s", "p50", "p99", "CPU", *ratios)
     for name in names:
         clients = [int(number) for number in arguments.clients.split(",")]

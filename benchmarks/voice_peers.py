@@ -1,51 +1,32 @@
-"""Trains the peers of an4.py, speechocean.py and corpora.py: LDA, and SpeechBrain's ECAPA-TDNN.
+"""Trains the peers of voices.py and corpora.py: LDA, and SpeechBrain's ECAPA-TDNN.
 
-    python benchmarks/voice_peers.py lda --data ../shared/data --out runs/an4/lda
-    python benchmarks/voice_peers.py speechbrain --data ../shared/data --out runs/an4/speechbrain
-        [--cmn]
-    python benchmarks/voice_peers.py speechbrain --dataset fsdd --seconds .4 --steps 300
-        --data ../shared/data --out runs/fsdd/speechbrain
-
-Measures: nothing itself. It writes the score files OUT/fold0.txt, OUT/fold1.txt and so on, which
-    the other scripts read; for FSDD `likeness evaluate` reads them. A fold that is there is not run
-    again.
+Measures: nothing itself.
 Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its VoxCeleb recipe,
     recipes/VoxCeleb/SpeakerRec/hparams/train_ecapa_tdnn.yaml: Fbank 80, sentence mean normalisation
-    (--cmn; without it it is better here, since one session per speaker makes the channel a cue),
-    additive angular margin .2 scale 30, Adam 1e-3 with weight decay 2e-6 and a triangular cyclic
-    rate, frequency and chunk drop and noise. Fitted to the data's size as ../shared/data/README.md
-    reports to be best: 256 channels instead of 1024, and one augmentation per batch.
-Limit: none; this is about errors, not about time.
-Needs: speechbrain and scikit-learn, which come with Likeness, and the data set in the folder of
-    --data.
-Takes: LDA a minute. SpeechBrain 5.5 minutes of one core a fold of AN4, 45 seconds one of FSDD's
-    fifteen.
-Gives: the rows of the peers in docs/reference/results.md.
+    (without it it is better here, since one session per speaker makes the channel a cue), additive
+    angular margin .2 scale 30, Adam 1e-3 with weight decay 2e-6 and a triangular cyclic rate,
+    frequency and chunk drop and noise. Fitted to the data's size: 256 channels instead of 1024, and
+    one augmentation per batch.
+Takes: LDA a minute, SpeechBrain 5.5 minutes of one core a fold of AN4.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import folds
 import numpy as np
 import torch
-from performance import parser_of
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from eval.formats.trials import write_scores
-from eval.similarity import score_trials
 from eval.types import Embeddings
-from modalities.speaker import audio, fsdd
+from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.pooling import statistics
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
 from toolkit.data.items import Item, label_numbers
 
-DATASETS = folds.DATASETS | {"fsdd": fsdd}
+CROP_SECONDS, SEED = 2.0, 0
 
 
 def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
@@ -64,26 +45,8 @@ def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
     model = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1).fit(
         train - train.mean(0), [str(item.label) for item in training]
     )
-    return Embeddings(
-        tuple(item.id for item in tested),
-        model.transform(test - train.mean(0)).astype(np.float32),
-    )
-
-
-class Settings(NamedTuple):
-    """How SpeechBrain's network is trained.
-
-    Attributes:
-        steps: Steps of 32 crops.
-        crop_seconds: How long a crop is.
-        cmn: Whether the mean of each sentence is subtracted.
-        seed: Of all random numbers.
-    """
-
-    steps: int = 500
-    crop_seconds: float = 2.0
-    cmn: bool = False
-    seed: int = 0
+    rows = model.transform(test - train.mean(0)).astype(np.float32)
+    return Embeddings(tuple(item.id for item in tested), rows)
 
 
 class Network:
@@ -134,21 +97,18 @@ def augmented(batch: torch.Tensor, augmenter: Any) -> torch.Tensor:
 
     if augmenter is None:
         return batch
-    changed: torch.Tensor = (
-        augmenter(batch)
-        if isinstance(augmenter, DropFreq)
-        else augmenter(batch, torch.ones(len(batch)))
-    )
+    lengths = () if isinstance(augmenter, DropFreq) else (torch.ones(len(batch)),)
+    changed: torch.Tensor = augmenter(batch, *lengths)
     return changed
 
 
-def train(network: Network, items: Sequence[Item], labels: np.ndarray, settings: Settings) -> None:
+def train(network: Network, items: Sequence[Item], labels: np.ndarray, steps: int) -> None:
     """Train for so many steps of 32 crops, with one augmentation per batch."""
     from speechbrain.augment.time_domain import AddNoise, DropChunk, DropFreq
 
-    rng = np.random.default_rng(settings.seed)
+    rng = np.random.default_rng(SEED)
     waves = [audio.read(item) for item in items]
-    samples = round(16_000 * settings.crop_seconds)
+    samples = round(16_000 * CROP_SECONDS)
     augmenters = [
         AddNoise(snr_low=0, snr_high=15),
         DropFreq(drop_freq_count_low=1, drop_freq_count_high=3),
@@ -160,12 +120,11 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray, settings:
         optimizer,
         base_lr=1e-8,
         max_lr=1e-3,
-        step_size_up=max(1, settings.steps // 2),
+        step_size_up=max(1, steps // 2),
         cycle_momentum=False,
     )
-    started = time.perf_counter()
     network.network.train()
-    for step in range(settings.steps):
+    for _ in range(steps):
         chosen = rng.choice(len(items), 32, replace=False)
         crops = torch.from_numpy(np.stack([audio.crop(waves[i], samples, rng) for i in chosen]))
         batch = augmented(crops, augmenters[rng.integers(len(augmenters))])
@@ -174,60 +133,21 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray, settings:
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % 50 == 0:
-            took = time.perf_counter() - started
-            print(f"  step {step} loss {float(loss.detach()):.3f} {took:.0f} s", flush=True)
     network.network.eval()
 
 
-def speechbrain(training: Sequence[Item], tested: Sequence[Item], settings: Settings) -> Embeddings:
+def speechbrain(
+    training: Sequence[Item], tested: Sequence[Item], *, steps: int = 500, cmn: bool = False
+) -> Embeddings:
     """The embeddings of the tested items by SpeechBrain's own classes throughout."""
     import_torchaudio()
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(SEED)
     names, labels = label_numbers(training)
-    network = Network(len(names), cmn=settings.cmn)
-    train(network, training, labels, settings)
+    network = Network(len(names), cmn=cmn)
+    train(network, training, labels, steps)
     with torch.no_grad():
         rows = [
             network.encode(torch.from_numpy(audio.read(item))[None])[0, 0].numpy()
             for item in tested
         ]
     return Embeddings(tuple(item.id for item in tested), np.stack(rows))
-
-
-def main() -> None:
-    """Write the score files that are missing."""
-    parser = parser_of(__doc__)
-    parser.add_argument("system", choices=["lda", "speechbrain"])
-    parser.add_argument("--dataset", choices=sorted(DATASETS), default="an4")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the score files")
-    parser.add_argument("--cmn", action="store_true", help="sentence mean normalisation")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long a crop is")
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    dataset: Any = DATASETS[arguments.dataset]
-    num_folds = fsdd.num_folds(arguments.data) if dataset is fsdd else folds.NUM_FOLDS
-    settings = Settings(arguments.steps, arguments.seconds, arguments.cmn, arguments.seed)
-    for fold in range(num_folds):
-        file = arguments.out / f"fold{fold}.txt"
-        if file.exists():
-            continue
-        print(f"fold {fold}", flush=True)
-        training = dataset.items(arguments.data, split="train", fold=fold)
-        tested, trials = dataset.trials(arguments.data, fold=fold)
-        embedded = (
-            lda(training, tested)
-            if arguments.system == "lda"
-            else speechbrain(training, tested, settings)
-        )
-        write_scores(file, trials, score_trials(trials, embedded))
-        print(f"{file}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -157,12 +157,12 @@ def command_page() -> str:
 
 
 def indexed() -> str:
-    """Return the index with a table of contents for each section, of the pages in its tables."""
+    """Return the index with a table of contents for each section, of the pages in its lists."""
     text = linked((DOCS / "index.md").read_text(encoding="utf-8"), "docs/index.md")
     contents: list[str] = []
     for section in text.split("\n## ")[1:]:
         title = section.partition("\n")[0]
-        rows = "\n".join(line for line in section.splitlines() if line.startswith("|"))
+        rows = "\n".join(line for line in section.splitlines() if line.startswith("- "))
         pages = re.findall(r"\]\(([\w/-]+)\.md\)", rows)
         if title == "Reference":
             made = ["command_line", *("python_" + part.replace(".", "_") for part in PARTS)]

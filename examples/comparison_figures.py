@@ -22,7 +22,6 @@ import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -38,27 +37,12 @@ def values_of(folder: Path, metric: str) -> dict[str, list[float]]:
     """Return the values of each variant of a comparison, one for each seed that has finished.
 
     Raises:
-        ValueError: The folder has no comparison, or one that is damaged, or the metric was not
-            measured.
+        ValueError: The folder has no comparison, or the metric was not measured.
     """
-    file = folder / "comparison.json"
-    if not file.is_file():
-        raise ValueError(f"{file} is not there; give a folder that `likeness compare` has finished")
-    stated = json_object(file)
-    try:
-        if metric in stated["metrics"]:
-            return _of_runs(stated, metric)
+    stated = json_object(folder / "comparison.json")
+    if metric not in stated["metrics"]:
         known = ", ".join(stated["metrics"])
-    except (KeyError, TypeError, AttributeError, OverflowError):
-        raise ValueError(
-            f"{file} is damaged: it is not as `likeness compare` writes it; run the comparison "
-            "again, which keeps what is trained"
-        ) from None
-    raise ValueError(f"{file} has no {metric}; it has {known}")
-
-
-def _of_runs(stated: dict[str, Any], metric: str) -> dict[str, list[float]]:
-    """The finite values of each variant; null stands for one that is not."""
+        raise ValueError(f"{folder} has no {metric}; it has {known}")
     values: dict[str, list[float]] = {name: [] for name in stated["variants"]}
     for run in stated["runs"]:
         value = run["values"].get(metric)
@@ -76,17 +60,12 @@ def bars(folders: list[Path], metric: str, out: Path) -> None:
     """Draw a panel for each folder, with a bar for each variant that has a value.
 
     The axis begins below the smallest bar and its error, not at 0.
-
-    Raises:
-        ValueError: A folder has no value of the metric.
     """
     figure, panels = plt.subplots(
         1, len(folders), figsize=(1.5 + 5 * len(folders), 4), layout="constrained", squeeze=False
     )
     for panel, folder in zip(panels[0], folders, strict=True):
         measured = {name: each for name, each in values_of(folder, metric).items() if each}
-        if not measured:
-            raise ValueError(f"{folder} has no value of {metric}: none of its runs has finished")
         means = [float(np.mean(each)) for each in measured.values()]
         errors = deviations(list(measured.values()))
         panel.barh(list(measured), means, xerr=errors, capsize=3)
@@ -102,20 +81,15 @@ def over(folder: Path, metric: str, setting: str, out: Path) -> None:
     """Draw the means of the variants called SETTING=NUMBER over it, with standard deviations.
 
     Raises:
-        ValueError: Fewer than two variants have such a name with a number of 0 or more.
+        ValueError: Fewer than two variants have such a name.
     """
     measured: dict[float, list[float]] = {}
     for name, values in values_of(folder, metric).items():
         called, _, number = name.rpartition("=")
         if called.split(".")[-1] == setting and values:
-            place = _placed(number)
-            if place is not None:
-                measured[place] = values
+            measured[float(number)] = values
     if len(measured) < 2:
-        raise ValueError(
-            f"{folder} has {len(measured)} variants called {setting}=NUMBER of 0 or more, "
-            "but a line needs two"
-        )
+        raise ValueError(f"{folder} has {len(measured)} variants called {setting}=NUMBER, of two")
     numbers = sorted(measured)
     means = [np.mean(measured[number]) for number in numbers]
     errors = deviations([measured[number] for number in numbers])
@@ -129,23 +103,8 @@ def over(folder: Path, metric: str, setting: str, out: Path) -> None:
     save(figure, out)
 
 
-def _placed(text: str) -> float | None:
-    """The number that a text states, if the axis of `over` can show it."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 <= number < math.inf else None
-
-
 def save(figure: mpl.figure.Figure, out: Path) -> None:
-    """Write a figure as a PNG file, whole or not at all.
-
-    Raises:
-        ValueError: The file's name does not end in .png.
-    """
-    if out.suffix.lower() != ".png":
-        raise ValueError(f"{out}: the figure is a PNG file; give a name that ends in .png")
+    """Write a figure as a PNG file, whole or not at all."""
     with atomic_path(out) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
 

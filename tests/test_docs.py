@@ -21,7 +21,6 @@ import sys
 import tomllib
 import urllib.request
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -384,14 +383,3 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert pages - {"index.md"} == set(re.findall(r"\]\(([\w/-]+\.md)", index))
-
-
-def generator() -> ModuleType:
-    return loaded(ROOT / "docs" / "make_losses.py")
-
-
-def test_losses_page_is_what_the_classes_and_the_catalogue_say() -> None:
-    made = generator().page()
-    assert (ROOT / "docs" / "reference" / "losses.md").read_text(encoding="utf-8") == made, (
-        "docs/reference/losses.md is out of date; run: python docs/make_losses.py"
-    )

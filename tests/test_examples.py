@@ -58,7 +58,7 @@ def example(name: str) -> ModuleType:
 
 
 def test_data_to_practise_on_are_all_there_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     practice = example("practice_data")
 
@@ -70,12 +70,6 @@ def test_data_to_practise_on_are_all_there_or_none(
     with pytest.raises(KeyboardInterrupt):
         practice.write(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
-    (tmp_path / "file").touch()
-    monkeypatch.setattr("sys.argv", ["practice_data.py", "--out", str(tmp_path / "file")])
-    with pytest.raises(SystemExit) as ended:
-        practice.main()
-    assert ended.value.code == 2
-    assert str(tmp_path / "file") in capsys.readouterr().err
 
 
 def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
@@ -94,8 +88,6 @@ def test_norms_are_split_by_what_another_run_got_right(tmp_path: Path) -> None:
     assert out.read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ValueError, match="different items"):
         drawn.norms(baseline, tmp_path / "another", "correct", out)
-    with pytest.raises(ValueError, match="no column wrong; it has correct, norm"):
-        drawn.norms(baseline, run, "wrong", out)
 
 
 @pytest.mark.slow  # trains
@@ -160,8 +152,6 @@ def test_figures_of_a_comparison(tmp_path: Path) -> None:
         out = tmp_path / f"{len(arguments)}.png"
         drawn.main([str(tmp_path), "--metric", "eer", "--out", str(out), *arguments])
         assert out.read_bytes()[:4] == b"\x89PNG"
-    with pytest.raises(ValueError, match="has no far; it has eer"):
-        drawn.values_of(tmp_path, "far")
     # a weight of 0 is drawn too, though a logarithmic axis has no 0
     stated["variants"].append("w=0")
     runs.append({"variant": "w=0", "values": {"eer": 0.5}})
@@ -169,13 +159,11 @@ def test_figures_of_a_comparison(tmp_path: Path) -> None:
     drawn.over(tmp_path, "eer", "w", tmp_path / "zero.png")
     first, last = drawn.plt.gcf().axes[0].get_xlim()
     assert first <= 0 < 10 <= last
-    with pytest.raises(ValueError, match="has 0 variants called q=NUMBER"):
-        drawn.over(tmp_path, "eer", "q", tmp_path / "x.png")
 
 
 def test_values_that_a_comparison_lacks_are_not_drawn(tmp_path: Path) -> None:
     drawn = example("comparison_figures")
-    values = {"w=1": (0.2, 0.4), "w=10": (0.3, None), "w=0": (0.1,), "w=x": (0.1,)}
+    values = {"w=1": (0.2, 0.4), "w=10": (0.3, None), "w=0": (0.1,)}
     runs = [
         {"variant": name, "values": {"eer": value}}
         for name, of_seeds in values.items()

@@ -55,7 +55,7 @@ from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.onnx import Session
 from toolkit.training.recipe import Recipe
 
-RECORDS = loaded(Path(__file__).parents[1] / "benchmarks" / "recordio_writer.py")
+RECORDS = loaded(Path(__file__).with_name("recordio_writer.py"))
 EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
 LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore

@@ -81,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for subject in range(6)
         for shot in range(4)
     ]
-    loaded(Path(__file__).parents[1] / "benchmarks" / "recordio_writer.py").write(train, packed)
+    loaded(Path(__file__).with_name("recordio_writer.py")).write(train, packed)
     tested = [
         _draw(root / "tested" / f"{subject}_{shot}.jpg", subject, shot)
         for subject in (6, 7)

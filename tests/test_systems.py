@@ -5,7 +5,6 @@ them trains, repeats, goes on after a stop, and leaves a model that is opened li
 from __future__ import annotations
 
 import itertools
-import math
 from argparse import Namespace
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 import likeness
-from eval.retrieval import retrieval_metrics
 from modalities.image import small_sets
 from toolkit.backbones.sfnet import SFNet
 from toolkit.data.batch import Batch
@@ -36,11 +34,8 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "shared
 EDGE, DIM = 16, 16
 # what makes a system small enough for ten steps on digits
 SETTINGS: dict[str, dict[str, Any]] = {
-    "deepid2": {"window": 200},
     "divide_and_conquer": {"num_learners": 2, "every": 4, "divided": 0.7},
-    "drml": {"num_features": DIM},
     "mic": {"num_features": 32, "num_clusters": 3, "every": 4},
-    "pads": {"every": 3, "num_bins": 6},
 }
 
 
@@ -103,41 +98,6 @@ def test_the_boundary_is_the_margin_loss_of_triplets() -> None:
         strict=True,
     ):
         close(mine, other)
-
-
-def test_the_margin_of_deepid2_is_the_threshold_with_the_fewest_errors() -> None:
-    deepid2 = system("deepid2")
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        distances = rng.integers(0, 12, 30) / 4  # many are equal
-        same = rng.random(30) < 0.3
-        same[:2] = True, False
-
-        errors = {
-            t: np.mean(distances[same] > t) + np.mean(distances[~same] <= t) for t in distances
-        }
-        given = deepid2.best_threshold(torch.from_numpy(distances), torch.from_numpy(same))
-        assert errors[given.item()] == pytest.approx(min(errors.values()))
-
-
-def test_deepid2_is_identification_and_verification() -> None:
-    deepid2 = system("deepid2")
-    torch.manual_seed(2)
-    loss = deepid2.DeepID2(3, 4, weight=0.7, window=50).double()
-    y = torch.tensor([0, 1, 1, 3, 0])
-    z = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    ours = loss(z, y)
-    near, far = [], []
-    for i, j in itertools.combinations(range(5), 2):
-        d = (z[i] - z[j]).square().sum().sqrt()
-        if y[i] == y[j]:
-            near.append(d**2 / 2)
-        else:
-            far.append((loss.margin - d).clamp(min=0) ** 2 / 2)
-    theirs = loss.identification(z, y) + 0.7 * (sum(near) / len(near) + sum(far) / len(far))
-    assert loss.margin > 0
-    close(ours, theirs)
-    close(torch.autograd.grad(ours, z)[0], torch.autograd.grad(theirs, z)[0])
 
 
 def test_clusters_keep_the_numbers_of_those_before() -> None:
@@ -311,176 +271,6 @@ def test_the_loss_of_diva_is_the_sum_of_its_parts() -> None:
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_pads_draws_negatives_by_the_bins_of_their_distances() -> None:
-    pads = system("pads")
-    torch.manual_seed(12)
-    labels = torch.tensor([0, 0, 1, 2, 3])
-    same = (labels[:, None] == labels) & ~torch.eye(5, dtype=torch.bool)
-    other = labels[:, None] != labels
-    d = torch.full((5, 5), 0.05)
-    d[0, 2:] = torch.tensor([0.3, 0.7, 1.9])  # bins 0, 1 and, beyond the limit, the last
-    drawn = []
-    for _ in range(4_000):
-        a, p, n = pads.drawn_by_bin(d, (same, other), torch.tensor([0.2, 0.0, 0.8]), (0.2, 1.4))
-        assert (a.tolist(), p.tolist()) == ([0, 1], [1, 0])
-        drawn.append(int(n[0]))
-    shares = np.bincount(drawn, minlength=5) / len(drawn)
-    # .4 wide: .3 is in the first bin, .7 in the second, 1.9 counts as in the third
-    np.testing.assert_allclose(shares, [0, 0, 0.2, 0, 0.8], atol=0.03)
-
-
-def test_the_policy_of_pads_repeats_what_was_rewarded() -> None:
-    pads = system("pads")
-    torch.manual_seed(13)
-    loss = pads.PADS(4, num_bins=3)
-    better, best = torch.full((7,), 0.3), torch.full((7,), 0.5)
-    assert loss.choose(better, 0.1) == 0  # nothing to judge yet
-    state, choices = loss.state.clone(), loss.choices.clone()
-    value = loss.choose(best, 0.2)
-    chosen = loss.policy(state).view(3, 3).log_softmax(1)[range(3), choices]
-    close(value, -chosen.mean())  # a reward of 1 above a mean of 0
-    value.backward()
-    with torch.no_grad():
-        for parameter in loss.policy.parameters():
-            parameter -= 0.01 * parameter.grad
-    after = loss.policy(state).view(3, 3).log_softmax(1)[range(3), choices]
-    assert after.mean() > chosen.mean()
-    assert loss.baseline == 1  # the mean of rewards starts at the first
-    loss.choose(better, 0.3)
-    assert loss.baseline == pytest.approx(0.95 * 1 + 0.05 * -1)
-    # means are of what was measured: 8 places, of which three are taken
-    mean = loss.state[10 * 7 + 7 : 10 * 7 + 14]
-    assert mean[0] == pytest.approx((0.3 + 0.5 + 0.3) / 3)
-    assert loss.probabilities.sum() == pytest.approx(1)
-
-
-def test_the_measurements_of_pads() -> None:
-    pads = system("pads")
-    z = np.random.default_rng(14).normal(size=(12, 3))
-    labels = np.repeat([0, 1, 2], 4)
-    *recalls, _, within, between = pads.measured(z, labels)
-    of_all = retrieval_metrics(z, labels, ks=pads.KS)
-    assert recalls == pytest.approx([of_all[f"recall@{k}"] for k in pads.KS])
-    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
-    pairs = [(i, j) for i, j in itertools.combinations(range(12), 2) if labels[i] == labels[j]]
-    assert within == pytest.approx(np.mean([1 - unit[i] @ unit[j] for i, j in pairs]))
-    centres = [unit[labels == label].sum(axis=0) for label in range(3)]
-    angles = [
-        1 - a @ b / math.sqrt((a @ a) * (b @ b)) for a, b in itertools.combinations(centres, 2)
-    ]
-    assert between == pytest.approx(np.mean(angles))
-
-
-def test_the_relations_of_drml_are_its_formula() -> None:
-    drml = system("drml")
-    torch.manual_seed(15)
-    network = drml.Relational(5, network=Flat, dim=6, num_branches=3).double()
-    nn.init.normal_(network.join.weight)
-    nn.init.constant_(network.score.bias, -0.7)
-    images = torch.randn(4, 5, dtype=torch.float64)
-    parts = network.parts(images)
-    features = images @ network.network.weight.T
-
-    def layer(of: Any, k: int, row: Tensor) -> Tensor:
-        result: Tensor = of.weight[k] @ row + of.bias[k]
-        return result
-
-    silent = 0
-    for image in range(4):
-        f = features[image].reshape(3, 3)
-        v = [layer(network.node, k, f[k]) for k in range(3)]
-        v = [row / row.square().sum().sqrt() for row in v]
-        result = []
-        for j in range(3):
-            raw = []
-            for i in range(3):
-                edge = layer(network.tells, i, f[i]) - layer(network.listens, j, f[j])
-                raw.append((network.score.weight[0] @ edge + network.score.bias[0]).clamp(min=0))
-            total = sum(raw) or torch.tensor(torch.inf)  # where none tells anything
-            told = sum((s / total) * row for s, row in zip(raw, v, strict=True))
-            silent += not total.isfinite()
-            both = torch.cat((v[j], told))
-            result.append(network.join.weight @ both + network.join.bias)
-        close(parts.features[image], f)
-        close(parts.nodes[image], torch.stack(v))
-        close(parts.embedding[image], torch.cat(result))
-    assert 0 < silent < 12
-    # edges learn from features that get no gradient
-    network.zero_grad()
-    network.shares(parts.features.detach()).square().sum().backward()
-    assert network.tells.weight.grad.abs().max() > 0
-    nn.init.eye_(network.join.weight)
-    close(network(images), parts.nodes.flatten(1) + network.join.bias.repeat(3))
-
-
-class Flat(nn.Linear):
-    """A network of nine features."""
-
-    def __init__(self, in_dim: int) -> None:
-        super().__init__(in_dim, 9, bias=False)
-        self.dim = 9
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return super().forward(x)
-
-
-def test_an_image_of_drml_learns_in_the_branch_that_rebuilds_it_best() -> None:
-    drml = system("drml")
-    torch.manual_seed(16)
-    loss = drml.DRML(6, 4, num_features=9, num_branches=3, weight=2.0, reconstruction=0.7)
-    loss = loss.double()
-    for proxies in (loss.whole.proxies, *(branch.proxies for branch in loss.branches)):
-        nn.init.normal_(proxies)
-    z, features = torch.randn(8, 6).double(), torch.randn(8, 3, 3).double()
-    nodes = torch.nn.functional.normalize(torch.randn(8, 3, 2).double(), dim=2)
-    leaves = [x.requires_grad_() for x in (z, features, nodes)]
-    y = torch.tensor([0, 1, 1, 3, 0, 3, 1, 0])
-
-    def proxy_anchor(rows: list[Tensor], labels: list[int], proxies: Tensor) -> Tensor:
-        pull, push, present = torch.tensor(0.0), torch.tensor(0.0), 0
-        for c, proxy in enumerate(proxies):
-            own: Any = 0.0
-            other: Any = 0.0
-            for row, label in zip(rows, labels, strict=True):
-                cosine = row @ proxy / (row.norm() * proxy.norm())
-                if label == c:
-                    own = own + (-32 * (cosine - 0.1)).exp()
-                else:
-                    other = other + (32 * (cosine + 0.1)).exp()
-            present += c in labels
-            pull = pull + (1 + torch.as_tensor(own)).log()
-            push = push + (1 + torch.as_tensor(other)).log()
-        return pull / present + push / len(proxies)
-
-    total = 2.0 * proxy_anchor([*z], y.tolist(), loss.whole.proxies)
-    members: dict[int, list[int]] = {}
-    for image in range(8):
-        errors = []
-        for k in range(3):
-            rebuilt = loss.decode.weight[k] @ nodes[image, k].detach() + loss.decode.bias[k]
-            errors.append((features[image, k].detach() - rebuilt).square().mean())
-        total = total + 0.7 * sum(errors) / 24
-        members.setdefault(int(np.argmin([float(e.detach()) for e in errors])), []).append(image)
-    for k, images in members.items():
-        rows = [nodes[image, k] for image in images]
-        total = total + proxy_anchor(rows, y[images].tolist(), loss.branches[k].proxies)
-    assert len(members) > 1
-    ours = loss(z, y, features=features, nodes=nodes)
-    close(ours, total)
-    learned = [leaves[0], leaves[2], *loss.parameters()]
-    gradients = [
-        torch.autograd.grad(value, learned, retain_graph=True, allow_unused=True)
-        for value in (ours, total)
-    ]
-    for mine, other in zip(*gradients, strict=True):
-        assert (mine is None) == (other is None)  # of a branch without images
-        if mine is not None:
-            close(mine, other)
-    assert torch.autograd.grad(ours, features, allow_unused=True) == (None,)
-    with pytest.raises(ValueError, match="num_branches=4"):
-        drml.DRML(6, 4, num_features=8)
-
-
 # --- whole systems ---
 
 
@@ -488,8 +278,6 @@ def small(name: str, steps: int = 10) -> Recipe:
     """A system's recipe on scikit-learn's digits, with a network of a thousand weights."""
     recipe: Recipe = system(name).SYSTEM
     backbone: Any = partial(SFNet, dim=DIM, depth=4, width=4, image_size=EDGE, batch_norm=True)
-    if name == "drml":  # its network is its own, above another
-        backbone = partial(recipe.backbone, network=backbone, dim=DIM)
     return replace(
         recipe,
         backbone=backbone,
@@ -503,16 +291,12 @@ def small(name: str, steps: int = 10) -> Recipe:
     )
 
 
-# DRML has a network of its own
-ADAPTABLE = [name for name in NAMES if name != "drml"]
-
-
 def options(**given: Any) -> Namespace:
     """What the command of a system parsed."""
     return Namespace(**{"recipe": "", "set": [], "steps": None, "seed": 0, "resume": False} | given)
 
 
-@pytest.mark.parametrize("name", ADAPTABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_system_takes_data_and_schedule_of_another_recipe(name: str) -> None:
     shared, module = system("shared"), system(name)
     asked = options(recipe="image/nivmf:cub200.margin", set=["backbone.dim=64", "optim.lr=3e-5"])
@@ -523,7 +307,7 @@ def test_a_system_takes_data_and_schedule_of_another_recipe(name: str) -> None:
         described, others = describe(recipe), describe(other)
         for field in ("schedule", "sampling", "measure", "read", "augment"):
             assert described[field] == others[field], field
-        assert (described["items"] == others["items"]) == (name != "pads")
+        assert described["items"] == others["items"]
         assert (recipe.backbone.keywords["dim"], recipe.optim.lr) == (64, 3e-5)
         loss = recipe.loss(64, 5)
         assert type(loss) is type(own.loss(64, 5))
@@ -553,8 +337,5 @@ def test_a_system_trains_repeats_and_goes_on(name: str, tmp_path: Path) -> None:
         assert value.isfinite().all(), key
         assert (value == weights[1][key]).all(), f"{key} differs in a second run"
         assert (value == weights[2][key]).all(), f"{key} differs in a resumed run"
-    trust = [FOLDER / "shared.py", FOLDER / "drml.py"] if name == "drml" else []
-    embeddings = likeness.load(tmp_path / "a", trust=trust).embed(
-        small_sets.digits_items(split="test")[:5]
-    )
+    embeddings = likeness.load(tmp_path / "a").embed(small_sets.digits_items(split="test")[:5])
     assert embeddings.matrix.shape == (5, DIM)

@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
@@ -90,43 +89,3 @@ def test_the_numbers_of_divide_and_conquer_have_the_least_cost_of_the_release() 
         np.testing.assert_array_equal(theirs, np.argsort(names))
         differ += costs[range(4), theirs].sum() > best
     assert differ  # a negative control
-
-
-def test_what_the_policy_of_pads_sees_and_learns() -> None:
-    pads, arrays = system("pads"), golden("pads__pads")
-    loss = pads.PADS(6).double()
-    loss.policy = nn.Sequential(
-        nn.Linear(128, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 29 * 3)
-    ).double()
-    theirs = [key for key in arrays if key.startswith("policy.")]
-    for key, parameter in zip(theirs, loss.policy.parameters(), strict=True):
-        values = torch.from_numpy(arrays[key])
-        if len(values) == 29 * 3:  # of each factor for each bin there, of each bin for each here
-            values = values.view(3, 29, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
-        parameter.data = values
-    loss.probabilities = torch.from_numpy(arrays["first"])
-    for step, measured in enumerate(torch.from_numpy(arrays["metrics"])):
-        before = loss.probabilities.clone()
-        value = loss.choose(measured, 30 * (step + 1) / 300)
-        close(value, arrays["losses"][step])
-        close(loss.state, arrays["states"][step])
-        # what it drew is put aside for what the release drew
-        loss.choices = torch.from_numpy(arrays["actions"][step])
-        factors = torch.tensor(pads.FACTORS, dtype=torch.float64)[loss.choices]
-        loss.probabilities = pads.normalised(before * factors)
-        close(loss.probabilities, arrays["distributions"][step])
-    assert np.count_nonzero(arrays["losses"]) > 2
-
-
-def test_the_bins_and_the_distances_of_pads() -> None:
-    pads, arrays = system("pads"), golden("pads__pads")
-    probabilities = torch.from_numpy(arrays["distributions"][-1])
-    weights = pads.weights_by_bin(torch.from_numpy(arrays["distances"]), probabilities, (0.1, 1.4))
-    labels = torch.from_numpy(arrays["labels"])
-    weights = weights * (labels[:, None] != labels)
-    close(weights / weights.sum(1, keepdim=True), arrays["draws"])
-    # bins 4 to 12 here, and 3 to 11 there
-    first = pads.PADS(6).probabilities.numpy()
-    np.testing.assert_allclose(first[1:], arrays["first"][:-1], atol=1e-7)
-    *_, within, between = pads.measured(arrays["embeddings"], arrays["embedding_labels"])
-    assert [within, between] == pytest.approx(arrays["dists"], rel=1e-9)

@@ -45,8 +45,8 @@ Roth et al. 2020; our copy lost their names. Table 2, R@1, R@2 (sop R@10) and NM
     r_ibn_512    69.5  80.0  71.0   86.4  92.0  71.3   79.2  90.4  90.2
 
 The systems of others in Table 2 are in image/nivmf_table_2, with their published numbers. Those
-that are more than a loss are in examples/systems, which take `--recipe image/nivmf:cub200.margin`,
-all but DRML.
+that are more than a loss are in examples/systems, which take `--recipe image/nivmf:cub200.margin`.
+PADS and DRML are not.
 
 Figure 4, omega, prints no numbers. cub200: best where neither part is left out, up to 4 points
 above the ends; our copy lost the panel's title, and its ticks of .65 to .69 fit 512-D

@@ -39,9 +39,9 @@ Published %, nothing of it measured by us: R@1, R@2 (sop R@10) and NMI.
     panc_memvir        69.0  79.2  -      86.7  92.0  -      79.7  91.0  -      10.7  14.7   5.5
 
 Hours a run are estimated from 300 images a second on a 2080 Ti; group's are those of both stages.
-Rows without hours are no recipes, but more than a loss: examples/systems has them, one file each.
-All but DRML train on this data with `--recipe`; the docstring of examples/systems/shared.py has the
-commands.
+Rows without hours are no recipes, but more than a loss: examples/systems has them, one file each,
+but for PADS and DRML. They train on this data with `--recipe`; the docstring of
+examples/systems/shared.py has the commands.
 
 Settings, and where they were read. Where a release has a command for one data set alone, the others
 have its numbers. For sop the epochs and steps of all but normsoft, group and proxygml are ours.

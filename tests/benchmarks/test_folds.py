@@ -47,8 +47,9 @@ def test_pooled_folds_have_all_trials_and_none_across(folds: ModuleType, tmp_pat
 
     errors = folds.errors_of(trials, scores)
     assert trials.target is not None
-    assert errors.eer == pytest.approx(eer(expected[trials.target], expected[~trials.target]))
-    assert folds.with_interval(errors, "eer").startswith(f"{100 * errors.eer:.2f} [")
+    value = errors.values["eer"]
+    assert value == pytest.approx(eer(expected[trials.target], expected[~trials.target]))
+    assert folds.with_interval(errors, "eer").startswith(f"{100 * value:.2f} [")
     assert folds.difference(errors, errors, "eer") == "[+0.00, +0.00]"
 
 

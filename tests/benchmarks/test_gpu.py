@@ -1,8 +1,7 @@
-"""The benchmark of a GPU: its report, sections that fail, and all sections on a CPU."""
+"""The benchmark of a GPU: it sees a difference, and all sections run on a CPU."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,11 +13,6 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def gpu(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("gpu")
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +58,10 @@ def test_all_sections_run_on_a_cpu(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
     )
-    sections = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["sections"]
-    assert len(sections) == 5
-    for name, section in sections.items():
-        assert section["problem"] == "", name
-        rows = section["table"]["rows"]
-        assert rows, name
-        assert not [row for row in rows if "failed" in row[1] or "not measured:" in row[1]], name
-        assert {len(row) for row in rows} == {len(section["table"]["columns"])}, name
-    assert all(float(row[1]) == 0 for row in sections["losses"]["table"]["rows"])
+    text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    tables = [section.split("\n| ")[1:] for section in text.split("\n### ")[1:]]
+    assert len(tables) == 5
+    assert all(len(rows) > 2 for rows in tables)  # columns, dashes and rows
+    assert "failed: " not in text
+    values = [row.split(" | ")[1] for row in tables[0][2:]]
+    assert set(values) == {"0"}  # the CPU beside itself

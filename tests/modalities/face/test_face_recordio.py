@@ -18,7 +18,7 @@ from tests.scripts import loaded
 from toolkit.data.items import Item
 
 MAGIC = struct.pack("<I", 0xCED7230A)
-recordio_writer = loaded(Path(__file__).parents[3] / "benchmarks" / "recordio_writer.py")
+recordio_writer = loaded(Path(__file__).parents[2] / "recordio_writer.py")
 
 
 def loop(rec: bytes) -> list[tuple[int, bytes]]:

@@ -1,0 +1,310 @@
+"""Writes what follows from the code in three pages of docs/reference: losses, backbones, recipes.
+
+    python docs/make_reference.py
+
+Between `<!-- made: NAME -->` and `<!-- end -->` stands what the function NAME of PARTS returns.
+Everything else in the pages is written by hand. tests/test_reference.py says when a page is out of
+date. What the classes do not say of themselves stands in losses.toml and backbones.toml.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import dataclasses
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+import toolkit.losses
+from likeness import backbones
+from likeness.recipe_files import folder, head, names
+from toolkit.data.sampling import Sampling
+from toolkit.losses.contract import Spreadable, has_proxies
+from toolkit.training.memory import Memory
+from toolkit.training.recipe import (
+    Classification,
+    Compute,
+    Optim,
+    Parallel,
+    Recipe,
+    Retrieval,
+    Schedule,
+    Verification,
+)
+from toolkit.training.tuning import LoRA, Tuning
+
+DOCS = Path(__file__).parent
+PAGES = ("losses", "backbones", "recipes")
+WIDTH = 100  # columns of the pages' prose
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Make a Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Break a paragraph into lines of the pages' width."""
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def catalogue(name: str) -> Any:
+    """Read a file of this folder."""
+    return tomllib.loads((DOCS / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------- losses
+
+
+def loss_classes() -> list[Any]:
+    """Find every loss class of toolkit.losses, by file and by place in it."""
+    losses: list[Any] = []
+    for file in pkgutil.iter_modules(toolkit.losses.__path__):
+        module = importlib.import_module(f"toolkit.losses.{file.name}")
+        losses += [
+            cls
+            for name, cls in vars(module).items()
+            if inspect.isclass(cls)
+            and issubclass(cls, nn.Module)
+            and cls.__module__ == module.__name__
+            and not name.startswith("_")
+        ]
+    return losses
+
+
+def losses_table(*, proxies: bool) -> str:
+    """Make the table of the losses that have class vectors, or of those that have none."""
+    entries, rows = catalogue("losses"), []
+    for cls in loss_classes():
+        name = cls.__name__
+        if has_proxies(cls) == proxies:
+            own = [entries[name][key] for key in ("paper", "geometry", "compares")]
+            rows.append([f"[{name}](#{name.lower()})", *own])
+    return table(("loss", "paper", "geometry", "compares"), rows)
+
+
+def not_spread() -> str:
+    """Name the losses whose classes cannot be spread."""
+    losses = [cls for cls in loss_classes() if has_proxies(cls)]
+    found = [cls.__name__ for cls in losses if not isinstance(cls, Spreadable)]
+    return wrapped(f"Those of {', '.join(sorted(found))} cannot.")
+
+
+def losses_details() -> str:
+    """Say of each loss what it is verified against, and where it differs."""
+    entries, sections = catalogue("losses"), []
+    for cls in sorted(loss_classes(), key=lambda cls: cls.__name__.lower()):
+        entry, file = entries[cls.__name__], cls.__module__.rpartition(".")[2]
+        text = f"{file}.py against {entry['verified']}. {entry.get('notes', '')}"
+        sections.append(f"### {cls.__name__}\n{wrapped(text)}")
+    return "\n\n".join(sections)
+
+
+# ---------------------------------------------------------------- backbones
+
+
+def arguments(settings: str) -> dict[str, Any]:
+    """Read settings such as "depth=18, dim=192"."""
+    call = typing.cast(ast.Call, ast.parse(f"f({settings})", mode="eval").body)
+    return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+
+
+def millions(cls: Any, settings: dict[str, Any]) -> float:
+    """Count the parameters without making them.
+
+    The input has 3 channels (SmallCNN: 1), 80 mel bands, or what ReDimNet was published for.
+    """
+    inputs = {"ReDimNet": 60 if settings.get("size") == "b0" else 72, "ReDimNet2": 72}
+    inputs["SmallCNN"] = 1
+    usual = 3 if getattr(cls, "takes", "") == "images" else 80
+    with torch.device("meta"):
+        made = cls(inputs.get(cls.__name__, usual), **settings)
+    return sum(parameter.numel() for parameter in made.parameters()) / 1e6
+
+
+def images_of(cls: Any, settings: dict[str, Any]) -> str:
+    """Say which images a backbone takes."""
+    fixed = {"BNInception": "multiples of 32", "EdgeFace": "32 x 32 or more"}
+    if cls.__name__ in fixed:
+        return fixed[cls.__name__]
+    parameters = inspect.signature(cls).parameters
+    values = {name: parameter.default for name, parameter in parameters.items()} | settings
+    if cls.__name__ == "ViT":
+        return f"multiples of {values['patch']}"
+    return f"{values['image_size']} x {values['image_size']}" if "image_size" in values else "any"
+
+
+def backbones_table(kind: str) -> str:
+    """Make the table of the families of networks for "speech" or "images"."""
+    rows = []
+    for family in catalogue("backbones")[kind]:
+        cls, sizes, takes = getattr(backbones, family["class"]), [], []
+        for text, *stated in family["settings"]:
+            settings = arguments(text)
+            count = millions(cls, settings)
+            others = [number for number in stated if abs(number - count) >= 0.01]
+            differs = f" ({', '.join(f'{number:g}' for number in others)})" if others else ""
+            sizes.append(f"{f'`{text}`' if text else 'as it is'}: {count:.2f}{differs}")
+            takes.append(images_of(cls, settings))
+        images = [", ".join(dict.fromkeys(takes))] if kind == "images" else []
+        name = f"`{family['class']}`"
+        rows.append([name, "; ".join(sizes), *images, family["weights"], family["source"]])
+    images = ["images"] if kind == "images" else []
+    return table(("network", "parameters, M", *images, "weights of", "source"), rows)
+
+
+def hub_table() -> str:
+    """Make the table of the networks of the hub."""
+    rows = []
+    for family in catalogue("backbones")["hub"]:
+        cls = getattr(backbones, family["class"])
+        with torch.device("meta"):
+            network = cls(family["in_dim"], config=json.dumps(family["config"]))
+        count = sum(parameter.numel() for parameter in network.parameters()) / 1e6
+        exact = "-" if cls is backbones.HubImage else "yes" if network.pads_exactly else "no"
+        rows.append([f"`{family['name']}`", f"{count:.2f}", exact, family["source"]])
+    return table(("network", "parameters, M", "exact", "source"), rows)
+
+
+# ---------------------------------------------------------------- recipes
+
+# What a recipe is made of: where its fields stand on a command line -> the dataclass.
+GROUPS: tuple[tuple[str, Any], ...] = (
+    ("", Recipe),
+    ("sampling.", Sampling),
+    ("memory.", Memory),
+    ("optim.", Optim),
+    ("schedule.", Schedule),
+    ("tuning.", Tuning),
+    ("tuning.lora.", LoRA),
+    ("compute.", Compute),
+    ("parallel.", Parallel),
+    ("measure.", Verification),
+    ("measure.", Classification),
+    ("measure.", Retrieval),
+)
+
+
+def recipes_table() -> str:
+    """Make the table of the recipes, with the first line of each."""
+    lines = {name: head(folder() / f"{name}.py").partition("\n")[0] for name in names()}
+    rows = [(f"`{name}`", line.replace("*", "\\*")) for name, line in lines.items()]
+    return table(("recipe", "what it is"), rows)
+
+
+def meanings(cls: Any) -> dict[str, str]:
+    """The paragraphs below "Attributes:" in a docstring, by the name of the attribute."""
+    doc = inspect.getdoc(cls) or ""
+    block = re.search(r"^Attributes:\n((?:    .*\n?|\n)*)", doc, re.MULTILINE)
+    text = textwrap.dedent(block[1]) if block else ""
+    pairs = re.findall(r"^(\w+): ((?:.*\n?)(?:    .*\n?)*)", text, re.MULTILINE)
+    return {name: " ".join(paragraph.split()) for name, paragraph in pairs}
+
+
+def kind(hint: Any) -> str:
+    """A type as people say it, where its default does not say it; "" of a group of fields."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if type(None) not in inner or typing.Any in inner:
+            return "a part"
+        (rest,) = {kind(value) for value in inner if value is not type(None)}
+        return f"{rest} or none" if rest else ""
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin is tuple:
+        return {str: "texts", int: "whole numbers"}[inner[0]] + ", with commas between them"
+    if origin is collections.abc.Mapping:
+        return "NAME:NUMBER, with commas between them" if inner[1] is float else "parts by name"
+    if origin is collections.abc.Callable or hint is typing.Any:
+        return "a part"
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return words.get(hint, "")
+
+
+def written(field: dataclasses.Field[Any]) -> str | None:
+    """The default of a field as `likeness train` reads it; None where it reads none."""
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value == {} else None
+
+
+def fields_of(prefix: str, cls: Any) -> str:
+    """The fields of one dataclass.
+
+    Raises:
+        KeyError: A field has no meaning in the docstring.
+    """
+    hints, meaning_of = typing.get_type_hints(cls), meanings(cls)
+    introduction = (inspect.getdoc(cls) or "").partition("\n\n")[0]
+    entries = []
+    for field in dataclasses.fields(cls):
+        default, type_text = written(field), kind(hints[field.name])
+        shown = default is not None and type_text != "parts by name"
+        plain = (
+            shown and default != "" and type_text in ("true or false", "a whole number", "a number")
+        )
+        name = f"`{prefix}{field.name}{f'={default}' if shown else ''}`"
+        label = f"{name} ({type_text})" if type_text and not plain else name
+        entries.append(wrapped(f"- {label}: {meaning_of[field.name]}", "  "))
+    title = f"## {cls.__name__}" + (f", `{prefix.rstrip('.')}`" if prefix else "")
+    return "\n".join([title, introduction, "", *entries])
+
+
+# ---------------------------------------------------------------- pages
+
+PARTS: dict[str, Callable[[], str]] = {
+    "losses with class vectors": lambda: losses_table(proxies=True),
+    "losses without class vectors": lambda: losses_table(proxies=False),
+    "losses that are not spread": not_spread,
+    "details of losses": losses_details,
+    "speech": lambda: backbones_table("speech"),
+    "images": lambda: backbones_table("images"),
+    "hub": hub_table,
+    "recipes": recipes_table,
+    "fields": lambda: "\n\n".join(fields_of(prefix, cls) for prefix, cls in GROUPS),
+}
+
+
+def made(text: str) -> str:
+    """Return a page with what is made anew."""
+    return re.sub(
+        r"(<!-- made: (.+?) -->\n).*?(?=\n<!-- end -->)",
+        lambda match: f"{match[1]}{PARTS[match[2]]()}\n",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def main() -> None:
+    """Write the pages."""
+    for name in PAGES:
+        page = DOCS / "reference" / f"{name}.md"
+        page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
