@@ -8,18 +8,17 @@ a field means stands in their docstrings. tests/test_reference.py says when the 
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import inspect
 import re
 import textwrap
-import types
 import typing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from likeness.recipe_files import folder, head, names
 from toolkit.data.sampling import Sampling
+from toolkit.training.assign import kind
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import (
     Classification,
@@ -93,27 +92,6 @@ def meanings(cls: Any) -> dict[str, str]:
 def introduction(cls: Any) -> str:
     """What a docstring says before its attributes."""
     return (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
-
-
-def kind(hint: Any) -> str:
-    """A type as people say it; "" of a group of fields."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if type(None) not in inner or typing.Any in inner:
-            return "a part"
-        (rest,) = {kind(value) for value in inner if value is not type(None)}
-        return f"{rest} or none" if rest else ""
-    if origin is Literal:
-        *first, last = (f"`{value}`" for value in inner)
-        return f"{', '.join(first)} or {last}"
-    if origin is tuple:
-        return {str: "texts", int: "whole numbers"}[inner[0]] + ", with commas between them"
-    if origin is collections.abc.Mapping:
-        return "NAME:NUMBER, with commas between them" if inner[1] is float else "parts by name"
-    if origin is collections.abc.Callable or hint is typing.Any:
-        return "a part"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    return words.get(hint, "")
 
 
 def written(field: dataclasses.Field[Any]) -> str | None:

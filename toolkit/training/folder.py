@@ -46,6 +46,11 @@ def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
         raise LikenessError(
             f"{out} already holds a run; add --resume to go on with it, or choose another --out"
         )
+    check_same(out, description)
+
+
+def check_same(out: Path, description: dict[str, Any]) -> None:
+    """Refuse to go on with the run in a folder by another recipe."""
     before = flat(json_object(out / RECIPE))
     now = flat(json.loads(json.dumps(description)))
     changed = sorted(key for key in now.keys() | before.keys() if before.get(key) != now.get(key))
@@ -62,13 +67,12 @@ def holds_checkpoint(out: Path) -> bool:
     return any(True for pattern in patterns for _ in out.glob(pattern))
 
 
-def prepare_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
+def prepare_folder(out: Path, description: dict[str, Any]) -> None:
     """Make the run's folder, after `check_folder`.
 
     What a killed run left half-written is removed, and so is the log of a run that ended before its
     first checkpoint. The main process calls this.
     """
-    check_folder(out, description, resume)
     if (out / RECIPE).is_file() and not holds_checkpoint(out):
         say(
             one_line(
