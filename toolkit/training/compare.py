@@ -44,12 +44,12 @@ from toolkit.console import Interrupted, say
 from toolkit.data.items import fingerprint
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
-from toolkit.training.folder import check_same, holds_checkpoint, write_json
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
-from toolkit.training.plan import Plan, plan
-from toolkit.training.recipe import Recipe, Verification, flat
+from toolkit.training.plan import plan
+from toolkit.training.recipe import Recipe, Verification, flat, of_data
+from toolkit.training.run import check_same, holds_checkpoint, write_json
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
 from toolkit.training.tune import Ranges, Untunable, check_ranges, on_validation_classes, tune
@@ -104,26 +104,32 @@ class Terms:
 
 
 class Listed(NamedTuple):
-    """What the runs of a variant are trained and measured on.
+    """A variant with what its runs are trained and measured on.
 
     Attributes:
+        recipe: With the settings that follow from the data.
+        description: The recipe as JSON values.
         digest: Of the ids and labels of the training items, and of what is tested.
         trials: The trials; None for a recipe that measures items.
         subjects: The subjects behind the trials; None for such a recipe.
     """
 
+    recipe: Recipe
+    description: dict[str, Any]
     digest: str
     trials: Trials | None = None
     subjects: Subjects | None = None
 
 
-def listed_by(planned: Plan) -> Listed:
-    """What a planned recipe is trained and tested on."""
+def listed(recipe: Recipe, data: Path) -> Listed:
+    """Check a variant, and list what it is trained and tested on."""
+    planned = plan(recipe, data)
+    made = planned.recipe, planned.description
     if planned.trials is None:
-        return Listed(digest([planned.fingerprint, fingerprint(planned.held_out())]))
+        return Listed(*made, digest([planned.fingerprint, fingerprint(planned.held_out())]))
     items, trials = planned.trials
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
-    return Listed(digest([planned.fingerprint, subjects.trial_list]), trials, subjects)
+    return Listed(*made, digest([planned.fingerprint, subjects.trial_list]), trials, subjects)
 
 
 @under_lock
@@ -160,50 +166,47 @@ def compare(
     """
     check_variants(variants, terms)
     searched = _searched(variants, terms, data) if terms.num_trials else {}
-    plans = {name: plan(recipe, data) for name, recipe in variants.items()}
-    tested = {name: listed_by(planned) for name, planned in plans.items()}
+    chosen = {name: listed(recipe, data) for name, recipe in variants.items()}
     tuned, untunable = dict[str, Tuned](), dict[str, str]()
 
     def score(recipe: Recipe, folder: Path) -> float:
         first = next(iter(recipe.metrics))
+        recipe = replace(recipe, frontend=of_data(recipe.frontend, data))
         return _train_and_measure(recipe, data, folder, read_initial, only=first)[first]
 
     try:
         for name, ranges in searched.items():
             try:
-                chosen, tuned[name] = tune(
+                found, tuned[name] = tune(
                     variants[name],
                     ranges,
                     variant=name,
                     num_trials=terms.num_trials,
                     out=out / "tune",
                     score=score,
-                    data=tested[name].digest,
+                    data=chosen[name].digest,
                 )
-                plans[name] = plan(chosen, data)
+                chosen[name] = listed(found, data)
             except Untunable as error:
                 untunable[name] = str(error)
         # seed by seed, so that a stopped comparison has some runs of all variants
-        order = [(name, seed) for seed in range(num_seeds) for name in plans]
+        order = [(name, seed) for seed in range(num_seeds) for name in chosen]
         for name, seed in order:
             if name not in untunable:
-                _refuse_other_run(out / f"{name}/seed-{seed}", plans[name], seed, tested[name])
+                _refuse_other_run(out / f"{name}/seed-{seed}", chosen[name], seed)
         runs: list[Run] = []
         for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
             run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
             if not run.failed:
                 doing = f"run {number} of {len(order)}: {name} seed {seed}"
-                recipe = replace(plans[name].recipe, seed=seed)
-                folder = out / run.folder
-                run = _done(run, recipe, tested[name], data, folder, doing, read_initial)
+                run = _done(run, chosen[name], data, out / run.folder, doing, read_initial)
             runs.append(run)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
         ) from None
-    runs.sort(key=lambda run: list(plans).index(run.variant))
-    recipes_used = {name: planned.recipe for name, planned in plans.items()}
-    result = _summary(recipes_used, runs, tested, out, terms.reference, tuned)
+    runs.sort(key=lambda run: list(chosen).index(run.variant))
+    result = _summary(chosen, runs, out, terms.reference, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
     comparison.write(out, result, logs, command=terms.command, version=likeness_version())
     return result
@@ -225,12 +228,12 @@ def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[
     return searched
 
 
-def _refuse_other_run(folder: Path, planned: Plan, seed: int, tested: Listed) -> None:
+def _refuse_other_run(folder: Path, variant: Listed, seed: int) -> None:
     """Refuse a folder whose run, finished or not, is of another recipe or other data."""
     is_finished = (folder / RESULT).is_file()
     if is_finished or holds_checkpoint(folder):
-        check_same(folder, planned.description | {"seed": seed})
-    if is_finished and json_object(folder / RESULT)["data"] != tested.digest:
+        check_same(folder, variant.description | {"seed": seed})
+    if is_finished and json_object(folder / RESULT)["data"] != variant.digest:
         raise LikenessError(
             f"{folder} holds a run on other data; compare with the same data, or choose another "
             "--out"
@@ -238,13 +241,7 @@ def _refuse_other_run(folder: Path, planned: Plan, seed: int, tested: Listed) ->
 
 
 def _done(
-    run: Run,
-    recipe: Recipe,
-    tested: Listed,
-    data: Path,
-    folder: Path,
-    doing: str,
-    read_initial: ReadInitial,
+    run: Run, variant: Listed, data: Path, folder: Path, doing: str, read_initial: ReadInitial
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
     if (folder / RESULT).is_file():
@@ -254,6 +251,7 @@ def _done(
         return replace(run, **{name: before[name] for name in fields})
     say(doing)
     try:
+        recipe = replace(variant.recipe, seed=run.seed)
         values = _train_and_measure(recipe, data, folder, read_initial)
     except (ValueError, RuntimeError, OSError) as error:  # a loss that is NaN, memory or disk full
         say(f"{doing}: failed: {error}")
@@ -267,7 +265,7 @@ def _done(
         "seconds": seconds,
         "items_per_second": num_items / seconds if seconds else None,
     }
-    more = {"schema": "likeness.run/1", "data": tested.digest, "version": likeness_version()}
+    more = {"schema": "likeness.run/1", "data": variant.digest, "version": likeness_version()}
     write_json(folder / RESULT, more | entry)
     say(f"{doing}: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}")
     return replace(run, **entry)
@@ -289,9 +287,9 @@ def _train_and_measure(
     try:
         fit(recipe, data=data, out=folder, resume=True, read_initial=read_initial)
         if isinstance(recipe.measure, Verification):
-            listed = recipe.measure.trials(data)
-            scores = load_model(folder, recipe).score(listed)
-            write_scores(folder / SCORES, listed[1], scores.values)
+            items, trials = recipe.measure.trials(data)
+            scores = load_model(folder, recipe).score((items, trials))
+            write_scores(folder / SCORES, trials, scores.values)
             metrics = metrics_of(recipe, scores, only=only)
         else:
             metrics = metrics_of(recipe, run_test(recipe, folder, data), only=only)
@@ -316,14 +314,14 @@ def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _summary(
-    variants: Mapping[str, Recipe],
+    chosen: Mapping[str, Listed],
     runs: Sequence[Run],
-    tested: Mapping[str, Listed],
     out: Path,
     reference: str,
     tuned: Mapping[str, Tuned],
 ) -> Comparison:
     """The numbers of the table from the score files, resampled, and what is said beside them."""
+    variants = {name: variant.recipe for name, variant in chosen.items()}
     metrics = list(dict.fromkeys(name for recipe in variants.values() for name in recipe.metrics))
     num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in variants}
@@ -331,11 +329,11 @@ def _summary(
     for run in runs:
         if not run.failed:
             outcomes[run.variant][run.seed], counts[run.variant] = _outcome(
-                variants[run.variant], tested[run.variant], out / run.folder, num_resamples
+                chosen[run.variant], out / run.folder, num_resamples
             )
     better = next(iter(variants.values())).schedule.higher_is_better
-    cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
-    subjects = tested[chosen or next(iter(variants))].subjects
+    cells, best = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
+    subjects = chosen[best or next(iter(chosen))].subjects
     varied = [field for field in _differing(variants) if not _within(field, INDIFFERENT)]
     watched = [
         recipe.schedule.watch
@@ -348,9 +346,9 @@ def _summary(
         sorted({run.seed for run in runs}),
         runs,
         cells,
-        chosen,
+        best,
         not reference,
-        counts.get(chosen) or next(iter(counts.values()), {}),
+        counts.get(best) or next(iter(counts.values()), {}),
         "" if subjects is None else subjects.source,
         num_resamples,
         varied=varied,
@@ -366,22 +364,23 @@ def _summary(
 
 
 def _outcome(
-    recipe: Recipe, tested: Listed, folder: Path, num_resamples: int
+    variant: Listed, folder: Path, num_resamples: int
 ) -> tuple[Outcome, dict[str, int | None]]:
     """A run's metrics, resampled, and the counts of what they are of."""
-    if tested.trials is None:
+    metrics = variant.recipe.metrics
+    if variant.trials is None:
         items = per_item.read(folder / TEST)
-        outcome = measure_items(items, recipe.metrics, num_resamples=num_resamples)
+        outcome = measure_items(items, metrics, num_resamples=num_resamples)
         return outcome, {"items": len(items.ids), items.over: items.num_groups}
-    trials, values = read_scores(folder / SCORES, tested.trials)
+    trials, values = read_scores(folder / SCORES, variant.trials)
     assert trials.target is not None
-    assert tested.subjects is not None
+    assert variant.subjects is not None
     scores = Scores(values, trials.target)
-    outcome = measure(scores, recipe.metrics, tested.subjects, num_resamples=num_resamples)
+    outcome = measure(scores, metrics, variant.subjects, num_resamples=num_resamples)
     return outcome, {
         "targets": len(scores.targets),
         "nontargets": len(scores.nontargets),
-        "subjects": tested.subjects.num_subjects,
+        "subjects": variant.subjects.num_subjects,
     }
 
 
@@ -406,14 +405,14 @@ def load_variants(
     if not Path(file).is_file():
         file, _, group = file.partition(":")
     defined = recipes.read(file)
-    listed, ranges = defined["RECIPES"], defined.get("RANGES", {})
-    if group and (of_group := recipes.of_group(listed, group)):
-        listed, ranges = of_group, recipes.of_group(ranges, group)
+    variants, ranges = defined["RECIPES"], defined.get("RANGES", {})
+    if group and (of_group := recipes.of_group(variants, group)):
+        variants, ranges = of_group, recipes.of_group(ranges, group)
     elif group:
         names = [group]
     chosen = {
-        name: recipes.override(recipes.choose(file, listed, name)[0], list(overrides))
-        for name in dict.fromkeys(names or listed)
+        name: recipes.override(recipes.choose(file, variants, name)[0], list(overrides))
+        for name in dict.fromkeys(names or variants)
     }
     for searched in ranges.values():
         for name in (text.partition("=")[0].strip() for text in overrides):

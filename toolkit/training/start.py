@@ -21,7 +21,6 @@ from toolkit.parallel import distributed
 from toolkit.training import run as runs
 from toolkit.training.build import build, thaw
 from toolkit.training.finite import not_finite
-from toolkit.training.folder import check_folder, prepare_folder
 from toolkit.training.loading import estimate
 from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
@@ -90,7 +89,7 @@ def start(
     with step("building the network"):
         run = build(recipe, len(planned.classes), distributed.start() or pick_device())
     # before the held-out items are read, which may take long
-    distributed.on_main(lambda: check_folder(out, planned.description, resume))
+    distributed.on_main(lambda: runs.check_folder(out, planned.description, resume))
     fine_tunes = bool(recipe.init) and not (resume and runs.latest(out))
     taken = False
     if fine_tunes:  # before anything is written: it may be refused
@@ -99,7 +98,7 @@ def start(
         taken = start_from(initial, recipe, run, planned.classes)
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
         planned.read_held_out()
-    distributed.on_main(lambda: prepare_folder(out, planned.description))
+    distributed.on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
         estimate(run, recipe, planned.items, planned.labels, network=not fine_tunes, loss=not taken)
         if run.average is not None:
@@ -160,7 +159,7 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
     expected = {plain: own[name].shape for name, plain in names.items() if plain not in new}
     stored = {name: value.shape for name, value in weights.items()}
     faults = checkpoint.misfits(expected, stored)
-    trained = [names.get(name) for name, _ in run.embedder.named_parameters()]
+    trained = [names.get(name, "") for name, _ in run.embedder.named_parameters()]
     if diverged := not_finite({name: weights[name] for name in trained if name in weights}):
         faults = f"{len(diverged)} tensors hold NaN or infinity ({first_names(diverged)})"
     if faults:

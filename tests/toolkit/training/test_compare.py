@@ -524,7 +524,7 @@ def test_counts_are_of_what_finished(
             items=folders.items, metrics={"accuracy": partial(per_item.mean, column="correct")}
         ),
     )
-    data = {name: Listed("d") for name in ("a", "b")}
+    variant = Listed(measured, {}, "d")
 
     def summary(*ids: tuple[str, ...]) -> Comparison:
         for seed, item_id in enumerate(ids):
@@ -536,7 +536,7 @@ def test_counts_are_of_what_finished(
         runs = [Run("a", seed, f"a/seed-{seed}") for seed in range(len(ids))] + [
             Run("b", 0, "b/seed-0", failed="the loss is nan")
         ]
-        return compare._summary({"a": measured, "b": measured}, runs, data, tmp_path, "b", {})
+        return compare._summary({"a": variant, "b": variant}, runs, tmp_path, "b", {})
 
     result = summary(("x", "y", "z"), ("x", "y", "z"))
     assert result.counts == {"items": 3, "images": 3}

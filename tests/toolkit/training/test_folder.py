@@ -16,10 +16,9 @@ from toolkit.models.embed import Diverged
 from toolkit.models.parts import describe
 from toolkit.training import lock
 from toolkit.training import recipe as recipes
-from toolkit.training.folder import check_folder
 from toolkit.training.log import read_log
 from toolkit.training.recipe import Optim, Recipe, Schedule
-from toolkit.training.run import Run
+from toolkit.training.run import Run, check_folder
 from toolkit.training.train import Step, fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
