@@ -10,7 +10,6 @@ date. What the classes do not say of themselves stands in losses.toml and backbo
 from __future__ import annotations
 
 import ast
-import collections.abc
 import dataclasses
 import importlib
 import inspect
@@ -19,11 +18,10 @@ import pkgutil
 import re
 import textwrap
 import tomllib
-import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,6 +31,7 @@ from likeness import backbones
 from likeness.recipe_files import folder, head, names
 from toolkit.data.sampling import Sampling
 from toolkit.losses.contract import Spreadable, has_proxies
+from toolkit.training.assign import kind
 from toolkit.training.memory import Memory
 from toolkit.training.recipe import (
     Classification,
@@ -216,26 +215,6 @@ def meanings(cls: Any) -> dict[str, str]:
     text = textwrap.dedent(block[1]) if block else ""
     pairs = re.findall(r"^(\w+): ((?:.*\n?)(?:    .*\n?)*)", text, re.MULTILINE)
     return {name: " ".join(paragraph.split()) for name, paragraph in pairs}
-
-
-def kind(hint: Any) -> str:
-    """A type as people say it, where its default does not say it; "" of a group of fields."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if type(None) not in inner or typing.Any in inner:
-            return "a part"
-        (rest,) = {kind(value) for value in inner if value is not type(None)}
-        return f"{rest} or none" if rest else ""
-    if origin is Literal:
-        return ", ".join(f"`{value}`" for value in inner)
-    if origin is tuple:
-        return {str: "texts", int: "whole numbers"}[inner[0]] + ", with commas between them"
-    if origin is collections.abc.Mapping:
-        return "NAME:NUMBER, with commas between them" if inner[1] is float else "parts by name"
-    if origin is collections.abc.Callable or hint is typing.Any:
-        return "a part"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    return words.get(hint, "")
 
 
 def written(field: dataclasses.Field[Any]) -> str | None:

@@ -26,6 +26,7 @@ With --training these two take the images that were trained on, as Kirchhof et a
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -67,7 +68,7 @@ def embedded(
 ) -> tuple[Items, NDArray[np.float32]]:
     """Return the test items of a run, or its training items, and their raw embeddings (N, D)."""
     items = items_of(recipe, data, training)
-    loaded = load_embedder(run, of_data(recipe, data))
+    loaded = load_embedder(run, replace(recipe, frontend=of_data(recipe.frontend, data)))
     return items, embed(loaded.embedder, items, loaded.read, batch_size=256)[0].matrix
 
 

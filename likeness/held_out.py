@@ -7,7 +7,7 @@ without another list.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,7 +103,7 @@ def measure_held_out(
         trials = drawn
     else:
         return None
-    chosen = of_data(recipe, data)
+    chosen = replace(recipe, frontend=of_data(recipe.frontend, data))
     loaded = load_embedder(run, chosen)
     if measured is not None and measured.embeddings is not None and measured.ids == (*items.ids,):
         matrix = measured.embeddings.astype("float32")

@@ -7,11 +7,11 @@ run, never imported.
 from __future__ import annotations
 
 import ast
-import difflib
 from pathlib import Path
 
 from eval.errors import LikenessError
 from eval.formats.writing import atomic_path
+from toolkit.training.assign import suggest
 
 SHARED = "_shared.py"  # what the recipes of one folder share
 
@@ -52,10 +52,6 @@ def located(recipe: str) -> str:
     True
     """
     file, colon, variant = recipe.partition(":")
-    if not file:
-        raise LikenessError(
-            f"recipe {recipe!r} names no recipe; give RECIPE.py, or a name such as speaker/an4"
-        )
     if Path(file).is_file() or file.endswith(".py"):
         return recipe
     return f"{path_of(file)}{colon}{variant}"
@@ -69,11 +65,9 @@ def path_of(name: str) -> Path:
     """
     known = names()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
         raise LikenessError(
-            f"recipe {name!r} is neither a file nor a recipe of likeness"
-            f"{f'; did you mean {close[0]!r}?' if close else ''}; give RECIPE.py, or a name that "
-            "`likeness recipes` lists"
+            f"recipe {name!r} is neither a file nor a recipe of likeness{suggest(name, known)}; "
+            "give RECIPE.py, or a name that `likeness recipes` lists"
         )
     return folder() / f"{name}.py"
 

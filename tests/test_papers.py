@@ -17,7 +17,7 @@ from likeness.recipe_files import located
 from toolkit.models import user_files
 from toolkit.models.parts import describe
 from toolkit.training import recipe as recipes
-from toolkit.training.compare import check_variants
+from toolkit.training.compare import Terms, check_variants
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "papers.md"
@@ -69,7 +69,7 @@ def test_variants_of_a_comparison_are_comparable(command: list[str]) -> None:
     names = values_of(command, "--variants")[0].split(",")
     made = listed(name)
     chosen = {text: made[f"{group}.{text}" if group else text] for text in names}
-    check_variants(chosen, "", values_of(command, "--allow-different"))
+    check_variants(chosen, Terms(allow_different=values_of(command, "--allow-different")))
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,7 @@ def _trials_of_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=IDS)
 def test_describes_and_restores(path: Path, variant: str) -> None:
     recipe, _ = recipes.load(f"{path}:{variant}")
+    recipes.check(recipe)
     described = json.loads(json.dumps(describe(recipe)))
     frontend = restore(described["frontend"], "frontend", kind="module")()
     backbone = restore(described["backbone"], "backbone", kind="module")(frontend.dim)
@@ -270,20 +271,9 @@ def test_voxceleb_in_two_stages_from_the_command_line(
         ("wespeaker_resnet34", first, []),
         ("wespeaker_resnet34_lm", second, [f"init={first}"]),
     ):
+        command = ["train", f"{recipe}:{variant}", *tiny, *more, "schedule.steps=2"]
         with pytest.raises(SystemExit) as stopped:
-            main(
-                [
-                    "train",
-                    f"{recipe}:{variant}",
-                    *tiny,
-                    *more,
-                    "schedule.steps=2",
-                    "--data",
-                    str(vox),
-                    "--out",
-                    str(out),
-                ]
-            )
+            main([*command, "--data", str(vox), "--out", str(out)])
         assert stopped.value.code == 0
     # 4 speakers x 3 speeds
     assert "and its class proxies: the 12 classes are the same" in " ".join(

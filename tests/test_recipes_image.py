@@ -367,7 +367,7 @@ def test_trains_and_is_measured(
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 2
     assert np.isfinite(losses).all()
-    if len(settings_of(recipe)) == 2 and recipe.schedule.watch:
+    if len(settings_of(recipe.measure)) == 2 and recipe.schedule.watch:
         assert 0 <= lines[-1][recipe.schedule.watch] <= 1
         assert model.name == "best.safetensors"
     if recipe.measures_items:

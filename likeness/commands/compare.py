@@ -97,9 +97,9 @@ def compare(
             num_seeds=seeds,
             data=data,
             out=out,
-            terms=comparing.Terms(reference, _names(allow_different), str(context.obj)),
-            search=comparing.Search(ranges, tune) if tune else None,
-            say=say,
+            terms=comparing.Terms(
+                reference, _names(allow_different), ranges, tune, str(context.obj)
+            ),
             read_initial=read_initial,
         )
     say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")

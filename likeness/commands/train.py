@@ -59,8 +59,8 @@ def train(
     from likeness.next_steps import next_commands
     from likeness.training_page import report_run
     from toolkit.parallel import distributed
-    from toolkit.training.folder import holds_checkpoint
     from toolkit.training.recipe import load, override
+    from toolkit.training.run import holds_checkpoint
     from toolkit.training.train import fit
 
     loaded, variant = load(recipe_files.located(recipe))

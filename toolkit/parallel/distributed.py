@@ -8,7 +8,6 @@ collectives is in toolkit/parallel/spread.py.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -155,30 +154,21 @@ def agree(**values: Any) -> None:
     """Check that each value is the same in every process.
 
     Args:
-        **values: Anything that JSON can write; other values are compared by their repr.
+        **values: Values that can be compared.
 
     Raises:
-        LikenessError: Some values differ. Each is named, with the first process that has another
+        LikenessError: A value differs. It is named, with that of the first process that has another
             one than process 0.
     """
-    text = torch.tensor(
-        list(json.dumps(values, sort_keys=True, default=repr).encode()), dtype=torch.uint8
-    )
-    lengths = lengths_of(len(text), text.device)
-    parts = torch.split(gather_plain(text, lengths), lengths)
-    by_process = [json.loads(bytes(part.tolist())) for part in parts]
-    wrong = []
-    for name in sorted(values):
-        theirs = [json.dumps(own.get(name)) for own in by_process]
-        others = [k for k in range(len(theirs)) if theirs[k] != theirs[0]]
-        if others:
-            other = f"{theirs[others[0]]} in process {others[0]}"
-            wrong.append(f"{name} is {theirs[0]} in process 0, but {other}")
-    if wrong:
-        raise LikenessError(
-            f"the processes disagree on {len(wrong)} of {len(values)} values: {'; '.join(wrong)}; "
-            "start all with the same command on the same data"
-        )
+    stated = gather_objects(values)
+    for number, theirs in enumerate(stated):
+        for name, value in stated[0].items():
+            if theirs.get(name) != value:
+                raise LikenessError(
+                    f"the processes disagree: {name} is {value!r} in process 0, but "
+                    f"{theirs.get(name)!r} in process {number}; start all with the same command on "
+                    "the same data"
+                )
 
 
 # Collectives
@@ -191,7 +181,7 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
     The gradient is the sum of the processes' gradients, cut to this process's own rows.
 
     Args:
-        x: This process's rows.
+        x: This process's rows, of any type.
         lengths: Every process's n where it is known, which saves asking for it.
     """
     if world() == 1:
@@ -200,11 +190,13 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
     return made
 
 
-def gather_plain(x: Tensor, lengths: list[int] | None = None) -> Tensor:
-    """Gather as `gather` does, without gradient and for tensors of any type."""
+def gather_objects(value: Result) -> list[Result]:
+    """Return what `value`, any object, is in every process."""
     if world() == 1:
-        return x.detach()
-    return _join(x.detach(), lengths or lengths_of(len(x), x.device))
+        return [value]
+    values: list[Any] = [None] * world()
+    distributed.all_gather_object(values, value)
+    return values
 
 
 def total(x: Tensor) -> Tensor:
@@ -239,21 +231,18 @@ def _padded(x: Tensor, length: int) -> Tensor:
     return torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
 
 
-def _join(x: Tensor, lengths: list[int]) -> Tensor:
-    """Gather the rows of all processes; since collectives need equal shapes, they travel padded."""
-    longest = max(lengths)
-    parts = [x.new_empty(longest, *x.shape[1:]) for _ in lengths]
-    distributed.all_gather(parts, _padded(x, longest))
-    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
-
-
 class _Gather(torch.autograd.Function):
-    """The gathering of rows; its backward pass sums over the processes and takes the own rows."""
+    """The gathering of rows; its backward pass sums over the processes and takes the own rows.
+
+    Collectives need equal shapes, so rows travel padded.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, lengths: list[int]) -> Tensor:
-        ctx.lengths = lengths
-        return _join(x, lengths)
+        ctx.lengths, longest = lengths, max(lengths)
+        parts = [x.new_empty(longest, *x.shape[1:]) for _ in lengths]
+        distributed.all_gather(parts, _padded(x, longest))
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
     @staticmethod
     @once_differentiable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -58,13 +57,10 @@ def embed_on_all_ranks(
         return embed(embedder, items, read, workers=workers)
     first, stop = len(items) * rank // world, len(items) * (rank + 1) // world
     rows, bad = embedded_rows(embedder, items[first:stop], read, workers=workers)
-    own = [rows[i] for i in sorted(rows)]
-    matrix = torch.from_numpy(np.stack(own) if own else np.zeros((0, embedder.dim), np.float32))
-    positions = torch.tensor([first + i for i in sorted(rows)], dtype=torch.int64)
-    # The collectives join tensors only, so each process writes its Bads as one line of JSON.
-    text = torch.frombuffer(bytearray(json.dumps(bad).encode() + b"\n"), dtype=torch.uint8)
-    matrix, positions, text = map(distributed.gather_plain, (matrix, positions, text))
-    lines = bytes(text.tolist()).decode().splitlines()
-    all_bad = [Bad(*fields) for line in lines for fields in json.loads(line)]
-    all_rows = dict(zip(positions.tolist(), matrix.numpy(), strict=True))
-    return collected(all_rows, items, all_bad, None)
+    places = sorted(rows)
+    own = np.stack([rows[place] for place in places]) if rows else np.zeros((0, embedder.dim))
+    matrix = distributed.gather(torch.from_numpy(own.astype(np.float32))).numpy()
+    parts = distributed.gather_objects(([first + place for place in places], bad))
+    all_places = [place for listed, _ in parts for place in listed]
+    all_bad = [item for _, listed in parts for item in listed]
+    return collected(dict(zip(all_places, matrix, strict=True)), items, all_bad, None)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,18 +33,9 @@ from torch import Tensor, nn
 from torch import distributed as processes
 
 from eval.errors import LikenessError
-from eval.types import name_first
-from toolkit.losses.classes import OwnClasses, is_spread, spread_classes
+from toolkit.losses.classes import OwnClasses, spread_classes
 from toolkit.losses.contract import Remembering, Spreadable
-from toolkit.parallel.distributed import (
-    gather,
-    gather_plain,
-    largest,
-    lengths_of,
-    rank,
-    total,
-    world,
-)
+from toolkit.parallel.distributed import gather, largest, lengths_of, rank, total, world
 from toolkit.vmf.precision import full
 
 
@@ -78,9 +68,6 @@ def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str
 
     Returns:
         Name in the state_dict -> axis.
-
-    Raises:
-        LikenessError: A tensor grows with the classes otherwise than by one row per class.
     """
     counts = 11, 13
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -92,12 +79,9 @@ def class_axes(loss_part: Callable[[int, int], nn.Module], dim: int) -> dict[str
         differ = [axis for axis, (size, other) in sizes if size != other]
         if not differ:
             continue
-        if len(differ) > 1 or (shape[differ[0]], wider[differ[0]]) != counts:
-            raise LikenessError(
-                f"{name} is {tuple(shape)} for {counts[0]} classes and {tuple(wider)} for "
-                f"{counts[1]}: not one row per class"
-            )
-        axes[name] = differ[0]
+        (axis,) = differ
+        assert (shape[axis], wider[axis]) == counts, f"{name} has not one row for each class"
+        axes[name] = axis
     return axes
 
 
@@ -114,18 +98,22 @@ def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
         axes: The class axes, from `class_axes`.
 
     Raises:
-        LikenessError: The loss does not support it, or there are more processes than can have a
-            class each.
+        LikenessError: The loss does not support it.
     """
-    _check_spreadable(loss, axes)
+    # Every part that keeps something per class must agree. MarginLoss is one although it has no
+    # proxies: it indexes a beta per class by y itself.
+    owners = {name.rpartition(".")[0] for name in axes}
+    parts = [part for path, part in loss.named_modules() if path in owners]
+    cannot = [type(part).__name__ for part in parts if not isinstance(part, Spreadable)]
+    if cannot or not axes:
+        raise LikenessError(
+            f"{(*cannot, type(loss).__name__)[0]} has no classes that can be spread over "
+            "processes; leave it whole in every process"
+        )
     classes = int(loss.num_classes)  # type: ignore[arg-type]
     size = -(-classes // world())
     first, last = rank() * size, min((rank() + 1) * size, classes)
-    if size * (world() - 1) >= classes:
-        raise LikenessError(
-            f"{classes} classes cut into {world()} parts of up to {size} leave a process without "
-            "any; start fewer processes"
-        )
+    assert first < last, "more processes than can have a class each"
     if world() > 1:
         made: dict[int, nn.Parameter] = {}  # a parameter that two parts share remains a single one
         for name, axis in axes.items():
@@ -138,33 +126,7 @@ def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
                 parameter = nn.Parameter(local, requires_grad=whole.requires_grad)
                 local = made.setdefault(id(whole), parameter)
             setattr(module, own, local)
-        loss.register_forward_pre_hook(_refuse_alone)
     return Layout(dict(axes), classes, first, last)
-
-
-def _check_spreadable(loss: nn.Module, axes: Mapping[str, int]) -> None:
-    """Raise ValueError unless every part of the loss that depends on the classes supports it."""
-    # Every part that keeps something per class must agree. MarginLoss is one although it has no
-    # proxies: it indexes a beta per class by y itself.
-    owners = {name.rpartition(".")[0] for name in axes}
-    parts = [part for path, part in loss.named_modules() if path in owners]
-    cannot = [type(part).__name__ for part in parts if not isinstance(part, Spreadable)]
-    if cannot:
-        what = f"{name_first(cannot)} cannot be spread over processes"
-    elif not axes:
-        what = f"{type(loss).__name__} has no classes to spread: no parameter has a class axis"
-    else:
-        return
-    raise LikenessError(f"{what}; leave it whole in every process")
-
-
-def _refuse_alone(loss: nn.Module, _: Any) -> None:
-    """Refuse a call of a spread loss that does not come from `loss_of`."""
-    if not is_spread():
-        raise LikenessError(
-            f"{type(loss).__name__} holds the classes of one process only: call it through "
-            "toolkit.parallel.spread.loss_of"
-        )
 
 
 def loss_of(
@@ -192,15 +154,11 @@ def loss_of(
         rate: The share of its classes that every process draws (see the top of the file).
         seed: The draw depends on seed, step and process only.
         step: The number of the training step.
-
-    Raises:
-        LikenessError: The rate is outside (0, 1], or below 1 without a layout.
     """
-    if not 0 < rate <= 1 or (layout is None and rate < 1):
-        raise LikenessError(f"rate={rate} must be in (0, 1], and 1 for a loss that is not spread")
+    assert rate == 1 or (layout is not None and 0 < rate < 1)
     lengths = lengths_of(len(y), y.device)
-    z, y = gather(full(z), lengths), gather_plain(y, lengths)
-    z_key = None if z_key is None else gather_plain(z_key, lengths)
+    z, y = gather(full(z), lengths), gather(y, lengths)
+    z_key = None if z_key is None else gather(z_key.detach(), lengths)
     if layout is None or (world() == 1 and rate == 1):
         made: Tensor = loss(z, y, z_key)
         return made

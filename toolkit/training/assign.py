@@ -31,12 +31,6 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
         LikenessError: There is no such setting, or the text is no value of it.
     """
     head, rest = path[0], path[1:]
-    if owner is None:
-        part = name.removesuffix("." + ".".join(path))
-        raise LikenessError(
-            f"override {name}: the recipe's {part} is None, so that nothing can be set inside it; "
-            "choose a variant that has it, or copy the recipe and add it (likeness recipes --copy)"
-        )
     is_group = dataclasses.is_dataclass(owner) and not isinstance(owner, type)
     func: Any
     if is_group:
@@ -45,7 +39,10 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
         bound = owner if isinstance(owner, partial) else partial(owner)
         func, known = bound.func, bound.keywords
     else:
-        raise LikenessError(f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}")
+        raise LikenessError(
+            f"override {name}: {'.'.join(path)!r} cannot be set inside {owner!r}; choose a variant "
+            "that has it, or copy the recipe and add it (likeness recipes --copy)"
+        )
     defaults = {
         key: parameter.default
         for key, parameter in inspect.signature(func).parameters.items()
@@ -58,11 +55,17 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
             f"override {name}: {func.__name__} has no setting {head!r}{suggest(head, defaults)}; "
             f"it has {', '.join(defaults) or 'none'}"
         )
-    value = (
-        assign(known.get(head, defaults[head]), rest, text, name)
-        if rest
-        else _parse(text, _hint(func, head, defaults[head]), name)
-    )
+    if rest:
+        value = assign(known.get(head, defaults[head]), rest, text, name)
+    else:
+        hint = _hint(func, head, defaults[head])
+        try:
+            value = _parse(text, hint)
+        except (KeyError, ValueError):
+            raise LikenessError(
+                f"override {name}={text!r}: expected {kind(hint) or 'nothing'}; what is no number, "
+                "text or list of them is changed in the recipe file"
+            ) from None
     changed = {**known, head: value}
     return func(**changed) if is_group else partial(func, **changed)
 
@@ -78,62 +81,56 @@ def _hint(func: Any, name: str, default: Any) -> Any:
     return hints.get(name, type(default) if is_plain else Any)
 
 
-def _parse(text: str, hint: Any, name: str) -> Any:
-    """Text to the annotated type: bool, int, float, str, Literal, a tuple of these, Optional, and
-    numbers by name, as in a:1,b:2.
+def _parse(text: str, hint: Any) -> Any:
+    """Text to the annotated type; KeyError or ValueError where it is no value of it.
+
+    Types are bool, int, float, str, Literal, a tuple of these, Optional, and numbers by name, as in
+    a:1,b:2.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if text.lower() == "none" and type(None) in args:
             return None
-        return _parse(text, next(kind for kind in args if kind is not type(None)), name)
+        return _parse(text, next(kind for kind in args if kind is not type(None)))
     if origin is Literal:
-        known = {str(value): value for value in args}
-        if text not in known:
-            raise LikenessError(f"override {name}={text!r}: must be one of {', '.join(known)}")
-        return known[text]
+        return {str(value): value for value in args}[text]
     if origin is tuple:
-        kinds = [kind for kind in args if kind is not Ellipsis]
-        values = [value for value in text.strip("()[]").split(",") if value.strip()]
-        if Ellipsis not in args and len(values) != len(kinds):
-            raise LikenessError(
-                f"override {name}={text!r}: expected {len(kinds)} values separated by commas"
-            )
-        return tuple(
-            _parse(value.strip(), kinds[min(place, len(kinds) - 1)], name)
-            for place, value in enumerate(values)
-        )
-    if origin is collections.abc.Mapping and args[1] in (int, float):
-        return _parse_numbers(text, args[1], name)
+        values = [value.strip() for value in text.strip("()[]").split(",") if value.strip()]
+        hints = args[:1] * len(values) if Ellipsis in args else args
+        return tuple(_parse(value, inner) for value, inner in zip(values, hints, strict=True))
+    if origin is collections.abc.Mapping:
+        pairs = [pair.rpartition(":") for pair in text.strip("{}").split(",") if pair.strip()]
+        return {key.strip(): _parse(value.strip(), args[1]) for key, _, value in pairs}
     if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise LikenessError(f"override {name}={text!r}: expected true or false")
-        return text.lower() == "true"
-    if hint in (int, float):
-        try:
-            number = hint(text)
-            if number != number:  # no setting means anything as NaN, and no comparison refuses it
-                raise ValueError
-            return number
-        except ValueError:
-            raise LikenessError(
-                f"override {name}={text!r}: expected "
-                f"{'a whole number' if hint is int else 'a number'}"
-            ) from None
-    if hint is str:
-        return text
-    raise LikenessError(
-        f"override {name}={text!r}: this field is no number, text, true/false or list of them; "
-        "change it in the recipe file"
-    )
+        return {"true": True, "false": False}[text.lower()]
+    return {int: int, float: float, str: str}[hint](text)
 
 
-def _parse_numbers(text: str, kind: Any, name: str) -> dict[str, Any]:
-    """Text such as a:1,b:2 to numbers by name."""
-    pairs = [pair.rpartition(":") for pair in text.strip("{}").split(",") if pair.strip()]
-    if not all(key.strip() for key, _, _ in pairs):
-        raise LikenessError(f"override {name}={text!r}: expected NAME:NUMBER, separated by commas")
-    return {key.strip(): _parse(value.strip(), kind, name) for key, _, value in pairs}
+def kind(hint: Any) -> str:
+    """A type as people say it; "" of a group of fields.
+
+    >>> kind(Literal["sgd", "adam"]), kind(tuple[int, ...]), kind(float | None)
+    ('`sgd` or `adam`', 'whole numbers, with commas between them', 'a number or none')
+    """
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if type(None) not in inner or typing.Any in inner:
+            return "a part"
+        kinds = [kind(value) for value in inner if value is not type(None)]
+        words = " or ".join(filter(None, kinds))
+        return words and f"{words} or none"
+    if origin is Literal:
+        *first, last = (f"`{value}`" for value in inner)
+        return f"{', '.join(first)} or {last}" if first else last
+    if origin is tuple:
+        many = {str: "texts", int: "whole numbers"}.get(inner[0], "numbers")
+        return f"{many}, with commas between them"
+    if origin is collections.abc.Mapping:
+        return "NAME:NUMBER, with commas between them" if inner[1] is float else "parts by name"
+    if origin is collections.abc.Callable or hint is typing.Any:
+        return "a part"
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return names.get(hint, "")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from eval.errors import LikenessError
 from toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
 from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.parts import Part
 from toolkit.parallel import batch_norm, distributed, spread
 from toolkit.training.average import Average
-from toolkit.training.memory import Bank, momentum_encoder
-from toolkit.training.recipe import Optim, Recipe
+from toolkit.training.memory import Bank, Memory, momentum_encoder
+from toolkit.training.recipe import Compute, Optim, Recipe
 from toolkit.training.run import Run
 from toolkit.training.tuning import prepare, rate_multiples, recomputed
 
@@ -81,9 +82,13 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
         LikenessError: Settings that do not go together.
     """
     torch.manual_seed(recipe.seed)
-    _make_deterministic(recipe.compute.deterministic)
+    compute, tuning, parallel = recipe.compute, recipe.tuning, recipe.parallel
+    if compute.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(compute.deterministic)
+    torch.backends.cudnn.benchmark = not compute.deterministic
     frontend = recipe.frontend()
-    _check_rates(recipe, frontend)
+    _check_rates(frontend, read=recipe.read, train_read=recipe.train_read, augment=recipe.augment)
     backbone = recipe.backbone(frontend.dim)
     loss = recipe.loss(backbone.dim, num_classes).to(device)
     if recipe.start_at_means and not isinstance(loss, Classifier):
@@ -91,36 +96,38 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
             f"start_at_means=true needs a loss with class vectors, but {type(loss).__name__} has "
             "none; leave it out"
         )
-    if distributed.world() > 1 and recipe.parallel.sync_batch_norm:
+    if distributed.world() > 1 and parallel.sync_batch_norm:
         backbone = batch_norm.synced(backbone, device)
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
-    if recipe.compute.channels_last:
+    if compute.channels_last:
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    frozen = prepare(embedder, recipe.tuning)
-    later = frozen if recipe.tuning.freeze_until else []
+    frozen = prepare(embedder, tuning)
+    later = frozen if tuning.freeze_until else []
     for parameter in frozen if not later else ():
         parameter.requires_grad_(False)
-    encoder = _add_memory(recipe, loss, embedder, device)
+    encoder = None if recipe.memory is None else _add_memory(recipe.memory, loss, embedder)
+    loss.to(device)  # with its bank
     layout = None
-    if recipe.parallel.spread_classes or recipe.parallel.class_rate < 1:
+    if parallel.spread_classes or parallel.class_rate < 1:
         layout = spread.cut(loss, spread.class_axes(recipe.loss, backbone.dim))
     _check_trains(embedder, loss, frozen)
-    average = _average(recipe, embedder, loss)
-    steps = optimizer(
-        recipe.optim, embedder, loss, device, multiples=rate_multiples(embedder, recipe.tuning)
-    )
+    average = None
+    if tuning.ema or tuning.average_last:
+        kept = loss if recipe.measures_items else None  # a model that classifies has class vectors
+        average = Average(embedder, kept, decay=tuning.ema, last=tuning.average_last)
+    multiples = rate_multiples(embedder, tuning)
+    steps = optimizer(recipe.optim, embedder, loss, device, multiples=multiples)
     for parameter in later:
         parameter.requires_grad_(False)
+    scaler = torch.amp.GradScaler(device.type, enabled=half(recipe, device) is torch.float16)
+    if distributed.world() > 1 and scaler.is_enabled():
+        raise LikenessError(
+            "compute.precision=float16 scales the loss by what each process sees, which many "
+            "processes cannot share; set compute.precision=bfloat16 or float32"
+        )
+    network = _network(compute, embedder, device)
     run = Run(
-        embedder,
-        loss,
-        encoder,
-        steps,
-        _scaler(recipe, device),
-        _network(recipe, embedder, device),
-        layout,
-        frozen=later,
-        average=average,
+        embedder, loss, encoder, steps, scaler, network, layout, frozen=later, average=average
     )
     # from here on, dropout and dither differ between processes
     torch.manual_seed(recipe.seed + 1_000_003 * distributed.rank())
@@ -141,7 +148,7 @@ def thaw(run: Run, recipe: Recipe) -> None:
         if embedder is not None:
             embedder.still = ()
             embedder.train(embedder.training)
-    run.network = _network(recipe, run.embedder, run.device)
+    run.network = _network(recipe.compute, run.embedder, run.device)
 
 
 def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Parameter]) -> None:
@@ -156,51 +163,28 @@ def _check_trains(embedder: nn.Module, loss: nn.Module, frozen: list[nn.Paramete
         )
 
 
-def _average(recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module) -> Average | None:
-    """The average of the weights that the recipe asks for, if it does."""
-    tuning = recipe.tuning
-    if not tuning.ema and not tuning.average_last:
-        return None
-    kept = loss if recipe.measures_items else None  # a model that classifies has class vectors
-    return Average(embedder, kept, decay=tuning.ema, last=tuning.average_last)
-
-
-def _make_deterministic(deterministic: bool) -> None:
-    """Tell torch whether to refuse operations that are not deterministic."""
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
-    torch.backends.cudnn.benchmark = not deterministic
-
-
-def _add_memory(
-    recipe: Recipe, loss: Any, embedder: TorchEmbedder, device: torch.device
-) -> TorchEmbedder | None:
-    """Give the loss its bank of keys, where the recipe has a memory.
+def _add_memory(memory: Memory, loss: Any, embedder: TorchEmbedder) -> TorchEmbedder | None:
+    """Give the loss its bank of keys.
 
     Returns:
         The momentum encoder, None where the keys are the batch's own embeddings.
     """
-    if recipe.memory is None:
-        return None
     if not isinstance(loss, Keyed):
         raise LikenessError(
             f"memory is set, but {type(loss).__name__} takes no keys; set memory to None or "
             "take a loss with a bank, such as SimPLE"
         )
-    loss.bank = Bank(recipe.memory.size, cast(int, embedder.backbone.dim)).to(device)
-    if recipe.memory.momentum > 0:
-        return cast(TorchEmbedder, momentum_encoder(embedder))
-    return None
+    loss.bank = Bank(memory.size, cast(int, embedder.backbone.dim))
+    return cast(TorchEmbedder, momentum_encoder(embedder)) if memory.momentum > 0 else None
 
 
-def _network(recipe: Recipe, embedder: TorchEmbedder, device: torch.device) -> nn.Module:
+def _network(compute: Compute, embedder: TorchEmbedder, device: torch.device) -> nn.Module:
     """The embedder as the loop calls it: in pieces, compiled, and in DDP with many processes."""
     network: nn.Module = Network(
         embedder.frontend if embedder.trains_frontend else None,
         embedder.backbone,
-        pieces=recipe.compute.accumulate,
-        compiled=recipe.compute.compile,
+        pieces=compute.accumulate,
+        compiled=compute.compile,
     )
     if distributed.world() > 1 and any(value.requires_grad for value in network.parameters()):
         network = nn.parallel.DistributedDataParallel(
@@ -212,35 +196,19 @@ def _network(recipe: Recipe, embedder: TorchEmbedder, device: torch.device) -> n
     return network
 
 
-def _scaler(recipe: Recipe, device: torch.device) -> torch.amp.GradScaler:
-    """The scaling of the loss, which float16 needs."""
-    scaler = torch.amp.GradScaler(device.type, enabled=half(recipe, device) is torch.float16)
-    if distributed.world() > 1 and scaler.is_enabled():
-        raise LikenessError(
-            "compute.precision=float16 scales the loss by what each process sees, which many "
-            "processes cannot share; set compute.precision=bfloat16 or float32"
-        )
-    return scaler
-
-
-def _check_rates(recipe: Recipe, frontend: nn.Module) -> None:
-    """ValueError where the parts that state a sampling rate state different ones: read resamples to
-    its own, and the others cannot see which it was.
+def _check_rates(frontend: nn.Module, **parts: Part | None) -> None:
+    """Refuse parts that state different sampling rates: read resamples to its own, and the others
+    cannot see which it was.
     """
     # SpecAugment holds the front-end that states it
-    inside = (module for module in frontend.modules() if hasattr(module, "rate_hz"))
-    rates: dict[str, Any] = {"frontend": getattr(next(inside, None), "rate_hz", None)}
-    for name in ("read", "train_read", "augment"):
-        part = getattr(recipe, name)
+    inside = (module.rate_hz for module in frontend.modules() if hasattr(module, "rate_hz"))
+    rates: dict[str, Any] = {"frontend": next(inside, None)}
+    for name, part in parts.items():
         stated = None if part is None else inspect.signature(part).parameters.get("rate_hz")
         rates[name] = None if stated is None else stated.default
-    rates = {name: rate for name, rate in rates.items() if rate is not None}
-    if len(set(rates.values())) > 1:
-        raise LikenessError(
-            "sampling rates differ: "
-            f"{', '.join(f'{name}.rate_hz={rate}' for name, rate in rates.items())}; set them to "
-            "one value"
-        )
+    shown = [f"{name}.rate_hz={rate}" for name, rate in rates.items() if rate is not None]
+    if len({*rates.values()} - {None}) > 1:
+        raise LikenessError(f"sampling rates differ: {', '.join(shown)}; set them to one value")
 
 
 def least_rows(recipe: Recipe) -> int:

@@ -12,12 +12,11 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,26 +39,17 @@ from eval.formats.provenance import digest, likeness_version, sha256
 from eval.formats.trials import read_scores, write_scores
 from eval.progress import tracked
 from eval.reports import comparison
-from eval.similarity import score_trials
 from eval.types import Scores, Trials
-from toolkit.console import Interrupted
-from toolkit.data.items import Item, fingerprint
+from toolkit.console import Interrupted, say
+from toolkit.data.items import fingerprint
 from toolkit.models.parts import describe
-from toolkit.parallel.embed import embed_all
 from toolkit.training import recipe as recipes
-from toolkit.training.folder import RECIPE, check_folder, holds_checkpoint, write_json
 from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
-from toolkit.training.measure import (
-    TEST,
-    items_of,
-    load_embedder,
-    metrics_of,
-    run_test,
-    settings_of,
-)
+from toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
 from toolkit.training.plan import plan
-from toolkit.training.recipe import Recipe, Verification, described, flat, of_data
+from toolkit.training.recipe import Recipe, Verification, flat, of_data
+from toolkit.training.run import check_same, holds_checkpoint, write_json
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
 from toolkit.training.tune import Ranges, Untunable, check_ranges, on_validation_classes, tune
@@ -100,43 +90,46 @@ class Terms:
         reference: The variant that the others are set against; "" takes the one with the best mean
             of the first metric.
         allow_different: The fields besides the method in which the variants may differ.
+        ranges: Variant -> field -> Range or Choice: what is searched for it on validation classes,
+            before it is compared (toolkit.training.tune).
+        num_trials: How many settings are tried for each variant; 0 searches nothing.
         command: The command line, which the report shows.
     """
 
     reference: str = ""
     allow_different: Sequence[str] = ()
+    ranges: Mapping[str, Ranges] = field(default_factory=dict)
+    num_trials: int = 0
     command: str = ""
 
 
-@dataclass(frozen=True)
-class Search:
-    """A search for each variant's settings on validation classes, before it is compared.
+class Listed(NamedTuple):
+    """A variant with what its runs are trained and measured on.
 
     Attributes:
-        ranges: Variant -> field -> Range or Choice: what may be searched (toolkit.training.tune).
-        num_trials: How many settings are tried for each variant.
-    """
-
-    ranges: Mapping[str, Ranges]
-    num_trials: int
-
-
-@dataclass(frozen=True)
-class Data:
-    """What the runs of a variant are trained and measured on.
-
-    Attributes:
+        recipe: With the settings that follow from the data.
+        description: The recipe as JSON values.
         digest: Of the ids and labels of the training items, and of what is tested.
-        items: The items of the trials; empty for a recipe that measures items, which it lists
-            itself.
-        trials: The trials, or None for such a recipe.
-        subjects: The subjects behind the trials, or None for such a recipe.
+        trials: The trials; None for a recipe that measures items.
+        subjects: The subjects behind the trials; None for such a recipe.
     """
 
+    recipe: Recipe
+    description: dict[str, Any]
     digest: str
-    items: Sequence[Item]
-    trials: Trials | None
-    subjects: Subjects | None
+    trials: Trials | None = None
+    subjects: Subjects | None = None
+
+
+def listed(recipe: Recipe, data: Path) -> Listed:
+    """Check a variant, and list what it is trained and tested on."""
+    planned = plan(recipe, data)
+    made = planned.recipe, planned.description
+    if planned.trials is None:
+        return Listed(*made, digest([planned.fingerprint, fingerprint(planned.held_out())]))
+    items, trials = planned.trials
+    subjects = subjects_behind(trials, {item.id: item.label for item in items})
+    return Listed(*made, digest([planned.fingerprint, subjects.trial_list]), trials, subjects)
 
 
 @under_lock
@@ -147,8 +140,6 @@ def compare(
     data: Path,
     out: Path,
     terms: Terms = Terms(),
-    search: Search | None = None,
-    say: Callable[[str], None] = print,
     read_initial: ReadInitial = read_initial,
 ) -> Comparison:
     """Train every variant with several seeds, measure all runs, and compare.
@@ -162,9 +153,8 @@ def compare(
         num_seeds: Every variant is trained with the seeds 0 to num_seeds - 1.
         data: The folder of the data set.
         out: The folder for runs, tables and report.
-        terms: The reference, and the fields in which variants may differ besides METHOD.
-        search: A search for settings that comes first.
-        say: Takes each line of progress.
+        terms: The reference, the fields in which variants may differ besides METHOD, and what is
+            searched first.
         read_initial: Reads the network that a recipe's init names.
 
     Returns:
@@ -174,65 +164,57 @@ def compare(
         LikenessError: Anything wrong with variants, data or folder, before the first step.
         Interrupted: After Ctrl-C. All is whole, and the same call goes on.
     """
-    check_variants(variants, terms.reference, terms.allow_different)
-    searched = _searched(variants, search, terms, data) if search else {}
-    measured = data_of(variants, data)
-    chosen, tuned, untunable = dict(variants), dict[str, Tuned](), dict[str, str]()
+    check_variants(variants, terms)
+    searched = _searched(variants, terms, data) if terms.num_trials else {}
+    chosen = {name: listed(recipe, data) for name, recipe in variants.items()}
+    tuned, untunable = dict[str, Tuned](), dict[str, str]()
 
     def score(recipe: Recipe, folder: Path) -> float:
         first = next(iter(recipe.metrics))
-        recipe = of_data(recipe, data)
+        recipe = replace(recipe, frontend=of_data(recipe.frontend, data))
         return _train_and_measure(recipe, data, folder, read_initial, only=first)[first]
 
     try:
         for name, ranges in searched.items():
-            assert search is not None
             try:
-                chosen[name], tuned[name] = tune(
+                found, tuned[name] = tune(
                     variants[name],
                     ranges,
                     variant=name,
-                    num_trials=search.num_trials,
+                    num_trials=terms.num_trials,
                     out=out / "tune",
                     score=score,
-                    data=measured[name].digest,
-                    say=say,
+                    data=chosen[name].digest,
                 )
+                chosen[name] = listed(found, data)
             except Untunable as error:
                 untunable[name] = str(error)
-        runs: list[Run] = []
         # seed by seed, so that a stopped comparison has some runs of all variants
         order = [(name, seed) for seed in range(num_seeds) for name in chosen]
-        seeded = {
-            (name, seed): of_data(replace(chosen[name], seed=seed), data)
-            for name, seed in order
-            if name not in untunable
-        }
-        for (name, seed), recipe in seeded.items():
-            _refuse_other_run(out / f"{name}/seed-{seed}", recipe, measured[name], data)
+        for name, seed in order:
+            if name not in untunable:
+                _refuse_other_run(out / f"{name}/seed-{seed}", chosen[name], seed)
+        runs: list[Run] = []
         for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
             run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
             if not run.failed:
                 doing = f"run {number} of {len(order)}: {name} seed {seed}"
-                recipe = seeded[name, seed]
-                run = _done(run, recipe, measured[name], data, out, doing, say, read_initial)
+                run = _done(run, chosen[name], data, out / run.folder, doing, read_initial)
             runs.append(run)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
         ) from None
     runs.sort(key=lambda run: list(chosen).index(run.variant))
-    result = _summary(chosen, runs, measured, out, terms.reference, tuned)
+    result = _summary(chosen, runs, out, terms.reference, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
     comparison.write(out, result, logs, command=terms.command, version=likeness_version())
     return result
 
 
-def _searched(
-    variants: Mapping[str, Recipe], search: Search, terms: Terms, data: Path
-) -> dict[str, Ranges]:
+def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[str, Ranges]:
     """The ranges of the variants that are tuned, checked."""
-    searched = {name: ranges for name, ranges in search.ranges.items() if name in variants}
+    searched = {name: ranges for name, ranges in terms.ranges.items() if name in variants}
     if not searched:
         raise LikenessError(
             "--tune: the recipe file states no RANGES for these variants; add RANGES = {variant: "
@@ -246,35 +228,22 @@ def _searched(
     return searched
 
 
-def _refuse_other_run(folder: Path, recipe: Recipe, measured: Data, data: Path) -> None:
+def _refuse_other_run(folder: Path, variant: Listed, seed: int) -> None:
     """Refuse a folder whose run, finished or not, is of another recipe or other data."""
-    if (folder / RESULT).is_file():
-        before = json_object(folder / RESULT)
-        if (before["recipe"], before["data"]) != (_digest_of(recipe), measured.digest):
-            raise LikenessError(
-                f"{folder} holds a run of another recipe or other data; compare with the same "
-                "recipes, overrides and data, or choose another --out"
-            )
-    elif holds_checkpoint(folder):
-        check_folder(folder, plan(recipe, data).description, resume=True)
-
-
-def _digest_of(recipe: Recipe) -> str:
-    return digest([json.dumps(described(recipe), sort_keys=True)])
+    is_finished = (folder / RESULT).is_file()
+    if is_finished or holds_checkpoint(folder):
+        check_same(folder, variant.description | {"seed": seed})
+    if is_finished and json_object(folder / RESULT)["data"] != variant.digest:
+        raise LikenessError(
+            f"{folder} holds a run on other data; compare with the same data, or choose another "
+            "--out"
+        )
 
 
 def _done(
-    run: Run,
-    recipe: Recipe,
-    measured: Data,
-    data: Path,
-    out: Path,
-    doing: str,
-    say: Callable[[str], None],
-    read_initial: ReadInitial,
+    run: Run, variant: Listed, data: Path, folder: Path, doing: str, read_initial: ReadInitial
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
-    folder = out / run.folder
     if (folder / RESULT).is_file():
         say(f"{doing}: finished before")
         before = json_object(folder / RESULT)
@@ -282,34 +251,28 @@ def _done(
         return replace(run, **{name: before[name] for name in fields})
     say(doing)
     try:
-        values = _train_and_measure(recipe, data, folder, read_initial, measured=measured)
+        recipe = replace(variant.recipe, seed=run.seed)
+        values = _train_and_measure(recipe, data, folder, read_initial)
     except (ValueError, RuntimeError, OSError) as error:  # a loss that is NaN, memory or disk full
         say(f"{doing}: failed: {error}")
         return replace(run, failed=str(error))
     log = read_log(folder)
     seconds = _seconds(log)
-    # of the plan: small data have smaller batches than the recipe
-    batch_size = json_object(folder / RECIPE)["sampling"]["batch_size"]
+    num_items = log[-1]["step"] * recipe.sampling.batch_size
     entry: dict[str, Any] = {
         "values": values,
         "scores": sha256(folder / (TEST if recipe.measures_items else SCORES)),
         "seconds": seconds,
-        "items_per_second": log[-1]["step"] * batch_size / seconds if seconds else None,
+        "items_per_second": num_items / seconds if seconds else None,
     }
-    more = {"recipe": _digest_of(recipe), "data": measured.digest, "version": likeness_version()}
-    write_json(folder / RESULT, {"schema": "likeness.run/1"} | more | entry)
+    more = {"schema": "likeness.run/1", "data": variant.digest, "version": likeness_version()}
+    write_json(folder / RESULT, more | entry)
     say(f"{doing}: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}")
     return replace(run, **entry)
 
 
 def _train_and_measure(
-    recipe: Recipe,
-    data: Path,
-    folder: Path,
-    read_initial: ReadInitial,
-    *,
-    measured: Data | None = None,
-    only: str = "",
+    recipe: Recipe, data: Path, folder: Path, read_initial: ReadInitial, *, only: str = ""
 ) -> dict[str, float]:
     """Train a run, and its metrics; the scores or values behind them are in its folder.
 
@@ -318,29 +281,16 @@ def _train_and_measure(
         data: The folder of the data set.
         folder: The run's folder.
         read_initial: Reads the network that recipe.init names.
-        measured: The trials, where they are read already.
-        only: The metric that is wanted of items, "" for all.
+        only: The metric that is wanted, "" for all.
     """
     threads = torch.get_num_threads()  # a recipe may set it, and the next run starts as this one
     try:
-        model = fit(recipe, data=data, out=folder, resume=True, read_initial=read_initial)
+        fit(recipe, data=data, out=folder, resume=True, read_initial=read_initial)
         if isinstance(recipe.measure, Verification):
-            if measured is None or measured.trials is None:
-                items, trials = recipe.measure.trials(data)
-            else:
-                items, trials = measured.items, measured.trials
-            loaded = load_embedder(model, recipe)
-            loaded.embedder.to_device()
-            workers = recipe.compute.workers
-            made = embed_all(loaded.embedder, items, loaded.read, what="trial", workers=workers)
-            values = score_trials(trials, made, similarity=loaded.similarity)
-            write_scores(folder / SCORES, trials, values)
-            assert trials.target is not None
-            scores = Scores(values, trials.target)
-            metrics = {
-                name: float(metric(scores.targets, scores.nontargets))
-                for name, metric in recipe.metrics.items()
-            }
+            items, trials = recipe.measure.trials(data)
+            scores = load_model(folder, recipe).score((items, trials))
+            write_scores(folder / SCORES, trials, scores.values)
+            metrics = metrics_of(recipe, scores, only=only)
         else:
             metrics = metrics_of(recipe, run_test(recipe, folder, data), only=only)
     finally:
@@ -364,14 +314,14 @@ def _seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _summary(
-    variants: Mapping[str, Recipe],
+    chosen: Mapping[str, Listed],
     runs: Sequence[Run],
-    measured: Mapping[str, Data],
     out: Path,
     reference: str,
     tuned: Mapping[str, Tuned],
 ) -> Comparison:
     """The numbers of the table from the score files, resampled, and what is said beside them."""
+    variants = {name: variant.recipe for name, variant in chosen.items()}
     metrics = list(dict.fromkeys(name for recipe in variants.values() for name in recipe.metrics))
     num_resamples = resamples_needed((len(variants) - 1) * len(metrics))
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in variants}
@@ -379,16 +329,16 @@ def _summary(
     for run in runs:
         if not run.failed:
             outcomes[run.variant][run.seed], counts[run.variant] = _outcome(
-                variants[run.variant], measured[run.variant], out / run.folder, num_resamples
+                chosen[run.variant], out / run.folder, num_resamples
             )
     better = next(iter(variants.values())).schedule.higher_is_better
-    cells, chosen = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
-    subjects = measured[chosen or next(iter(variants))].subjects
+    cells, best = summarise(outcomes, metrics, reference=reference, higher_is_better=better)
+    subjects = chosen[best or next(iter(chosen))].subjects
     varied = [field for field in _differing(variants) if not _within(field, INDIFFERENT)]
     watched = [
         recipe.schedule.watch
         for recipe in variants.values()
-        if recipe.schedule.watch and len(settings_of(recipe)) < 2
+        if recipe.schedule.watch and len(settings_of(recipe.measure)) < 2
     ]
     return Comparison(
         list(variants),
@@ -396,9 +346,9 @@ def _summary(
         sorted({run.seed for run in runs}),
         runs,
         cells,
-        chosen,
+        best,
         not reference,
-        counts.get(chosen) or next(iter(counts.values()), {}),
+        counts.get(best) or next(iter(counts.values()), {}),
         "" if subjects is None else subjects.source,
         num_resamples,
         varied=varied,
@@ -414,27 +364,23 @@ def _summary(
 
 
 def _outcome(
-    recipe: Recipe, measured: Data, folder: Path, num_resamples: int
+    variant: Listed, folder: Path, num_resamples: int
 ) -> tuple[Outcome, dict[str, int | None]]:
     """A run's metrics, resampled, and the counts of what they are of."""
-    if measured.trials is None:
+    metrics = variant.recipe.metrics
+    if variant.trials is None:
         items = per_item.read(folder / TEST)
-        outcome = measure_items(items, recipe.metrics, num_resamples=num_resamples)
+        outcome = measure_items(items, metrics, num_resamples=num_resamples)
         return outcome, {"items": len(items.ids), items.over: items.num_groups}
-    trials, values = read_scores(folder / SCORES, measured.trials)
+    trials, values = read_scores(folder / SCORES, variant.trials)
     assert trials.target is not None
-    assert measured.subjects is not None
-    outcome = measure(
-        Scores(values, trials.target),
-        recipe.metrics,
-        measured.subjects,
-        num_resamples=num_resamples,
-    )
-    targets = int(trials.target.sum())
+    assert variant.subjects is not None
+    scores = Scores(values, trials.target)
+    outcome = measure(scores, metrics, variant.subjects, num_resamples=num_resamples)
     return outcome, {
-        "targets": targets,
-        "nontargets": len(trials) - targets,
-        "subjects": measured.subjects.num_subjects,
+        "targets": len(scores.targets),
+        "nontargets": len(scores.nontargets),
+        "subjects": variant.subjects.num_subjects,
     }
 
 
@@ -447,7 +393,7 @@ def load_variants(
         file: RECIPE.py, or RECIPE.py:GROUP for one group of a file whose variants are called
             GROUP.NAME; these are then known by their NAME alone.
         names: The variants that are wanted; none stands for all.
-        overrides: `field=value` texts, which are applied to every variant.
+        overrides: `field=value` texts, which are applied to every variant. Seeds are set anew.
 
     Returns:
         The recipes by name, and the file's RANGES without the fields that overrides set.
@@ -456,57 +402,45 @@ def load_variants(
         LikenessError: As toolkit.training.recipe.load and override say.
     """
     group = ""
-    if ":" in file and not Path(file).is_file():
+    if not Path(file).is_file():
         file, _, group = file.partition(":")
     defined = recipes.read(file)
-    overridden = {text.partition("=")[0].strip() for text in overrides}
-    if "seed" in overridden:
-        raise LikenessError(
-            "override seed: compare runs the seeds 0 to N - 1; say how many with --seeds N"
-        )
-    listed, ranges = defined["RECIPES"], defined.get("RANGES", {})
-    if group:
-        listed, ranges = recipes.of_group(listed, group), recipes.of_group(ranges, group)
-        if not listed:
-            raise LikenessError(
-                f"recipe {file}:{group}: compare takes RECIPE.py alone; name variants with "
-                f"--variants {group}"
-            )
+    variants, ranges = defined["RECIPES"], defined.get("RANGES", {})
+    if group and (of_group := recipes.of_group(variants, group)):
+        variants, ranges = of_group, recipes.of_group(ranges, group)
+    elif group:
+        names = [group]
     chosen = {
-        name: recipes.override(recipes.choose(file, listed, name)[0], list(overrides))
-        for name in dict.fromkeys(names or listed)
+        name: recipes.override(recipes.choose(file, variants, name)[0], list(overrides))
+        for name in dict.fromkeys(names or variants)
     }
     for searched in ranges.values():
-        for field in overridden & searched.keys():
-            del searched[field]
+        for name in (text.partition("=")[0].strip() for text in overrides):
+            searched.pop(name, None)
     return chosen, ranges
 
 
-def check_variants(
-    variants: Mapping[str, Recipe], reference: str, allow_different: Sequence[str]
-) -> None:
+def check_variants(variants: Mapping[str, Recipe], terms: Terms) -> None:
     """Refuse variants that cannot be compared with each other.
 
     Args:
         variants: Recipes by name.
-        reference: The variant that the others are set against, or "".
-        allow_different: The fields besides METHOD and INDIFFERENT in which they may differ.
+        terms: The variant that the others are set against, and the fields besides METHOD and
+            INDIFFERENT in which they may differ.
 
     Raises:
         LikenessError: It says which variants or fields, and what is allowed.
     """
-    if reference and reference not in variants:
+    if terms.reference and terms.reference not in variants:
         raise LikenessError(
-            f"--reference {reference!r} is none of the variants compared: {', '.join(variants)}"
+            f"--reference {terms.reference!r} is none of the variants compared: "
+            f"{', '.join(variants)}"
         )
     for name, recipe in variants.items():
         if not recipe.metrics:
             raise LikenessError(f"variant {name!r} has no measure or no metrics to compare by")
-    _refuse(
-        [field for field in _differing(variants) if not _within(field, METHOD + INDIFFERENT)],
-        allow_different,
-        "the variants differ in",
-    )
+    differing = [name for name in _differing(variants) if not _within(name, METHOD + INDIFFERENT)]
+    _refuse(differing, terms.allow_different, "the variants differ in")
 
 
 def _refuse(fields: Sequence[str], allowed: Sequence[str], what: str) -> None:
@@ -534,35 +468,3 @@ def _differing(variants: Mapping[str, Recipe]) -> list[str]:
         for name in names
         if any(settings.get(name) != every[0].get(name) for settings in every)
     )
-
-
-def data_of(variants: Mapping[str, Recipe], data: Path) -> dict[str, Data]:
-    """Items, trials and subjects of every variant; read once where the variants agree, as they
-    normally do.
-    """
-    known: dict[str, Data] = {}
-    by_variant: dict[str, Data] = {}
-    for name, recipe in variants.items():
-        stated = json.dumps([describe(recipe.items, "items"), _tested(recipe)], sort_keys=True)
-        if stated not in known:
-            known[stated] = _read_data(recipe, data)
-        by_variant[name] = known[stated]
-    return by_variant
-
-
-def _read_data(recipe: Recipe, data: Path) -> Data:
-    """Items, trials and subjects of one variant."""
-    trained = fingerprint(recipe.items(data))
-    if not isinstance(recipe.measure, Verification):
-        tested = items_of(settings_of(recipe)[-1], data).values()
-        stated = json.dumps(_tested(recipe), sort_keys=True)
-        return Data(digest([trained, stated, *map(fingerprint, tested)]), (), None, None)
-    items, trials = recipe.measure.trials(data)
-    subjects = subjects_behind(trials, {item.id: item.label for item in items})
-    return Data(digest([trained, subjects.trial_list]), items, trials, subjects)
-
-
-def _tested(recipe: Recipe) -> Any:
-    """What the recipe's measure tests, as JSON values: without metrics and validation."""
-    described = describe(recipe.measure, "measure")
-    return {key: value for key, value in described.items() if key not in ("metrics", "validation")}

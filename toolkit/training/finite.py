@@ -38,7 +38,7 @@ class Watch:
         self.run, self.plan, self.log = run, planned, log
         self.every = 1 if run.device.type == "cpu" else 16
         self.value = math.nan  # the latest loss that was read
-        # step, rate, (4,): loss, and whether loss, embeddings and gradients are finite
+        # step, rate, (4,): loss, and whether embeddings, loss and gradients are finite
         self.pending: list[tuple[int, float, Tensor]] = []
         self.embeddings: Tensor | None = None
         self.rate = 0.0
@@ -54,30 +54,22 @@ class Watch:
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Note whether the loss gets finite numbers: embeddings of the whole batch, and keys."""
         tensors = [value for value in inputs if isinstance(value, Tensor)]
-        self.embeddings = (
-            all_finite(tensors)
-            if self.embeddings is None
-            else self.embeddings & all_finite(tensors)
-        )
+        before = self.embeddings
+        self.embeddings = all_finite(tensors) if before is None else before & all_finite(tensors)
 
     def add(self, step: int, rate: float, loss: Tensor) -> None:
         """Take a step, after its gradients are there and before the weights change."""
-        loss = loss.detach()
-        gradients = [
-            parameter.grad
-            for group in self.run.optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
+        groups = self.run.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        gradients = [value.grad for value in parameters if value.grad is not None]
         true = torch.ones((), dtype=torch.bool, device=loss.device)
         finite = (
-            loss.isfinite(),
             true if self.embeddings is None else self.embeddings,
-            true if self.run.scaler.is_enabled() else all_finite(gradients).to(loss.device),
+            loss.isfinite(),
+            true if self.run.scaler.is_enabled() else all_finite(gradients),
         )
-        self.pending.append(
-            (step, rate, torch.stack([loss.float(), *(flag.float() for flag in finite)]))
-        )
+        numbers = [loss.detach().float(), *(flag.to(loss.device).float() for flag in finite)]
+        self.pending.append((step, rate, torch.stack(numbers)))
         self.embeddings, self.rate = None, rate
         if len(self.pending) >= self.every:
             self.read()
@@ -91,26 +83,18 @@ class Watch:
             return self.value
         rows = torch.stack([row for _, _, row in self.pending]).cpu()
         wrong = distributed.largest((rows[:, 1:] == 0).to(torch.int64)).bool()
-        for (step, rate, _), row, (loss, embeddings, gradients) in zip(
-            self.pending, rows.tolist(), wrong.tolist(), strict=True
-        ):
-            if loss or embeddings or gradients:
-                what = []
-                if loss:
-                    what.append(f"the loss is {row[0]}")
-                if embeddings:
-                    what.append("embeddings are NaN or infinite")
-                self.stop(step, rate, " and ".join(what or ["gradients are NaN or infinite"]))
+        for (step, rate, _), flags in zip(self.pending, wrong.tolist(), strict=True):
+            if any(flags):
+                kinds = zip(("embeddings are", "the loss is", "gradients are"), flags, strict=True)
+                what = next(kind for kind, flag in kinds if flag)
+                self.stop(step, rate, f"{what} NaN or infinite")
         self.value = rows[-1, 0].item()
         step, rate, _ = self.pending[-1]
         self.pending = []
-        if self.run.scaler.is_enabled() and self.run.scaler.get_scale() < _LEAST_SCALE:
-            self.stop(
-                step,
-                rate,
-                "gradients are infinite in float16 even at a loss scale of "
-                f"{self.run.scaler.get_scale():.2g}",
-            )
+        scale = self.run.scaler.get_scale()  # 1 where the loss is not scaled
+        if scale < _LEAST_SCALE:
+            what = f"gradients are infinite in float16 even at a loss scale of {scale:.2g}"
+            self.stop(step, rate, what)
         return self.value
 
     def settle(self) -> None:
@@ -124,19 +108,11 @@ class Watch:
             for key, value in module.state_dict().items()
         }
         for index, values in self.run.optimizer.state_dict()["state"].items():
-            state |= {
-                f"optimizer.{index}.{key}": value
-                for key, value in values.items()
-                if isinstance(value, Tensor)
-            }
+            state |= {f"optimizer.{index}.{key}": value for key, value in values.items()}
         wrong = not_finite(state)
         if distributed.any_rank(bool(wrong)):
             named = wrong[0] if wrong else "a tensor of another process"
-            self.stop(
-                max(0, self.run.step - 1),
-                self.rate,
-                f"{named} holds NaN or infinity",
-            )
+            self.stop(max(0, self.run.step - 1), self.rate, f"{named} holds NaN or infinity")
 
     def explain(self, step: int, rate: float, error: Exception) -> None:
         """Stop the run if a loss refused a batch because its embeddings are NaN or infinite.
@@ -186,18 +162,10 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
         return torch.ones((), dtype=torch.bool, device=every[0].device if every else None)
     if numbers[0].is_cuda:  # few launches for all; on a CPU plain sums take half the time of norms
         return nn.utils.get_total_norm(numbers, 1.0).isfinite()
-    return (
-        torch.stack(
-            [
-                tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).to(
-                    numbers[0].device, torch.float32
-                )
-                for tensor in numbers
-            ]
-        )
-        .sum()
-        .isfinite()
-    )
+    first = numbers[0].device
+    wide = [torch.promote_types(tensor.dtype, torch.float32) for tensor in numbers]
+    sums = [tensor.sum(dtype=kind) for tensor, kind in zip(numbers, wide, strict=True)]
+    return torch.stack([value.to(first, torch.float32) for value in sums]).sum().isfinite()
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:

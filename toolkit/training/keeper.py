@@ -12,18 +12,13 @@ from torch import nn
 
 from eval.errors import LikenessError, Unreachable, first_line
 from eval.progress import report
-from eval.similarity import score_trials
-from eval.types import Trials
 from toolkit.console import Interrupted, interruptible, say
 from toolkit.data.batch import Batch
-from toolkit.data.items import Item
 from toolkit.data.reading import Bad
 from toolkit.losses.contract import similarity_trained_by
 from toolkit.models import checkpoint
 from toolkit.models.embed import Diverged
-from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed
-from toolkit.parallel.embed import embed_all
 from toolkit.training import measure
 from toolkit.training.finite import Watch
 from toolkit.training.log import BadItems, Clock, Log
@@ -229,25 +224,6 @@ class Keeper:
             )
 
 
-def evaluate(
-    recipe: Recipe, embedder: TorchEmbedder, loss: nn.Module, trials: tuple[Sequence[Item], Trials]
-) -> dict[str, float]:
-    """Embed the trial items, score the trials with the recipe's similarity, and apply its metrics.
-
-    All processes share the work and get the same numbers.
-    """
-    trial_items, pairs = trials
-    embeddings = embed_all(
-        embedder, trial_items, recipe.read, what="trial", workers=recipe.compute.workers
-    )
-    scores = score_trials(pairs, embeddings, similarity=similarity_of(recipe, loss))
-    assert pairs.target is not None
-    return {
-        name: float(metric(scores[pairs.target], scores[~pairs.target]))
-        for name, metric in recipe.metrics.items()
-    }
-
-
 def similarity_of(recipe: Recipe, loss: nn.Module) -> str:
     """The recipe's similarity, else the one that the loss trains, else cosine."""
     return recipe.similarity or similarity_trained_by(loss)
@@ -259,17 +235,11 @@ def _metrics(run: Run, planned: Plan) -> dict[str, float]:
     """
     recipe = planned.recipe
     embedder, loss = run.model
+    similarity, workers = similarity_of(recipe, loss), recipe.compute.workers
+    model = measure.Model(embedder, loss, planned.classes, recipe.read, similarity, workers)
     if planned.trials is not None:
-        return evaluate(recipe, embedder, loss, planned.trials)
-    settings, *rest = measure.settings_of(recipe)  # the validation, where there is one
-    model = measure.Model(
-        embedder,
-        loss,
-        planned.classes,
-        recipe.read,
-        similarity_of(recipe, loss),
-        recipe.compute.workers,
-    )
+        return measure.metrics_of(recipe, model.score(planned.trials))
+    settings, *rest = measure.settings_of(recipe.measure)  # the validation, where there is one
     measured = measure.measure_items(model, planned.data, settings)
     return measure.metrics_of(recipe, measured, only=recipe.schedule.watch if rest else "")
 

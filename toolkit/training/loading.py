@@ -21,7 +21,7 @@ from torch import Tensor
 from eval.errors import LikenessError
 from eval.formats.provenance import digest
 from eval.progress import tracked
-from toolkit.console import leave_signals_to_parent, say
+from toolkit.console import leave_signals_to_parent
 from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
 from toolkit.data.items import Item, Items
 from toolkit.data.readers import KILLED, read_beside
@@ -129,42 +129,27 @@ def check_held_out(items: Sequence[Item], read: Read, *, workers: int = 0) -> No
     reading. Lists that this process has checked already are not read again.
 
     Raises:
-        LikenessError: Items that cannot be read; each is named with its reason.
+        LikenessError: An item that cannot be read.
     """
     mine = Items.of(items)[distributed.rank() :: distributed.world()]
     stated = digest(chain([repr(read)], map(repr, mine)))
-    if not distributed.any_rank(stated not in _checked):
-        return
-    began = time.perf_counter()
-    distributed.on_all(lambda: _read_all(mine, read, workers))
-    _checked.add(stated)
-    if items and distributed.is_main():
-        say(
-            f"{len(items)} held-out items were read, in {time.perf_counter() - began:.1f} s: all "
-            "can be used",
-            error=True,
-        )
+    if distributed.any_rank(stated not in _checked):
+        distributed.on_all(lambda: _read_all(mine, read, workers))
+        _checked.add(stated)
 
 
-_NAMED = 20  # unreadable held-out items, each with its reason
 _checked: set[str] = set()  # digests of lists
 
 
 def _read_all(items: Items, read: Read, workers: int) -> None:
-    """Read items, and name those that cannot be read."""
+    """Read items, and refuse the first that cannot be read."""
     reader = read_beside(partial(_unreadable, items, reading_for(read)), workers)
-    bad = [
-        result
-        for result in tracked(reader, "reading what is held out", total=len(items))
-        if result is not None
-    ]
-    for item in bad[:_NAMED]:
-        say(f"cannot be read, {item.id}: {item.reason}", error=True)
-    if bad:
-        raise LikenessError(
-            f"the held-out item {bad[0].id!r} cannot be read ({bad[0].reason}); repair or remove "
-            "it before training: it is measured on all of them"
-        )
+    for bad in tracked(reader, "reading what is held out", total=len(items)):
+        if bad is not None:
+            raise LikenessError(
+                f"the held-out item {bad.id!r} cannot be read ({bad.reason}); repair or remove it "
+                "before training: it is measured on all of them (`likeness check` names all)"
+            )
 
 
 def _unreadable(items: Items, read: Read, first: int, step: int) -> Iterator[Bad | None]:

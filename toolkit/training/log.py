@@ -9,7 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ class Log:
         loggers: Sequence[str] = (),
         description: dict[str, Any] | None = None,
     ):
-        check_loggers(loggers)
         self.file = self.board = self.wandb = None
         if out is None:
             return
@@ -105,17 +104,14 @@ class Log:
 
 
 def check_loggers(loggers: Sequence[str]) -> None:
-    """ValueError for a logger that is unknown or not installed."""
+    """Refuse a logger that is unknown, or not installed (ModuleNotFoundError)."""
     for name in loggers:
         if name not in LOGGERS:
             raise LikenessError(
                 f"logger {name!r} is unknown; there are {', '.join(LOGGERS)} (log.jsonl is always "
                 "written)"
             )
-        if find_spec(name) is None:
-            raise LikenessError(
-                f"logger {name!r} is not installed; install it with: pip install {name}"
-            )
+        import_module(name)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -129,15 +125,14 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     file = folder / LOG
     if not file.is_file():
         return []
+    lines = file.read_text(encoding="utf-8").splitlines()
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        entries = [json.loads(line) for line in lines if line.endswith("}")]
+        return [json.loads(line) for line in lines if line.endswith("}")]
     except ValueError as error:
         raise LikenessError(
             f"{file} is damaged: a line of it is no JSON ({first_line(error)}); restore "
             "it or remove it"
         ) from None
-    return entries
 
 
 def cut(folder: Path, step: int) -> None:

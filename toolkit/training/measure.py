@@ -4,7 +4,8 @@ by item (eval.per_item).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -22,9 +23,10 @@ from eval.progress import tracked
 from eval.reports.media import Source, Stretch
 from eval.retrieval import clusters as find_clusters
 from eval.retrieval import query_metrics
-from eval.types import Floats, name_first
+from eval.similarity import score_trials
+from eval.types import Embeddings, Floats, Scores, Trials
 from toolkit.backbones.weights import put
-from toolkit.data.items import Item, Items, check_unique, distinct_labels
+from toolkit.data.items import Item, Items, check_unique, label_numbers
 from toolkit.data.reading import Read
 from toolkit.losses.contract import Classifier, Probabilistic
 from toolkit.losses.vmf import VMF
@@ -33,7 +35,7 @@ from toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
 from toolkit.models.loaded import Loaded, ReadParts
 from toolkit.models.parts import without_weights
 from toolkit.parallel.embed import embed_all
-from toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
+from toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, of_data
 from toolkit.vmf.precision import unit
 from toolkit.vmf.sampling import sample
 
@@ -43,12 +45,19 @@ _SEED = 0  # of what a test draws: equal for every model
 
 
 class Model(NamedTuple):
-    """A trained model with what tests need: its loss, whose class vectors predict, and the classes
-    (C,) in the order of its labels.
+    """A trained model with what tests need.
+
+    Attributes:
+        embedder: The network.
+        loss: Its loss, whose class vectors predict; None for one that is measured on trials.
+        classes: (C,), in the order of the loss's labels.
+        read: Gives an item's input.
+        similarity: How its embeddings are compared.
+        workers: The number of processes that read.
     """
 
     embedder: TorchEmbedder
-    loss: nn.Module
+    loss: nn.Module | None
     classes: Sequence[str]
     read: Read | ReadParts
     similarity: str
@@ -60,30 +69,36 @@ class Model(NamedTuple):
         All processes share the work and get the same rows. ValueError counts the items that cannot
         be read.
         """
-        return embed_all(
-            self.embedder, items, self.read, what="test", workers=self.workers
-        ).matrix.astype(np.float64)
+        return self._embedded(items).matrix.astype(np.float64)
+
+    def score(self, trials: tuple[Sequence[Item], Trials]) -> Scores:
+        """The scores of labelled trials among items; all processes share the work."""
+        items, pairs = trials
+        assert pairs.target is not None
+        values = score_trials(pairs, self._embedded(items), similarity=self.similarity)
+        return Scores(values, pairs.target)
+
+    def _embedded(self, items: Sequence[Item]) -> Embeddings:
+        return embed_all(self.embedder, items, self.read, what="test", workers=self.workers)
 
 
 def load_model(path: Path, recipe: Recipe) -> Model:
-    """The model that a run of `recipe` left in its folder or file, with its loss.
+    """The model that a run of `recipe` left in its folder or file, with the loss of a recipe that
+    measures items.
 
     Raises:
-        LikenessError: The file holds no loss, as the recipe did not measure items.
+        LikenessError: The file holds no loss, or another one.
     """
     path = checkpoint.find_model(path)
     loaded = load_embedder(path, recipe)
-    embedder = in_torch(loaded)
-    loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
-    device = pick_device()
-    return Model(
-        embedder.to(device),
-        loss.to(device),
-        classes,
-        loaded.read,
-        loaded.similarity,
-        recipe.compute.workers,
-    )
+    embedder = in_torch(loaded).to(pick_device())
+    loss: nn.Module | None = None
+    classes: list[str] = []
+    if recipe.measures_items:
+        loss, classes = checkpoint.load_loss(path, recipe.loss, cast(int, embedder.backbone.dim))
+        loss.to(pick_device())
+    workers = recipe.compute.workers
+    return Model(embedder, loss, classes, loaded.read, loaded.similarity, workers)
 
 
 def load_embedder(path: Path, recipe: Recipe) -> Loaded:
@@ -101,7 +116,6 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
     frontend = recipe.frontend()
     embedder = TorchEmbedder(frontend, backbone(frontend.dim), features=stated["features"])
     put(embedder, checkpoint.without_loss(tensors), str(path))
-    quality = checkpoint.norm_is_quality(stated)
     return Loaded(
         embedder.eval(),
         recipe.read,
@@ -109,43 +123,44 @@ def load_embedder(path: Path, recipe: Recipe) -> Loaded:
         stated["similarity"],
         digest,
         int(stated["step"]),
-        norm_is_quality=quality,
+        norm_is_quality=checkpoint.norm_is_quality(stated),
     )
 
 
-def metrics_of(recipe: Recipe, measured: PerItem, *, only: str = "") -> dict[str, float]:
+def metrics_of(recipe: Recipe, measured: PerItem | Scores, *, only: str = "") -> dict[str, float]:
     """The recipe's metrics, or one of them, of what its measure or validation measured.
 
     Args:
-        recipe: The recipe, whose metrics are functions of columns.
-        measured: A value of each item in each column.
+        recipe: The recipe, whose metrics are functions of scores or of columns.
+        measured: The scores of its trials, or a value of each item in each column.
         only: The name of the metric that is computed, "" for all of them.
 
     Raises:
         LikenessError: A metric needs a column that was not measured.
     """
-    values: dict[str, float] = {}
-    for name, metric in recipe.metrics.items():
-        if only in ("", name):
-            try:
-                values[name] = float(metric(measured.columns))
-            except KeyError as error:
-                there = ", ".join(measured.columns)
-                raise LikenessError(
-                    f"metric {name!r} needs the column {error}, but measured are {there}; give "
-                    "measure and its validation what it takes (calibrate_on, clusters, ks)"
-                ) from None
-    return values
+    of_trials = isinstance(measured, Scores)
+    given = (measured.targets, measured.nontargets) if of_trials else (measured.columns,)
+    try:
+        return {
+            name: float(metric(*given))
+            for name, metric in recipe.metrics.items()
+            if only in ("", name)
+        }
+    except KeyError as error:
+        raise LikenessError(
+            f"a metric needs the column {error}, but measured are {', '.join(given[0])}; give "
+            "measure and its validation what it takes (calibrate_on, clusters, ks)"
+        ) from None
 
 
-def settings_of(recipe: Recipe) -> list[Settings]:
-    """The classifications or retrievals that a recipe is measured by: its validation, where it has
-    one, and its measure; none for trials.
+def settings_of(measure: Measure | None) -> list[Settings]:
+    """The classifications or retrievals of a recipe's measure: its validation, where it has one,
+    and itself; none for trials.
     """
-    if not isinstance(recipe.measure, (Classification, Retrieval)):
+    if not isinstance(measure, (Classification, Retrieval)):
         return []
-    validation: Settings | None = recipe.measure.validation
-    return [recipe.measure] if validation is None else [validation, recipe.measure]
+    validation: Settings | None = measure.validation
+    return [measure] if validation is None else [validation, measure]
 
 
 def items_of(settings: Settings, data: Path) -> dict[str, Items]:
@@ -169,8 +184,17 @@ def check_items(settings: Settings, data: Path, classes: Sequence[str]) -> None:
         check_unique(items, "test items")
         if isinstance(settings, Classification):
             _numbers(items, classes)
-        else:
-            _disjoint_labels(items, classes, settings.disjoint)
+        elif settings.disjoint:
+            refuse_trained(label_numbers(items)[0], classes)
+
+
+def refuse_trained(labels: Iterable[str], classes: Iterable[str]) -> None:
+    """Refuse labels that are tested on and are among the classes that are trained on."""
+    if both := {*labels} & {*classes}:
+        raise LikenessError(
+            f"{min(both)!r} is both trained and tested on; give the recipe's items and those of "
+            "its measure the same fold, of disjoint subjects"
+        )
 
 
 def measure_items(model: Model, data: Path, settings: Settings) -> PerItem:
@@ -206,23 +230,19 @@ def classification(model: Model, data: Path, settings: Classification) -> PerIte
     labels = _numbers(tested, model.classes)
     z = model.embed(tested)
     logits = _logits(model, z)
+    predicted = logits.argmax(axis=1)
     columns = {
-        "correct": (logits.argmax(axis=1) == labels).astype(np.float64),
+        "correct": (predicted == labels).astype(np.float64),
         "confidence": softmax(logits).max(axis=1),
-    }
-    columns |= {
         "norm": np.linalg.norm(z, axis=1),
         "label": labels.astype(np.float64),
-        "predicted": logits.argmax(axis=1).astype(np.float64),
+        "predicted": predicted.astype(np.float64),
     }
     if settings.calibrate_on is not None:
         held_out = Items.of(settings.calibrate_on(data))
-        held_out_labels, held_out_logits = (
-            _numbers(held_out, model.classes),
-            _logits(model, model.embed(held_out)),
-        )
+        held_out_logits = _logits(model, model.embed(held_out))
         try:
-            temperature = fit_temperature(held_out_logits, held_out_labels)
+            temperature = fit_temperature(held_out_logits, _numbers(held_out, model.classes))
         except ValueError:
             temperature = 1.0
         columns |= {
@@ -244,7 +264,6 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         model: The trained model.
         data: The folder of the data set.
         settings: The items, and how they are searched. `similarity` "" takes the model's.
-            `disjoint` refuses labels that were trained on, since retrieval is of unseen classes.
 
     Returns:
         The columns recall@K, precision@1, r_precision, map@r and map@1000 (eval.retrieval; NaN for
@@ -255,8 +274,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         elsewhere, so that per_item.mean is the mean over classes. Each class is a group.
 
     Raises:
-        LikenessError: Labels were trained on, or draws are to be compared by another similarity
-            than the cosine.
+        LikenessError: Draws are to be compared by another similarity than the cosine.
     """
     drawn = isinstance(model.loss, VMF) and settings.num_samples > 0
     if drawn and settings.similarity not in ("", "cosine"):
@@ -266,8 +284,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         )
     compared = "cosine" if drawn else settings.similarity or model.similarity
     tested = Items.of(settings.items(data))
-    names = _disjoint_labels(tested, model.classes, settings.disjoint)
-    labels = _numbers(tested, names)
+    names, labels = label_numbers(tested)
     z = model.embed(tested)
     columns: dict[str, Floats] = {}
     draws = _draws(model.loss, z, settings.num_samples) if drawn else [z]
@@ -290,27 +307,13 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     return _per_item(model, tested, columns, labels.astype(np.int32), "classes", z, names)
 
 
-def _disjoint_labels(items: Items, classes: Sequence[str], disjoint: bool) -> list[str]:
-    """The sorted labels of the items.
-
-    ValueError, if they are to be disjoint, for those among `classes`, which were trained on.
-    """
-    names = distinct_labels(items)
-    both = sorted(set(names) & set(classes))
-    if disjoint and both:
-        raise LikenessError(
-            f"{len(both)} classes are both trained and tested on ({name_first(both)}); give "
-            "`items` and `measure.items` disjoint classes"
-        )
-    return names
-
-
 def run_test(recipe: Recipe, out: Path, data: Path) -> PerItem:
     """Apply the recipe's measure, a classification or retrieval, to the model in `out`, a finished
     run, and keep what it measured as out/test.npz.
     """
     assert isinstance(recipe.measure, (Classification, Retrieval))
-    measured = measure_items(load_model(out, of_data(recipe, data)), data, recipe.measure)
+    chosen = replace(recipe, frontend=of_data(recipe.frontend, data))
+    measured = measure_items(load_model(out, chosen), data, recipe.measure)
     per_item.write(out / TEST, measured)
     return measured
 
@@ -340,39 +343,31 @@ def _per_item(
         levels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
         return levels[0] if len(levels) == 1 else np.ascontiguousarray(levels.transpose(1, 2, 0))
 
-    return PerItem(
-        ids,
-        columns,
-        groups,
-        over,
-        embeddings=z,
-        classes=tuple(classes),
-        show=show,
-    )
+    return PerItem(ids, columns, groups, over, embeddings=z, classes=tuple(classes), show=show)
 
 
 @torch.no_grad()
 def _logits(model: Model, z: Floats) -> Floats:
     """(N, C) logits, or the log of the posterior where the loss has one, in float64."""
-    if not isinstance(model.loss, Classifier):
-        raise LikenessError(
-            f"classification: {type(model.loss).__name__} has no class vectors to predict by; "
-            "measure retrieval instead"
-        )
-    device = next(model.loss.parameters()).device
-    was_training = model.loss.training
-    model.loss.eval()
-    rows = torch.from_numpy(z).float().to(device)
     loss: Any = model.loss
+    if not isinstance(loss, Classifier):
+        raise LikenessError(
+            f"classification: {type(loss).__name__} has no class vectors to predict by; measure "
+            "retrieval instead"
+        )
+    device = next(loss.parameters()).device
+    was_training = loss.training
+    loss.eval()
+    rows = torch.from_numpy(z).float().to(device)
     try:
-        logits: Tensor = (
+        logits = (
             loss.posterior(rows, generator=_generator(device)).clamp(min=1e-30).log()
             if isinstance(loss, Probabilistic)
             else loss.logits(rows)
         )
     finally:
-        model.loss.train(was_training)
-    return logits.double().cpu().numpy()
+        loss.train(was_training)
+    return np.asarray(logits.double().cpu())
 
 
 def _draws(loss: nn.Module, z: Floats, num_samples: int) -> Iterator[Floats]:
@@ -390,15 +385,12 @@ def _generator(device: torch.device) -> torch.Generator:
 
 
 def _numbers(items: Items, classes: Sequence[str]) -> NDArray[np.int64]:
-    number = {name: i for i, name in enumerate(classes)}
-    # The last one is that of items without a label, which a class of the name "None" stands for.
-    names = [*items.labels.names, "None"]
-    numbers = np.array([number.get(name, -1) for name in names], dtype=np.int64)
-    labels: NDArray[np.int64] = numbers[items.labels.numbers]
-    unknown = items.ids.take(np.flatnonzero(labels < 0))
-    if unknown:
+    """(N,) the places of the items' labels among the classes."""
+    names, numbers = label_numbers(items)
+    if unknown := sorted({*names} - {*classes}):
         raise LikenessError(
-            f"{len(unknown)} of {len(items)} items have labels that the model was not trained on "
-            f"({name_first(unknown)}); test its own classes"
+            f"the label {unknown[0]!r} of test items is none that the model was trained on; test "
+            "its own classes"
         )
-    return labels
+    place_of = {name: place for place, name in enumerate(classes)}
+    return np.array([place_of[name] for name in names], dtype=np.int64)[numbers]

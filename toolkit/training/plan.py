@@ -28,13 +28,13 @@ from toolkit.data.sampling import Index, fitted
 from toolkit.data.sampling import check as check_sampling
 from toolkit.data.sampling import check_settings as check_sampling_settings
 from toolkit.data.shards import shard_numbers
-from toolkit.losses.common import unknown_settings
 from toolkit.models.parts import describe
 from toolkit.parallel import distributed
-from toolkit.training import measure, tuning
+from toolkit.training import measure
 from toolkit.training.build import least_rows
 from toolkit.training.loading import check_held_out, views_of
 from toolkit.training.recipe import Recipe, Verification, check, of_data
+from toolkit.training.tuning import LoRA
 
 # The lowest values of numbers for which a lower one would break the run, or mean nothing.
 LOWEST = {
@@ -94,7 +94,7 @@ class Plan:
         validation.
         """
         listed = [] if self.trials is None else [self.trials[0]]
-        for settings in measure.settings_of(self.recipe):
+        for settings in measure.settings_of(self.recipe.measure):
             listed += measure.items_of(settings, self.data).values()
         return Items.of(chain.from_iterable(listed))
 
@@ -128,12 +128,13 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
             the processes of the run disagree about them.
     """
     check_settings(recipe)
-    recipe = of_data(recipe, data)
+    recipe = replace(recipe, frontend=of_data(recipe.frontend, data))
     with step("listing the data"):
         items = Items.of(recipe.items(data) if items is None else items)
         check_unique(items, "items")
         classes, labels = label_numbers(items)
-    recipe = _with_batches(recipe, labels)
+    recipe = replace(recipe, sampling=fitted(labels, recipe.sampling))
+    _check_rows(recipe)
     description = describe(recipe)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
     check_sampling(labels, recipe.sampling, shards)
@@ -141,19 +142,18 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     if isinstance(recipe.measure, Verification):
         with step("listing the trials"):
             trials = recipe.measure.trials(data)
-    if trials is not None:
         _check_trials(trials, classes)
-    for settings in measure.settings_of(recipe):
+    for settings in measure.settings_of(recipe.measure):
         measure.check_items(settings, data, classes)
     reading_for(recipe.read)
     views = views_of(recipe, items, labels, seed=recipe.seed)
     views[Draw(0, 0, 0)]  # an augmentation may refuse its settings: a missing folder of noise, say
     summed = fingerprint(items)
     distributed.agree(
-        recipe=json.dumps(description, sort_keys=True),
         seed=recipe.seed,
         classes=len(classes),
         items=summed,
+        recipe=json.dumps(description, sort_keys=True),
     )
     return Plan(
         recipe=recipe,
@@ -167,20 +167,6 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         description=description,
         fingerprint=summed,
     )
-
-
-def _with_batches(recipe: Recipe, labels: Index) -> Recipe:
-    """The recipe with batches that the data can fill, which `fit` says where they are smaller.
-
-    Raises:
-        LikenessError: They are too small for the pieces and processes of the run.
-    """
-    sampling = fitted(labels, recipe.sampling)
-    if sampling == recipe.sampling:
-        return recipe
-    recipe = replace(recipe, sampling=sampling)
-    _check_rows(recipe)
-    return recipe
 
 
 def _check_rows(recipe: Recipe) -> None:
@@ -204,28 +190,41 @@ def check_settings(recipe: Recipe) -> None:
         LikenessError: The first such setting, its value, and what is allowed.
     """
     check(recipe)
-    for name in ("optim", "compute"):
-        settings = getattr(recipe, name)
-        if unknown := unknown_settings(type(settings), vars(settings)):
-            raise LikenessError(f"{name}.{unknown[0]}")
-    for name, lowest in LOWEST.items():
-        value = attrgetter(name)(recipe)
-        if not value >= lowest:
-            raise LikenessError(f"{name}={value} is below {lowest}, the lowest value that it takes")
-    schedule, parallel = recipe.schedule, recipe.parallel
+    schedule, tuning, parallel = recipe.schedule, recipe.tuning, recipe.parallel
+    spreads = parallel.spread_classes or parallel.class_rate != 1
     rules = {
+        f"{name} is at least {lowest}": attrgetter(name)(recipe) >= lowest
+        for name, lowest in LOWEST.items()
+    } | {
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
-            not schedule.watch or schedule.watch in recipe.metrics
+            schedule.watch in ("", *recipe.metrics)
         ),
         "parallel.class_rate is above 0 and at most 1": 0 < parallel.class_rate <= 1,
-        "memory.size is at least sampling.batch_size": recipe.memory is None
-        or recipe.memory.size >= recipe.sampling.batch_size,
+        "memory.size is at least sampling.batch_size": (
+            recipe.memory is None or recipe.memory.size >= recipe.sampling.batch_size
+        ),
         "classification and retrieval measure with all class vectors: "
-        "parallel.spread_classes is false and parallel.class_rate 1": not recipe.measures_items
-        or (not parallel.spread_classes and parallel.class_rate == 1),
+        "parallel.spread_classes is false and parallel.class_rate 1": (
+            not (recipe.measures_items and spreads)
+        ),
+        "tuning.freeze_until is 0, or a step of the run until which tuning.freeze names parts": (
+            tuning.freeze_until == 0
+            or (bool(tuning.freeze) and 0 < tuning.freeze_until < schedule.steps)
+        ),
+        "tuning.lora.rank is above 0 where adapters are set, and tuning.freeze is empty then": (
+            tuning.lora == LoRA() or (tuning.lora.rank > 0 and not tuning.freeze)
+        ),
+        "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
+        "tuning.layer_decay is above 0": tuning.layer_decay > 0,
+        "tuning.ema is at least 0 and below 1": 0 <= tuning.ema < 1,
+        "tuning.ema and tuning.average_last are two averages: choose one": (
+            not (tuning.ema and tuning.average_last)
+        ),
+        "tuning.average_last is at most the number of checkpoints": (
+            tuning.average_last <= -(-schedule.steps // max(1, schedule.save_every))
+        ),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))
-    tuning.check(recipe.tuning, steps=schedule.steps, save_every=schedule.save_every)
     check_sampling_settings(recipe.sampling)
     _check_rows(recipe)
     for similarity in (recipe.similarity, getattr(recipe.measure, "similarity", "")):
@@ -240,8 +239,4 @@ def _check_trials(trials: tuple[Sequence[Item], Trials], classes: Sequence[str])
             "the trials have no labels; evaluation while training needs target and nontarget "
             "trials: label them, or set measure to None"
         )
-    if both := {*distinct_labels(trials[0])} & {*classes}:
-        raise LikenessError(
-            f"{min(both)!r} is both trained and tested on; give items and trials the same fold, of "
-            "disjoint subjects"
-        )
+    measure.refuse_trained(distinct_labels(trials[0]), classes)

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
 from eval.errors import LikenessError
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
-from toolkit.models.parts import Part, describe, without_revisions
+from toolkit.models.parts import Part, without_revisions
 from toolkit.training.assign import assign, suggest
 from toolkit.training.memory import Memory
 from toolkit.training.schedules import cosine
@@ -283,27 +282,21 @@ def read(file: str) -> dict[str, Any]:
     import the files beside it (toolkit/models/user_files.py).
     """
     path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
+    is_python = path.suffix == ".py" and path.is_file()
+    defined = vars(user_files.run(path)) if is_python else {}
+    if not isinstance(defined.get("RECIPES"), dict) or not defined["RECIPES"]:
         raise LikenessError(
-            f"recipe {file!r} is no Python file that exists; give a recipe file, RECIPE.py or "
-            "RECIPE.py:VARIANT, or the name of a recipe such as speaker/an4:simple "
-            "(`likeness recipes` lists them)"
+            f"recipe {file!r} is no Python file that defines RECIPES = {{'name': Recipe(...), "
+            "...}; give RECIPE.py or RECIPE.py:VARIANT, or a name that `likeness recipes` lists"
         )
-    module = user_files.run(path)
-    recipes = getattr(module, "RECIPES", None)
-    if not isinstance(recipes, dict) or not recipes:
-        raise LikenessError(
-            f"{file} defines no RECIPES; a recipe file ends with RECIPES = {{'name': Recipe(...), "
-            "...}"
-        )
-    return vars(module)
+    return defined
 
 
 def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Recipe, str]:
     """(recipe, variant) among a file's RECIPES, the first where variant is "".
 
     Where variants are called GROUP.NAME, GROUP alone is the first of its own.
-    ValueError for an unknown one, and as check().
+    ValueError for an unknown one.
     """
     variant = variant or next(iter(recipes))
     if variant not in recipes and (group := of_group(recipes, variant)):
@@ -313,9 +306,7 @@ def choose(file: str, recipes: Mapping[str, Recipe], variant: str) -> tuple[Reci
             f"{file} has no variant {variant!r}{suggest(variant, recipes)}; it has "
             f"{', '.join(recipes)}"
         )
-    recipe = recipes[variant]
-    check(recipe)
-    return recipe, variant
+    return recipes[variant], variant
 
 
 def of_group(named: Mapping[str, T], group: str) -> dict[str, T]:
@@ -337,24 +328,16 @@ def check(recipe: Recipe) -> None:
     Raises:
         LikenessError: Such an argument or value.
     """
-    for name, value in _parts(recipe):
-        if isinstance(value, partial):
-            try:
-                accepted = inspect.signature(value.func).parameters
-            except (ValueError, TypeError):  # of a class or function that is written in C
-                continue
-            kinds = {parameter.kind for parameter in accepted.values()}
-            if inspect.Parameter.VAR_KEYWORD in kinds:
-                continue
-            for keyword in value.keywords:
-                if keyword not in accepted:
-                    known = [argument for argument in accepted if argument != "self"]
-                    raise LikenessError(
-                        f"{name}: {value.func.__name__} does not accept "
-                        f"{keyword!r}{suggest(keyword, known)}; it accepts {', '.join(known)}"
-                    )
-            if unknown := unknown_settings(value.func, value.keywords):
-                raise LikenessError(f"{name}.{unknown[0]}")
+    for name, function, settings in _settings(recipe):
+        try:
+            inspect.signature(function).bind_partial(**settings)
+            wrong = "".join(f".{text}" for text in unknown_settings(function, settings)[:1])
+        except TypeError as error:
+            wrong = f": {function.__name__} {error}"
+        except ValueError:  # of a class or function that is written in C
+            continue
+        if wrong:
+            raise LikenessError(f"{name}{wrong}".lstrip("."))
 
 
 def override(recipe: Recipe, assignments: list[str]) -> Recipe:
@@ -372,14 +355,7 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
             )
         name, text = name.strip(), text.strip()
         recipe = assign(recipe, name.split("."), text, name)
-    check(recipe)
     return recipe
-
-
-def described(recipe: Recipe) -> dict[str, Any]:
-    """A recipe's description as runs, searches and comparisons are told apart by it."""
-    values: dict[str, Any] = without_revisions(json.loads(json.dumps(describe(recipe))))
-    return values
 
 
 def flat(description: Mapping[str, Any]) -> dict[str, Any]:
@@ -395,45 +371,36 @@ def flat(description: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _parts(value: Any, name: str = "") -> list[tuple[str, Any]]:
-    """(field name, part) of every part in a recipe, nested ones included."""
+def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """(name, class or function, its settings) of every group and part, nested ones included."""
+    inner: Mapping[str, Any] = {}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [
-            pair
-            for field in dataclasses.fields(value)
-            for pair in _parts(getattr(value, field.name), f"{name}.{field.name}".strip("."))
-        ]
-    if isinstance(value, Mapping):
-        return [pair for key, part in value.items() for pair in _parts(part, f"{name}.{key}")]
-    if isinstance(value, partial):
-        return [(name, value), *_parts(value.keywords, name)]
-    return [(name, value)] if callable(value) else []
+        inner = vars(value)
+        yield name, type(value), inner
+    elif isinstance(value, partial):
+        inner = value.keywords
+        yield name, value.func, inner
+    elif isinstance(value, Mapping):
+        inner = value
+    for key, part in inner.items():
+        yield from _settings(part, f"{name}.{key}".strip("."))
 
 
-@runtime_checkable
-class OfData(Protocol):
-    """A front-end some of whose settings follow from the data set."""
-
-    def of_data(self, data: Path) -> dict[str, Any]:
-        """Return these settings by name."""
-
-
-def of_data(recipe: Recipe, data: Path) -> Recipe:
-    """Return the recipe with the settings of its front-end that follow from the data.
+def of_data(frontend: Part, data: Path) -> Part:
+    """Return a front-end with its settings that follow from the data set, where it has such.
 
     They become part of the recipe, so that a checkpoint describes them and a resumed run compares
     them.
 
     Args:
-        recipe: What is trained, and how.
+        frontend: The front-end of a recipe. A class with `of_data(data)`, which returns settings by
+            name, has such settings.
         data: The data set.
 
     Raises:
         LikenessError: The front-end refuses the data.
         FileNotFoundError: There is no such data set.
     """
-    frontend = recipe.frontend
     function: Any = frontend.func if isinstance(frontend, partial) else frontend
-    if not isinstance(function, OfData):
-        return recipe
-    return dataclasses.replace(recipe, frontend=partial(frontend, **function.of_data(data)))
+    follows = getattr(function, "of_data", None)
+    return frontend if follows is None else partial(frontend, **follows(data))

@@ -28,12 +28,17 @@ from torch.distributed.tensor import DTensor
 from eval.errors import LikenessError, first_line
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
-from eval.formats.writing import sync, sync_names
+from eval.formats.writing import remove_abandoned, sync, sync_names
 from toolkit.backbones.weights import misfits
+from toolkit.console import one_line, say
+from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.parallel import distributed, spread
 from toolkit.training.average import Average
+from toolkit.training.log import LOG, RUN_ID
+from toolkit.training.recipe import flat
 
+RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
 FORMAT = "likeness.resume/4"
@@ -161,6 +166,85 @@ class Run:
         }
 
 
+def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
+    """Refuse to mix two runs in one folder; nothing is written.
+
+    A run that ended before its first checkpoint is in nobody's way: a new run takes its place.
+
+    Args:
+        out: The run's folder.
+        description: The recipe as JSON values.
+        resume: Whether to go on with the run that is there.
+
+    Raises:
+        LikenessError: Another run is there, or this one without `resume`; or something else than a
+            run has the name of its recipe or of the folder of its state.
+    """
+    if not holds_checkpoint(out):
+        recipe = out / RECIPE
+        is_of_run = recipe.is_file() and {"modality", "schedule"} <= json_object(recipe).keys()
+        for path in (recipe, *(out / RESUME).glob("*")):
+            if path.exists() and not is_of_run:
+                raise LikenessError(
+                    f"{path} was made by no run, and a run would replace it; choose another --out"
+                )
+        return
+    if not resume:
+        raise LikenessError(
+            f"{out} already holds a run; add --resume to go on with it, or choose another --out"
+        )
+    check_same(out, description)
+
+
+def check_same(out: Path, description: dict[str, Any]) -> None:
+    """Refuse to go on with the run in a folder by another recipe."""
+    before = flat(json_object(out / RECIPE))
+    now = flat(json.loads(json.dumps(description)))
+    changed = sorted(key for key in now.keys() | before.keys() if before.get(key) != now.get(key))
+    if changed:
+        raise LikenessError(
+            f"{out} holds a run of another recipe (other: {', '.join(changed)}); resume with the "
+            "same recipe and overrides, or choose another --out"
+        )
+
+
+def holds_checkpoint(out: Path) -> bool:
+    """Say whether a run's folder holds a model, or a state that the run can go on from."""
+    patterns = (checkpoint.BEST, checkpoint.LAST, f"{RESUME}/*/{STATE}")
+    return any(True for pattern in patterns for _ in out.glob(pattern))
+
+
+def prepare_folder(out: Path, description: dict[str, Any]) -> None:
+    """Make the run's folder, after `check_folder`.
+
+    What a killed run left half-written is removed, and so is the log of a run that ended before its
+    first checkpoint. The main process calls this.
+    """
+    if (out / RECIPE).is_file() and not holds_checkpoint(out):
+        say(
+            one_line(
+                f"{out} holds a run that ended before its first checkpoint; training begins anew, "
+                f"and its {RECIPE} and {LOG} are replaced"
+            ),
+            error=True,
+        )
+        for name in (LOG, RUN_ID):
+            (out / name).unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (RECIPE, LOG, checkpoint.BEST, checkpoint.LAST):
+        remove_abandoned(out / name)
+    for folder in (out / RESUME).glob("*"):
+        if not (folder / STATE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+    write_json(out / RECIPE, description)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file in one step."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
 def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
     """Write out/resume/STEP, then remove the one before; all ranks call it.
 
@@ -188,28 +272,7 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         name: value if isinstance(value, DTensor) else value.contiguous()
         for name, value in run.tensors().items()
     }
-    tensors |= _random_states()
-    many = distributed.world() > 1
-    try:
-        with warnings.catch_warnings():
-            # "torch.distributed is uninitialized, assuming a single process"
-            warnings.simplefilter("ignore", UserWarning)
-            dcp_save(
-                tensors,
-                storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
-                no_dist=not many,
-            )
-    except (Exception, CheckpointException) as error:  # the latter is a BaseException
-        raise _unwritten(folder, error) from error
-    distributed.wait()
-    if main:
-        _finish(out, folder, _state(run, classes, items))
-    distributed.wait()
-
-
-def _state(run: Run, classes: Sequence[str], items: str) -> dict[str, Any]:
-    """What a checkpoint keeps beside tensors."""
-    return {
+    state = {
         "format": FORMAT,
         "step": run.step,
         "owed": run.owed,
@@ -220,36 +283,36 @@ def _state(run: Run, classes: Sequence[str], items: str) -> dict[str, Any]:
         "items": items,
         "init": run.init,
     }
-
-
-def _finish(out: Path, folder: Path, state: dict[str, Any]) -> None:
-    """Write the state, with which a checkpoint counts, and remove the checkpoint before it."""
+    many = distributed.world() > 1
     try:
-        sync(folder)
-        with atomic_path(folder / STATE) as partial_path:
-            partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
-        for changed in (out / RESUME, out):
-            sync_names(changed)  # the new folder is on the disk before the one before it goes
-    except OSError as error:
-        raise _unwritten(folder, error) from error
-    for other in (out / RESUME).iterdir():
+        with warnings.catch_warnings():
+            # "torch.distributed is uninitialized, assuming a single process"
+            warnings.simplefilter("ignore", UserWarning)
+            dcp_save(
+                tensors | _random_states(),
+                storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
+                no_dist=not many,
+            )
+        distributed.wait()
+        if main:
+            sync(folder)
+            with atomic_path(folder / STATE) as partial_path:
+                partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+            for changed in (out / RESUME, out):
+                sync_names(changed)  # the new folder is on the disk before the one before it goes
+    except (Exception, CheckpointException) as error:  # the latter is a BaseException
+        if main:
+            shutil.rmtree(folder, ignore_errors=True)
+        failures = error.failures.values() if isinstance(error, CheckpointException) else ()
+        cause = next((failure[0] for failure in failures), error)
+        raise OSError(
+            f"writing {folder} failed, and the checkpoint before it is kept ({first_line(cause)}); "
+            "make room and go on with --resume"
+        ) from error
+    for other in (out / RESUME).iterdir() if main else ():
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
-
-
-def _unwritten(folder: Path, error: BaseException) -> OSError:
-    """Remove what there is of a checkpoint, and say why it could not be written."""
-    if distributed.is_main():
-        shutil.rmtree(folder, ignore_errors=True)
-    cause = (
-        next((failure[0] for failure in error.failures.values()), error)
-        if isinstance(error, CheckpointException)
-        else error
-    )
-    return OSError(
-        f"writing {folder} failed, and the checkpoint before it is kept ({first_line(cause)}); "
-        "make room and go on with --resume"
-    )
+    distributed.wait()
 
 
 def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -286,21 +349,17 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     if newest is None:
         return False
     folder, state = newest
-    if state["classes"] != digest(classes):
+    if (state["classes"], state["items"]) != (digest(classes), items):
         raise LikenessError(
-            f"{out} was trained on {state['num_classes']} classes, the data now has {len(classes)} "
-            "or others; start a new run in another folder "
-            f"(init={out} takes the network's weights along)"
-        )
-    if state["items"] != items:
-        raise LikenessError(
-            f"{out} was trained on other items of the same classes; resume with the same data and "
-            "lists, or start a new run in another folder"
+            f"{out} was trained on other items ({state['num_classes']} classes, now "
+            f"{len(classes)}); resume with the same data and lists, or start a new run in another "
+            f"folder (init={out} takes the network's weights along)"
         )
     stored = read_metadata(folder)
     _make_optimizer_state(run, stored)
     if run.average is not None and run.average.last:
-        run.average.make_room(len({name.split(".")[1] for name in stored if _is_average(name)}))
+        taken = {name.split(".")[1] for name in stored if name.startswith("average.")}
+        run.average.make_room(len(taken))
     tensors = run.tensors()
     kept = {name: size for name, size in stored.items() if not name.startswith("random.")}
     if faults := misfits({name: value.shape for name, value in tensors.items()}, kept):
@@ -319,10 +378,6 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     run.plateau, run.step, run.owed = Plateau(**state["plateau"]), state["step"], state["owed"]
     run.init = state["init"]
     return True
-
-
-def _is_average(name: str) -> bool:
-    return name.startswith("average.")
 
 
 def read(folder: Path, tensors: dict[str, Tensor]) -> None:
@@ -355,13 +410,10 @@ def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
     places = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
     for name in stored:
         kind, _, rest = name.partition(".")
-        if kind == "optimizer":
-            index, _, key = rest.partition(".")
-            if int(index) < len(places):
-                parameter = places[int(index)]
-                alone = key == "step"  # fused optimisers want it, too, where the parameter is
-                run.optimizer.state[parameter][key] = (
-                    torch.zeros((), device=parameter.device)
-                    if alone
-                    else torch.zeros_like(parameter)
-                )
+        index, _, key = rest.partition(".")
+        if kind == "optimizer" and int(index) < len(places):
+            parameter = places[int(index)]
+            # fused optimisers want the step, too, where the parameter is
+            alone = torch.zeros((), device=parameter.device)
+            empty = alone if key == "step" else torch.zeros_like(parameter)
+            run.optimizer.state[parameter][key] = empty

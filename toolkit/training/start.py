@@ -20,7 +20,7 @@ from toolkit.models.embedder import pick_device
 from toolkit.parallel import distributed
 from toolkit.training import run as runs
 from toolkit.training.build import build, thaw
-from toolkit.training.folder import check_folder, prepare_folder
+from toolkit.training.finite import not_finite
 from toolkit.training.loading import estimate
 from toolkit.training.plan import Plan
 from toolkit.training.recipe import Recipe
@@ -89,7 +89,7 @@ def start(
     with step("building the network"):
         run = build(recipe, len(planned.classes), distributed.start() or pick_device())
     # before the held-out items are read, which may take long
-    distributed.on_main(lambda: check_folder(out, planned.description, resume))
+    distributed.on_main(lambda: runs.check_folder(out, planned.description, resume))
     fine_tunes = bool(recipe.init) and not (resume and runs.latest(out))
     taken = False
     if fine_tunes:  # before anything is written: it may be refused
@@ -98,7 +98,7 @@ def start(
         taken = start_from(initial, recipe, run, planned.classes)
     if not (resume and is_finished(out, recipe.schedule.steps, recipe.schedule.stop_after)):
         planned.read_held_out()
-    distributed.on_main(lambda: prepare_folder(out, planned.description, resume))
+    distributed.on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
         estimate(run, recipe, planned.items, planned.labels, network=not fine_tunes, loss=not taken)
         if run.average is not None:
@@ -125,24 +125,21 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     before = runs.latest(path) if path.is_dir() else None
     anew = _why_anew(path, before, run, classes)
     new = distributed.on_all(lambda: _put(run, initial.weights, f"init={recipe.init}"))
-    source = f"init: network weights of {initial.source}"
-    stated = {"digest": initial.digest, "revision": initial.revision}
+    source, digest = initial.source, initial.digest
     if before is not None and not anew:
-        stated = {"digest": _go_on_from(path, before[0], run)}
-        source = f"init: network weights of {path} (step {before[1]['step']})"
-    run.init = {"model": recipe.init, **{name: text for name, text in stated.items() if text}}
+        source, digest = f"{path} (step {before[1]['step']})", _go_on_from(path, before[0], run)
+    stated = {"model": recipe.init, "digest": digest, "revision": initial.revision}
+    run.init = {name: text for name, text in stated.items() if text}
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
-    if new:
-        source = f"{source}; {len(new)} tensors of it are new ({first_names(new)})"
-    loss = type(run.loss).__name__
     if distributed.is_main():
-        say(
-            f"{source}; {loss} is made anew for {len(classes)} classes: {anew}"
+        made = f"; {len(new)} tensors of it are new ({first_names(new)})" if new else ""
+        loss = (
+            f"; {type(run.loss).__name__} is made anew for {len(classes)} classes: {anew}"
             if anew
-            else f"{source}, and its class proxies: the {len(classes)} classes are the same",
-            error=True,
+            else f", and its class proxies: the {len(classes)} classes are the same"
         )
+        say(f"init: network weights of {source}{made}{loss}", error=True)
     return not anew
 
 
@@ -161,20 +158,14 @@ def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
     new = [name for name in names.values() if name not in weights and is_in(name, fresh)]
     expected = {plain: own[name].shape for name, plain in names.items() if plain not in new}
     stored = {name: value.shape for name, value in weights.items()}
-    if faults := misfits(expected, stored):
+    faults = misfits(expected, stored)
+    trained = [names.get(name, "") for name, _ in run.embedder.named_parameters()]
+    if diverged := not_finite({name: weights[name] for name in trained if name in weights}):
+        faults = f"{len(diverged)} tensors hold NaN or infinity ({first_names(diverged)})"
+    if faults:
         raise LikenessError(
             f"{where}: weights do not fit: {faults}; take the recipe and settings that the weights "
-            "were trained with"
-        )
-    diverged = [
-        names[name]
-        for name, _ in run.embedder.named_parameters()
-        if names.get(name) in weights and not weights[names[name]].isfinite().all()
-    ]
-    if diverged:
-        raise LikenessError(
-            f"{where}: {len(diverged)} tensors hold NaN or infinity ({first_names(diverged)}); "
-            "take an earlier checkpoint, or other weights"
+            "were trained with, or other weights"
         )
     kept = {name: weights[plain] for name, plain in names.items() if plain in weights}
     run.embedder.load_state_dict(kept, strict=False)

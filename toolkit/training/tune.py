@@ -7,18 +7,17 @@ line:
     RANGES = {"arcface": {"loss.margin": Range(0.1, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True),
     "optim.name": Choice(("sgd", "adamw"))}}
 
-Where all of a variant's ranges are Choices, they span a grid. Its points are drawn in a fixed order
-without replacement, so that no point is tried twice, and the search ends when all have been. With a
-Range among them TPE proposes all values; a choice then comes up again, beside other numbers.
+Where all of a variant's ranges are Choices, they span a grid, no point of which is tried twice.
+With a Range among them TPE proposes all values; a choice then comes up again, beside other numbers.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,14 @@ from eval.errors import LikenessError
 from eval.formats.files import json_object
 from eval.formats.provenance import digest
 from eval.types import Trials
+from toolkit.console import say
 from toolkit.data.items import Item, Items, distinct_labels
 from toolkit.data.pairs import draw_pairs
-from toolkit.training.folder import write_json
-from toolkit.training.recipe import Recipe, Retrieval, Verification, described, override
+from toolkit.models.parts import describe
+from toolkit.training.recipe import Recipe, Retrieval, Verification, flat, override
+from toolkit.training.run import write_json
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
-MOST_POINTS = 1 << 16  # of a grid that is laid out
 # trains a recipe in a folder, going on where it was stopped, and gives the first metric on the
 # recipe's trials
 Score = Callable[[Recipe, Path], float]
@@ -181,14 +181,9 @@ def on_validation_classes(recipe: Recipe) -> Recipe:
 def check_ranges(recipe: Recipe, ranges: Ranges) -> None:
     """ValueError before any training for a field that does not exist, or takes no such value."""
     for field, values in ranges.items():
-        if isinstance(values, Range) and not (
-            values.low < values.high and (values.low > 0 or not values.log)
-        ):
-            raise LikenessError(
-                f"{field}={values} is no range: low is below high, and above 0 where log is true"
-            )
         for value in (values.low, values.high) if isinstance(values, Range) else values.values:
             override(recipe, [f"{field}={as_text(value)}"])
+    _distributions(ranges)
 
 
 def as_text(value: object) -> str:
@@ -205,7 +200,6 @@ def tune(
     out: Path,
     score: Score,
     data: str = "",
-    say: Callable[[str], None] = print,
 ) -> tuple[Recipe, Tuned]:
     """The recipe with the settings that score best on the validation classes.
 
@@ -221,7 +215,6 @@ def tune(
         out: Keeps the trials (VARIANT.json) and a run folder for each; a stopped search goes on.
         score: Trains a recipe in a folder and gives its first metric.
         data: A digest of what is trained on.
-        say: Takes each line of progress.
 
     Returns:
         The recipe with the chosen settings, and what the search found.
@@ -239,7 +232,11 @@ def tune(
         inner = replace(inner, schedule=replace(inner.schedule, eval_every=every, watch=metric))
     searched = {name: [type(values).__name__, asdict(values)] for name, values in search.items()}
     stated = digest(
-        [json.dumps([described(inner), searched], sort_keys=True), data, f"seeds={search.seeds}"]
+        [
+            json.dumps([flat(describe(inner)), searched], sort_keys=True),
+            data,
+            f"seeds={search.seeds}",
+        ]
     )
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{variant}.json"
@@ -250,10 +247,9 @@ def tune(
             "another --out"
         )
     trials: list[dict[str, Any]] = kept.get("trials", [])
-    points = _points(search)
-    num_trials = min(num_trials, len(points) or num_trials)
+    num_trials = min(num_trials, _grid_size(search) or num_trials)
     for number in range(len(trials), num_trials):
-        settings = points[number] if points else _proposed(search, trials, maximise)
+        settings = _proposed(search, trials, maximise)
         say(f"tuning {variant}: trial {number + 1} of {num_trials}: {_shown(settings)}")
         trials.append(_tried(inner, search, settings, out / variant / f"trial-{number}", score))
         if failed := trials[-1]["failed"]:
@@ -270,22 +266,27 @@ def tune(
     return _with(recipe, best["settings"]), Tuned(metric, best["settings"], best["score"], trials)
 
 
+def _grid_size(ranges: Ranges) -> int:
+    """The number of points where all are choices; 0 where a Range is among them."""
+    return prod(
+        0 if isinstance(values, Range) else len(values.values) for values in ranges.values()
+    )
+
+
 def _proposed(
     ranges: Ranges, trials: Sequence[Mapping[str, Any]], maximise: bool
 ) -> dict[str, Any]:
-    """What TPE proposes after some trials; it is seeded with their number."""
-    try:
-        import optuna
-    except ModuleNotFoundError:
-        raise LikenessError(
-            "tuning needs Optuna, which is not installed: pip install 'likeness[tune]'"
-        ) from None
+    """What Optuna proposes after some trials; it is seeded with their number."""
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        direction="maximize" if maximise else "minimize",
-        sampler=optuna.samplers.TPESampler(seed=len(trials)),
-    )
-    distributions = {field: _distribution(values) for field, values in ranges.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        samplers = optuna.samplers
+        kind = samplers.BruteForceSampler if _grid_size(ranges) else samplers.TPESampler
+        sampler = kind(seed=len(trials))
+    study = optuna.create_study(direction="maximize" if maximise else "minimize", sampler=sampler)
+    distributions = _distributions(ranges)
     for trial in trials:
         states = optuna.trial.TrialState
         made = optuna.trial.create_trial(
@@ -316,17 +317,6 @@ def _tried(
     return trial | {"score": float(np.median(values)), "seeds": values}
 
 
-def _points(ranges: Ranges) -> list[dict[str, Any]]:
-    """Every combination of the choices, in a fixed random order; [] where a Range is among them, or
-    there are more than MOST_POINTS.
-    """
-    choices = [values.values for values in ranges.values() if isinstance(values, Choice)]
-    if len(choices) < len(ranges) or prod(map(len, choices)) > MOST_POINTS:
-        return []
-    grid = [dict(zip(ranges, values, strict=True)) for values in product(*choices)]
-    return [grid[i] for i in np.random.default_rng(0).permutation(len(grid))]
-
-
 def _with(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     return override(recipe, [f"{field}={as_text(value)}" for field, value in settings.items()])
 
@@ -338,11 +328,16 @@ def _shown(settings: Mapping[str, Any]) -> str:
     )
 
 
-def _distribution(values: Range | Choice) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+def _distributions(ranges: Ranges) -> dict[str, Any]:
+    """The ranges as Optuna takes them, by field."""
+    from optuna import distributions
 
-    if isinstance(values, Choice):
-        return CategoricalDistribution(values.values)
-    if isinstance(values.low, int) and isinstance(values.high, int):
-        return IntDistribution(values.low, values.high, log=values.log)
-    return FloatDistribution(values.low, values.high, log=values.log)
+    made: dict[str, Any] = {}
+    for field, values in ranges.items():
+        if isinstance(values, Choice):
+            made[field] = distributions.CategoricalDistribution(values.values)
+        else:
+            whole = isinstance(values.low, int) and isinstance(values.high, int)
+            kind = distributions.IntDistribution if whole else distributions.FloatDistribution
+            made[field] = kind(values.low, values.high, log=values.log)
+    return made

@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from eval.errors import LikenessError, refuse_broken
+from eval.errors import LikenessError
 from toolkit.console import say
 from toolkit.models import adapter
 from toolkit.models.embedder import TorchEmbedder
@@ -83,40 +82,6 @@ class Tuning:
     average_last: int = 0
 
 
-def check(tuning: Tuning, *, steps: int, save_every: int) -> None:
-    """Refuse settings that contradict each other, or would leave the weights as they are.
-
-    Args:
-        tuning: The settings.
-        steps: The steps of the run.
-        save_every: The steps between its checkpoints.
-
-    Raises:
-        LikenessError: The first such setting, its value, and what is allowed.
-
-    Example:
-        >>> check(Tuning(freeze=("backbone",)), steps=10, save_every=5)
-    """
-    lora, last = tuning.lora, tuning.average_last
-    rules = {
-        "tuning.freeze_until needs a part that tuning.freeze names": bool(tuning.freeze)
-        or not tuning.freeze_until,
-        "tuning.freeze_until is 0 or a step of the run": 0 <= tuning.freeze_until < steps,
-        "tuning.lora needs a rank": lora.rank > 0 or lora == LoRA(),
-        "with adapters all but new parts stands still: leave tuning.freeze empty": not (
-            lora.rank and tuning.freeze
-        ),
-        "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
-        "tuning.layer_decay is above 0": tuning.layer_decay > 0,
-        "tuning.ema is at least 0 and below 1": 0 <= tuning.ema < 1,
-        "tuning.ema and tuning.average_last are two averages: choose one": not (
-            last and tuning.ema
-        ),
-        "tuning.average_last is at most the number of checkpoints": last <= -(-steps // save_every),
-    }
-    refuse_broken(rules, lambda name: attrgetter(name.removeprefix("tuning."))(tuning))
-
-
 def is_under(name: str, part: str) -> bool:
     """Return whether a parameter or module is a part, or is in it.
 
@@ -146,9 +111,10 @@ def fresh_parts(embedder: TorchEmbedder) -> tuple[str, ...]:
 
 def _refuse_unknown(setting: str, parts: Iterable[str], known: Iterable[str]) -> None:
     """Refuse the first name that is no part of a network, and name the closest parts."""
-    names = [name for name in known if name]
+    words = [name.split(".") for name in known]
+    names = {".".join(some[:end]) for some in words for end in range(1, len(some) + 1)}
     for part in parts:
-        if not any(is_under(name, part) for name in names):
+        if part.rstrip(".") not in names:
             close = difflib.get_close_matches(part, names, n=3) or sorted(names, key=len)[:8]
             raise LikenessError(
                 f"{setting}: {part!r} fits nothing in the network; choose among parts such as "
@@ -174,9 +140,8 @@ def prepare(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
     """
     if tuning.lora.rank:
         return _adapt(embedder, tuning)
-    known = [name for name, _ in embedder.named_modules()]
-    modules = {*known}
-    known += [name for name, _ in embedder.named_parameters()]
+    modules = [name for name, _ in embedder.named_modules()]
+    known = [*modules, *(name for name, _ in embedder.named_parameters())]
     _refuse_unknown("tuning.freeze", tuning.freeze, known)
     stripped = [part.rstrip(".") for part in tuning.freeze]
     embedder.still = tuple(part for part in stripped if part in modules)
@@ -218,21 +183,17 @@ def _adapt(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
             f"adapters of rank {lora.rank} on {len(layers)} layers, the first {layers[0]}",
             error=True,
         )
-    added = {id(parameter) for _, layer in adapter.layers_of(embedder) for parameter in _own(layer)}
+    added = {
+        id(parameter)
+        for _, layer in adapter.layers_of(embedder)
+        for name, parameter in layer.named_parameters()
+        if not name.startswith("base_layer.")
+    }
     return [
         parameter
         for name, parameter in named.items()
         if parameter.requires_grad and id(parameter) not in added and not is_in(name, fresh)
     ]
-
-
-def _own(layer: nn.Module) -> Iterable[nn.Parameter]:
-    """The parameters of a layer's adapter, without those of the layer below it."""
-    return (
-        parameter
-        for name, parameter in layer.named_parameters()
-        if not name.startswith("base_layer.")
-    )
 
 
 def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
@@ -249,8 +210,7 @@ def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
     named = dict(embedder.named_parameters())
     trained = [name for name, parameter in named.items() if parameter.requires_grad]
     parts = sorted(tuning.rates, key=len)
-    if parts:
-        _refuse_unknown("tuning.rates", parts, [*trained, *_parents(trained)])
+    _refuse_unknown("tuning.rates", parts, trained)
     multiples = dict.fromkeys(trained, 1.0)
     for part in parts:  # the longest come last
         for name in trained:
@@ -270,15 +230,6 @@ def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
             depth = by_name.get(name, 0)  # a front-end comes before the first layer
             multiples[name] *= tuning.layer_decay ** (num_layers + 1 - depth)
     return multiples
-
-
-def _parents(names: Iterable[str]) -> dict[str, None]:
-    """The names of all modules around some parameters."""
-    return {
-        ".".join(words[:end]): None
-        for words in (name.split(".") for name in names)
-        for end in range(1, len(words))
-    }
 
 
 def overview(run: Run, until: int) -> str:

@@ -331,7 +331,7 @@ def adjoint() -> float:
     x = torch.full((3,), rank + 1.0, requires_grad=True)
     torch.autograd.backward((distributed.total(x) * (rank + 1)).sum())
     worst = max(worst, error(x.grad, torch.full((3,), world * (world + 1) / 2)))
-    flags = distributed.gather_plain(torch.tensor([rank == 0] * (rank + 1)))
+    flags = distributed.gather(torch.tensor([rank == 0] * (rank + 1)))
     assert flags.tolist() == [True] + [False] * (world * (world + 1) // 2 - 1)
     assert distributed.any_rank(rank == world - 1)
     assert not distributed.any_rank(False)
@@ -373,10 +373,7 @@ def messages() -> Iterator[tuple[str, str]]:
     z, y = batch(0)
     calls: dict[str, Callable[[], object]] = {
         "agree": lambda: distributed.agree(seed=distributed.rank(), digest="abc", classes=[1, 2]),
-        "alone": lambda: loss(z, y),
-        "few classes": lambda: spread.cut(build(Softmax, distributed.world() - 1), {"proxies": 0}),
         "label": lambda: spread.loss_of(loss, z, y + CLASSES, layout=layout),
-        "rate": lambda: spread.loss_of(loss, z, y, rate=0.5),
     }
     for name, wrong in calls.items():
         try:

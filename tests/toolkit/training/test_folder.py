@@ -13,12 +13,12 @@ from torch import Tensor
 from tests.toolkit.training.steps import raising_at
 from toolkit.models import checkpoint
 from toolkit.models.embed import Diverged
+from toolkit.models.parts import describe
 from toolkit.training import lock
 from toolkit.training import recipe as recipes
-from toolkit.training.folder import check_folder
 from toolkit.training.log import read_log
 from toolkit.training.recipe import Optim, Recipe, Schedule
-from toolkit.training.run import Run
+from toolkit.training.run import Run, check_folder
 from toolkit.training.train import Step, fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -77,7 +77,7 @@ def test_the_corrected_command_begins_where_a_run_failed_before_its_first_checkp
 @pytest.mark.parametrize("name", ["best.safetensors", "resume", None])
 def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path) -> None:
     """Also where only one of its files is there."""
-    description = recipes.described(recipe())
+    description = describe(recipe())
     (tmp_path / "recipe.json").write_text(json.dumps(description))
     if name == "resume":
         (tmp_path / "resume" / "000000002").mkdir(parents=True)

@@ -68,6 +68,7 @@ def listed_too_early(data: Path, **_: object) -> list[Item]:
         ({"compute": replace(Compute(), precision="float8")}, "precision"),  # type: ignore[arg-type]
         ({"optim": replace(Optim(), name="lamb")}, "name"),  # type: ignore[arg-type]
         ({"memory": Memory(size=4)}, "memory"),
+        ({"compute": Compute(accumulate=5)}, "accumulate=5 needs 10"),
         ({"similarity": "cosin"}, "similarity"),
         ({"measure": Retrieval(listed_too_early, similarity="cosin")}, "similarity"),
         (

@@ -74,7 +74,7 @@ def test_overrides_are_typed() -> None:
     assert BASE.optim.lr == 0.1
     sphere = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
     assert sphere.loss.keywords == {"version": 1}  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="must be one of 1, 2"):
+    with pytest.raises(ValueError, match="`1` or `2`"):
         override(sphere, ["loss.version=3"])
 
 
@@ -84,15 +84,14 @@ def test_overrides_are_typed() -> None:
         ("optm.lr=1", "Recipe has no setting 'optm'; did you mean 'optim'"),
         ("optim.rate=1", "Optim has no setting 'rate'"),
         ("optim.lr=fast", "expected a number"),
-        ("optim.lr=nan", "expected a number"),
         ("schedule.steps=1.5", "expected a whole number"),
         ("loss.marginn=1", "ArcFace has no setting 'marginn'; did you mean 'margin'"),
-        ("loss.wrap=sometimes", "must be one of monotone, easy, clamp, none"),
+        ("loss.wrap=sometimes", "`monotone`, `easy`, `clamp`, `none`"),
         ("compute.cache=perhaps", "expected true or false"),
-        ("augment.seconds=1,2,3", "expected 2 values"),
-        ("optim.name=adamax", "must be one of sgd, adam, adamw"),
+        ("augment.seconds=1,2,3", "expected numbers, with commas"),
+        ("optim.name=adamax", "`sgd`, `adam` or `adamw`"),
         ("optim.lr", "has no '='"),
-        ("loss=ArcFace", "change it in the recipe file"),
+        ("loss=ArcFace", "changed in the recipe file"),
         ("modality.x=1", "cannot be set inside"),
     ],
 )
@@ -204,7 +203,7 @@ def test_no_description_of_a_file_chooses_another_file() -> None:
 def test_recipe_files_say_what_they_lack(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("X = 1\n")
-    with pytest.raises(ValueError, match="defines no RECIPES"):
+    with pytest.raises(ValueError, match="that defines RECIPES"):
         load(str(file))
     with pytest.raises(ValueError, match="likeness recipes"):
         load(str(tmp_path / "other.py"))

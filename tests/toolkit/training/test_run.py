@@ -11,7 +11,6 @@ from eval.formats.writing import atomic_path
 from tests.disk_calls import come_in_order, recorded
 from tests.full_disk import LIMIT, State, limited, read_resume
 from toolkit.training import run
-from toolkit.training.folder import prepare_folder
 from toolkit.training.log import read_log
 
 
@@ -62,14 +61,14 @@ DESCRIBED = {"modality": "speaker", "schedule": {"steps": 1}}
 
 
 def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
-    prepare_folder(tmp_path, DESCRIBED, resume=False)
+    run.prepare_folder(tmp_path, DESCRIBED)
     ours = [
         remains_of(tmp_path / name)
         for name in ("last.safetensors", "best.safetensors", "log.jsonl")
     ]
     others = [remains_of(tmp_path / "scores.txt"), tmp_path / ".0123456789ab.notes"]
     others[1].write_text("of the user")
-    prepare_folder(tmp_path, DESCRIBED, resume=True)  # which the one writer of the run calls
+    run.prepare_folder(tmp_path, DESCRIBED)  # which the one writer of the run calls
     assert not any(entry.exists() for entry in ours)
     assert all(other.exists() for other in others)
 
@@ -86,7 +85,7 @@ def test_damaged_files_of_a_run_are_refused_by_name(tmp_path: Path, content: byt
     with pytest.raises(ValueError, match=r"state\.json is damaged"):
         run.latest(tmp_path)
     with pytest.raises(ValueError, match=r"recipe\.json is damaged"):
-        prepare_folder(tmp_path, {}, resume=True)
+        run.check_folder(tmp_path, {}, resume=True)
     assert (tmp_path / "recipe.json").read_bytes() == content
 
 

@@ -102,7 +102,7 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     damages = stop_at(at, lambda: item.path.write_bytes(b"no audio"))
     with pytest.raises(
         ValueError,
-        match=rf"after step {steps} of 4 failed: 1 of 8 trial items cannot be read "
+        match=rf"after step {steps} of 4 failed: 1 of 8 test items cannot be read "
         rf"\('{item.id}'\).* is whole.*--resume",
     ):
         fit(recipe(), data=data, out=out, step=damages)
@@ -123,7 +123,7 @@ def test_a_file_that_is_damaged_meanwhile_costs_no_training(
     fit(recipe(), data=data, out=out, resume=True, step=never)
 
 
-def test_a_list_is_read_once(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_is_read_once(data: Path) -> None:
     """compare trains many runs that are measured on one list."""
     items = folders.trials(data, split="test", test_share=0.25)[0]
     seen: list[str] = []
@@ -135,20 +135,7 @@ def test_a_list_is_read_once(data: Path, capsys: pytest.CaptureFixture[str]) -> 
     for _ in range(2):
         check_held_out(items, read)
     assert seen == [item.id for item in items]
-    assert "8 held-out items were read" in capsys.readouterr().err
     check_held_out([], read)
-
-
-def test_each_unreadable_file_is_named_with_its_reason(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    items = folders.trials(data, split="test", test_share=0.25)[0]
-    for item in items[:7]:
-        item.path.write_bytes(b"no audio")
-    with pytest.raises(ValueError, match="held-out item"):
-        check_held_out(items, audio.read)
-    err = capsys.readouterr().err
-    assert [f"cannot be read, {item.id}: " in err for item in items] == [True] * 7 + [False]
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(

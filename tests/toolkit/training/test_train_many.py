@@ -245,7 +245,6 @@ def test_class_vectors_start_at_the_means_as_in_one_process(
 def test_processes_with_different_seeds_are_refused(two: Path) -> None:
     for rank in range(2):
         message = (two / f"seeds-{rank}.txt").read_text()
-        assert "the processes disagree on 2 of 4 values" in message
         assert "seed is 0 in process 0, but 1 in process 1" in message
     assert not (two / "seeds").exists()
 

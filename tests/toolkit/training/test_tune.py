@@ -5,7 +5,6 @@ stopped.
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -360,19 +359,11 @@ def test_ranges_are_checked_before_training() -> None:
     check_ranges(tiny(), RANGES)
     with pytest.raises(ValueError, match="did you mean 'margin'"):
         check_ranges(tiny(), {"loss.marginn": Range(0.0, 1.0)})
-    with pytest.raises(ValueError, match="must be one of sgd, adam, adamw"):
+    with pytest.raises(ValueError, match="`sgd`, `adam` or `adamw`"):
         check_ranges(tiny(), {"optim.name": Choice(("sgd", "lion"))})
     for wrong in (Range(5, 1), Range(0, 1, log=True)):
-        with pytest.raises(ValueError, match="is no range"):
+        with pytest.raises(ValueError, match="low"):
             check_ranges(tiny(), {"optim.lr": wrong})
-
-
-def test_without_optuna_tuning_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ValueError, match=r"pip install 'likeness\[tune\]'"):
-        tune(tiny(), RANGES, variant="arcface", num_trials=2, out=tmp_path, score=bowl)
 
 
 @pytest.mark.slow  # a search and a comparison; test_measure.py has a small one
@@ -386,7 +377,11 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
     }
     ranges = {"arcface": {"loss.margin": Range(0.0, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True)}}
     result = compare.compare(
-        chosen, num_seeds=1, data=voices, out=tmp_path / "out", search=compare.Search(ranges, 2)
+        chosen,
+        num_seeds=1,
+        data=voices,
+        out=tmp_path / "out",
+        terms=compare.Terms(ranges=ranges, num_trials=2),
     )
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())["tuned"]["arcface"]
     assert len(document["trials"]) == 2
@@ -411,5 +406,7 @@ def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_pa
             num_seeds=1,
             data=voices,
             out=tmp_path / "out",
-            search=compare.Search({"plain": {"sampling.batch_size": Choice((4, 8))}}, 2),
+            terms=compare.Terms(
+                ranges={"plain": {"sampling.batch_size": Choice((4, 8))}}, num_trials=2
+            ),
         )
