@@ -391,10 +391,10 @@ def _generator(device: torch.device) -> torch.Generator:
 def _numbers(items: Items, classes: Sequence[str]) -> NDArray[np.int64]:
     number = {name: i for i, name in enumerate(classes)}
     # The last one is that of items without a label, which a class of the name "None" stands for.
-    names = [*items.labels.names, "None"]
+    names = [*items.names, "None"]
     numbers = np.array([number.get(name, -1) for name in names], dtype=np.int64)
-    labels: NDArray[np.int64] = numbers[items.labels.numbers]
-    unknown = items.ids.take(np.flatnonzero(labels < 0))
+    labels: NDArray[np.int64] = numbers[items.numbers]
+    unknown = items.take(np.flatnonzero(labels < 0)).ids
     if unknown:
         raise LikenessError(
             f"{len(unknown)} of {len(items)} items have labels that the model was not trained on "
