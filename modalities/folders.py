@@ -102,10 +102,8 @@ def trials(
         The items, and the labelled trials.
 
     Raises:
-        LikenessError: No label has two items, num_trials is below 2, or items() refuses the data.
+        LikenessError: No label has two items, or items() refuses the data.
     """
-    if num_trials < 2:
-        raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(
         data,
         modality=modality,
@@ -166,7 +164,7 @@ def list_all(
         root=root,
     )
     listed = listing(label=label)
-    if modality == "face" and path.suffix == ".txt" and (listed.labels.numbers < 0).all():
+    if modality == "face" and path.suffix == ".txt" and not any(listed.labels):
         listed = listing(label="{label}/*")
     label_numbers(listed)  # Refuses items without a label.
     return listed
@@ -204,20 +202,20 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
                 f"({name_first(path.name for path in records)}); name one of them"
             )
         return _records(records[0])
-    listed = tree.in_folders(root, suffixes)
-    if not listed:
-        loose = sum(path.suffix.lower() in suffixes for path in root.iterdir())
+    listed = tree.files(root, suffixes)
+    labelled = listed.take(np.flatnonzero(listed.numbers >= 0))
+    if not labelled:
         beside = (
-            f"; {loose} lie directly in it, without a folder of their label: name where the label "
-            "is in their names, as in --label '{label}_*'"
-            if loose
+            f"; {len(listed)} lie directly in it, without a folder of their label: name where the "
+            "label is in their names, as in --label '{label}_*'"
+            if listed
             else ""
         )
         raise LikenessError(
             f"{root}: no {modality} files in its folders{beside}; DATA/LABEL/file is expected, "
             f"with one of {', '.join(suffixes)}"
         )
-    return listed
+    return labelled
 
 
 def _records(path: Path) -> Items:

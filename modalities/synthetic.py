@@ -150,18 +150,6 @@ def speaker_traits(speaker: int, *, seed: int = 0) -> Speaker:
     )
 
 
-def _check_duration(seconds: tuple[float, float], rate_hz: int) -> None:
-    """Raise ValueError for durations out of order or too short, and for a rate that is too low."""
-    if not 0.3 <= seconds[0] <= seconds[1]:
-        raise LikenessError(
-            f"voice: seconds {seconds} must be (shortest, longest) with a shortest of at least 0.3"
-        )
-    if rate_hz < 8_000:
-        raise LikenessError(
-            f"voice: rate_hz is {rate_hz}; at least 8000 is needed to hold the formants"
-        )
-
-
 def voice(
     speaker: int,
     utterance: int,
@@ -190,12 +178,12 @@ def voice(
         >>> voice(0, 0, seconds=(0.3, 0.3)).shape
         (4800,)
     """
-    if min(speaker, utterance, seed) < 0:
+    if min(speaker, utterance, seed) < 0 or not 0.3 <= seconds[0] <= seconds[1] or rate_hz < 8_000:
         raise LikenessError(
-            f"voice: speaker is {speaker}, utterance {utterance} and seed {seed}; numbers from 0 "
-            "are allowed"
+            f"voice: speaker {speaker}, utterance {utterance}, seed {seed}, seconds {seconds} at "
+            f"{rate_hz} Hz; numbers from 0, (shortest, longest) with a shortest of at least 0.3, "
+            "and at least 8000 Hz, to hold the formants, are needed"
         )
-    _check_duration(seconds, rate_hz)
     who = speaker_traits(speaker, seed=seed)
     rng = np.random.default_rng([seed, speaker, utterance, 2])
     samples = round(rng.uniform(*seconds) * rate_hz)
@@ -235,20 +223,15 @@ def write_voices(
 
     Args:
         folder: The folder to write to.
-        num_speakers: How many speakers there are, at least 1.
-        num_utterances: How many utterances each of them has, at least 1.
+        num_speakers: How many speakers there are.
+        num_utterances: How many utterances each of them has.
         seed: The seed of all speakers.
         seconds: The shortest and the longest duration.
         rate_hz: The rate of the files in Hz.
 
     Raises:
-        LikenessError: There are no speakers or no utterances, or voice() refuses an argument.
+        LikenessError: As voice().
     """
-    if num_speakers < 1 or num_utterances < 1:
-        raise LikenessError(
-            f"write_voices: {num_speakers} speakers with {num_utterances} utterances; at least 1 "
-            "of each is needed"
-        )
     folder = Path(folder)
     for speaker in tracked(range(num_speakers), "synthesising voices"):
         speaker_folder = folder / f"spk{speaker:03d}"

@@ -209,19 +209,14 @@ def write_faces(
 
     Args:
         folder: The folder to write to.
-        num_subjects: How many subjects there are, at least 1.
-        num_shots: How many images each of them has, at least 1.
+        num_subjects: How many subjects there are.
+        num_shots: How many images each of them has.
         seed: The seed of all subjects.
         size: The height and width in pixels.
 
     Raises:
-        LikenessError: A count is below 1, or face() refuses the size.
+        LikenessError: As face().
     """
-    if min(num_subjects, num_shots) < 1:
-        raise LikenessError(
-            f"write_faces: there are {num_subjects} subjects with {num_shots} shots; at least 1 of "
-            "each is needed"
-        )
     folder = Path(folder)
     for subject in tracked(range(num_subjects), "drawing faces"):
         subject_folder = folder / f"subject{subject:03d}"

@@ -129,9 +129,9 @@ def write_glyphs(
 
     Args:
         folder: The folder to write to.
-        num_alphabets: How many alphabets there are, at least 1.
-        num_characters: How many characters each alphabet has, at least 1.
-        num_drawers: How many drawers write each character, at least 1.
+        num_alphabets: How many alphabets there are.
+        num_characters: How many characters each alphabet has.
+        num_drawers: How many drawers write each character.
         seed: The seed of all alphabets and drawers.
         size: The height and width in pixels.
         by_alphabet: Whether to write Omniglot's layout and levels (ink 0 on 255):
@@ -139,13 +139,8 @@ def write_glyphs(
             images_background.
 
     Raises:
-        LikenessError: A count is below 1, or glyph() refuses the size.
+        LikenessError: As glyph().
     """
-    if min(num_alphabets, num_characters, num_drawers) < 1:
-        raise LikenessError(
-            f"write_glyphs: there are {num_alphabets} alphabets of {num_characters} characters by "
-            f"{num_drawers} drawers; at least 1 of each is needed"
-        )
     folder = Path(folder)
     for number in tracked(range(num_alphabets * num_characters), "drawing glyphs"):
         alphabet, character = divmod(number, num_characters)

@@ -141,13 +141,11 @@ def items(folder: Path, version: int) -> list[Item]:
 
 
 def write_shards(folder: Path, packed: list[Item], version: int) -> None:
-    shards.write(
-        packed[: 1 + 2 * version], folder / "packed", name=f"v{version}", shard_bytes=60_000
-    )
+    shards.write(packed[: 1 + 2 * version], folder / f"v{version}", shard_bytes=60_000)
 
 
 def read_shards(folder: Path) -> object:
-    return sorted(item.id for item in shards.items(folder / "packed", pattern="v0*.tar"))
+    return sorted(item.id for item in shards.items(folder / "v0"))
 
 
 def kinds(folder: Path) -> dict[str, tuple[Write, Read]]:

@@ -195,7 +195,7 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         LikenessError: Nothing is left, or items lie in tar shards.
     """
     items = checked.items
-    if items.spans is not None:
+    if items.has("offset"):
         raise LikenessError(
             f"--out {out}: the items lie in tar shards, and a list names files only"
         )
@@ -203,7 +203,7 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         raise LikenessError(
             f"--out {out}: none of {len(items)} items can be trained on; nothing was written"
         )
-    timed = items.stretches is not None
+    timed = items.has("start")
     head = ["id", "path", "label", *(("start", "end") if timed else ()), *items.further]
     further = [list(items.column(name)) for name in items.further]
     kept, dropped = [], []

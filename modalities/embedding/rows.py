@@ -70,7 +70,7 @@ def items(
     """
     file, table = _opened(data)
     listed = _list_of(Path(data), subjects)
-    names = _from_list(table.ids, listed) if listed else _from_ids(table.ids, Path(data))
+    names = _subjects(table.ids, listed, Path(data))
     classes = sorted({names[id] for id in table.ids})
     needed = 4 if test_share > 0 and split != "all" else 2
     if len(classes) < needed:
@@ -127,11 +127,8 @@ def trials(
 
     Raises:
         FileNotFoundError: There is no such file.
-        LikenessError: No subject has two embeddings, num_trials is below 2, or items() refuses the
-            data.
+        LikenessError: No subject has two embeddings, or items() refuses the data.
     """
-    if num_trials < 2:
-        raise LikenessError(f"{data}: num_trials is {num_trials}; at least 2 are needed")
     chosen = items(data, split=split, test_share=test_share, seed=seed, subjects=subjects)
     names, numbers = label_numbers(chosen)
     if np.bincount(numbers).max() < 2:
@@ -219,17 +216,13 @@ def _opened(data: str | Path) -> tuple[Path, Embeddings]:
     """Return the embeddings file of a data set, and what is in it."""
     file = _file(data)
     table = _table(file)
-    if not len(table):
-        raise LikenessError(f"{file}: there are no embeddings in it; embed a list of items first")
-    if not table.meta.get("model"):
+    others = [f"{name} ({table.meta[name]})" for name in _JOINED if name in table.meta]
+    if not len(table) or not table.meta.get("model") or others:
         raise LikenessError(
-            f"{file}: it does not state which model made it, so that no head could be joined with "
-            "that model; make it with `likeness embed`"
-        )
-    if others := [f"{name} ({table.meta[name]})" for name in _JOINED if name in table.meta]:
-        raise LikenessError(
-            f"{file}: its embeddings are joined from several of an item, by {', '.join(others)}, "
-            "and a head behind the network would see each by itself; embed without it"
+            f"{file}: {len(table)} embeddings of the model {table.meta.get('model') or 'unknown'}"
+            f"{', joined from several of an item by ' if others else ''}{', '.join(others)}; a "
+            "head needs some of one model that it can be joined with, each of one input: make "
+            "them with `likeness embed`"
         )
     zero = [table.ids[row] for row in np.flatnonzero(table.norms == 0)]
     if zero:
@@ -243,11 +236,6 @@ def _opened(data: str | Path) -> tuple[Path, Embeddings]:
 def _file(data: str | Path) -> Path:
     """Return the embeddings file that a path means: itself, or the only one in a folder."""
     path = Path(data)
-    if not path.exists():
-        raise LikenessError(
-            f"{path}: there is no such file; --data is an embeddings file of `likeness embed`, or "
-            "the folder of one"
-        )
     if not path.is_dir():
         return path
     inside = sorted(inner for inner in path.iterdir() if inner.suffix.lower() in _SUFFIXES)
@@ -279,32 +267,19 @@ def _list_of(data: Path, subjects: str) -> Path | None:
     return next((data / name for name in SUBJECTS if (data / name).is_file()), None)
 
 
-def _from_list(ids: tuple[str, ...], path: Path) -> Mapping[str, str]:
-    """Return the subject of each id by a list.
-
-    Raises:
-        LikenessError: The list has not all ids.
-    """
-    mapping = read_mapping(path)
-    missing = [id for id in ids if id not in mapping]
-    if missing:
-        raise LikenessError(
-            f"{path}: {len(missing)} of {len(ids)} embeddings have no subject there "
-            f"({name_first(missing)}); add lines `id subject`, or leave these items out"
-        )
-    return mapping
-
-
-def _from_ids(ids: tuple[str, ...], data: Path) -> Mapping[str, str]:
-    """Return the subject of each id such as SUBJECT/1.
+def _subjects(ids: tuple[str, ...], path: Path | None, data: Path) -> Mapping[str, str]:
+    """Return the subject of each id, by a list or as in SUBJECT/1.
 
     Raises:
         LikenessError: Ids have none.
     """
-    without = [id for id in ids if not id.partition("/")[1]]
+    mapping = {id: id.partition("/")[0] for id in ids if "/" in id}
+    if path is not None:
+        mapping = read_mapping(path)
+    without = [id for id in ids if id not in mapping]
     if without:
         raise LikenessError(
-            f"{data}: {len(without)} of {len(ids)} ids name no subject ({name_first(without)}); "
-            f"ids such as SUBJECT/1 do, or {_GIVE_A_LIST}"
+            f"{path or data}: {len(without)} of {len(ids)} ids name no subject, or have none in "
+            f"the list ({name_first(without)}); ids such as SUBJECT/1 do, or {_GIVE_A_LIST}"
         )
-    return {id: id.partition("/")[0] for id in ids}
+    return mapping

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -95,14 +94,11 @@ def check(size: int = 112, width: int | None = None) -> None:
     Raises:
         LikenessError: One of them is not defined.
     """
-    if size < 1 or (size % 112 and size % 128):
+    width = size if width is None else width
+    if size < 1 or (size % 112 and size % 128) or not 0 < width <= size or (size - width) % 2:
         raise LikenessError(
-            f"align: size is {size}; multiples of 112 and of 128 are defined, such as 112, 128, 224"
-        )
-    if width is not None and (not 0 < width <= size or (size - width) % 2):
-        raise LikenessError(
-            f"align: width is {width}; 1 to {size}, less by an even number, is allowed, such as "
-            f"{size} or {size - 16}"
+            f"align: size is {size}, width is {width}; multiples of 112 and of 128, such as 112, "
+            "128 and 224, and widths from 1 to the size, less by an even number, are allowed"
         )
 
 
@@ -123,16 +119,13 @@ def transform(landmarks: ArrayLike, size: int = 112) -> Floats:
             size is not defined.
     """
     points = np.asarray(landmarks, dtype=np.float64)
-    if points.shape != (5, 2) or not np.isfinite(points).all():
+    is_finite = points.shape == (5, 2) and np.isfinite(points).all()
+    if not is_finite or float(np.ptp(points, axis=0).max()) < 1e-3:
         raise LikenessError(
-            f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels are needed: "
-            "eyes, nose, corners of the mouth"
+            f"align: the landmarks have shape {points.shape}; (5, 2) finite pixels that do not "
+            "coincide are needed: eyes, nose, corners of the mouth"
         )
     check(size)
-    if float(np.ptp(points, axis=0).max()) < 1e-3:
-        raise LikenessError(
-            "align: the five landmarks coincide, so that they give no scale; detect them again"
-        )
     # As complex numbers, a similarity is z -> factor * z + shift, and the factor of the least
     # squares is a quotient of two products. That is Umeyama's solution without its SVD.
     centred, centre = _reference(size)
@@ -453,7 +446,27 @@ def align_folder(
     model = load_detector(detector)
     align_image = partial(align_one, model, size=size, width=width, choose=choose)
     out.mkdir(parents=True, exist_ok=True)
-    result = _align_all(targets, out / "several.tsv", align_image)
+    result = Aligned([], [], [])
+    several = out / "several.tsv"
+    counted = _read_several(several)
+    try:
+        for item, target in tracked(targets, "aligning"):
+            if not target.is_file():
+                try:
+                    aligned, counted[item.id] = align_image(decode(item))
+                except ValueError as error:
+                    result.failures.append(Bad(item.id, str(error)))
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_path(target) as temporary:
+                    temporary.write_bytes(encode(aligned))
+            if counted.get(item.id, 1) > 1:
+                result.several.append(item.id)
+            result.done.append(Item(item.id, target, item.label))
+    finally:  # a run that goes on does not look at these images again
+        with atomic_path(several) as temporary:
+            rows = [f"{image}\t{number}\n" for image, number in counted.items() if number > 1]
+            temporary.write_text("".join(rows), encoding="utf-8")
     with atomic_path(out / "failures.tsv") as temporary:
         lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
         temporary.write_text("".join(lines), encoding="utf-8")
@@ -462,8 +475,6 @@ def align_folder(
 
 def _targets(root: Path, out: Path) -> list[tuple[Item, Path]]:
     """List the images below root with the paths that their crops get."""
-    if not root.is_dir():
-        raise LikenessError(f"{root}: no such folder; one with images is needed")
     if out.resolve().is_relative_to(root.resolve()):
         raise LikenessError(
             f"{out}: the folder lies in {root}, so that its images would be aligned again the next "
@@ -481,55 +492,11 @@ def _targets(root: Path, out: Path) -> list[tuple[Item, Path]]:
     return list(zip(items, targets, strict=True))
 
 
-def _align_all(
-    targets: Sequence[tuple[Item, Path]],
-    several_path: Path,
-    align_image: Callable[[Pixels], tuple[Pixels, int]],
-) -> Aligned:
-    """Write the crops that are not there yet, and keep the list of images with several faces."""
-    result = Aligned([], [], [])
-    counted = _read_several(several_path)
-    # Writing the file again drops half a line at its end, which the next line would lengthen.
-    _write_several(several_path, counted)
-    with several_path.open("a", encoding="utf-8", errors="surrogateescape") as several:
-        for item, target in tracked(targets, "aligning"):
-            if not target.is_file():
-                try:
-                    aligned, num_faces = align_image(decode(item))
-                except ValueError as error:
-                    result.failures.append(Bad(item.id, str(error)))
-                    continue
-                if num_faces > 1 or item.id in counted:
-                    counted[item.id] = num_faces
-                    several.write(f"{item.id}\t{num_faces}\n")
-                    # The line must be there before the crop is: a run that goes on does not look at
-                    # the image again.
-                    several.flush()
-                target.parent.mkdir(parents=True, exist_ok=True)
-                part = target.with_name(f".{target.name}.part")
-                part.write_bytes(encode(aligned, ".png"))
-                part.replace(target)
-            if counted.get(item.id, 1) > 1:
-                result.several.append(item.id)
-            result.done.append(Item(item.id, target, item.label))
-    _write_several(several_path, counted)
-    return result
-
-
 def _read_several(path: Path) -> dict[str, int]:
-    """Read the number of faces of each image, by its last whole line; {} without the file."""
-    text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
-    lines = [line.rpartition("\t") for line in text.split("\n")[:-1]]
-    return {
-        image: int(number) for image, _, number in lines if number.isascii() and number.isdecimal()
-    }
-
-
-def _write_several(path: Path, counted: Mapping[str, int]) -> None:
-    """Write the images with several faces and their numbers of faces."""
-    with atomic_path(path) as temporary:
-        lines = [f"{image}\t{number}\n" for image, number in counted.items() if number > 1]
-        temporary.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+    """Read the number of faces of each image; {} without the file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    rows = [line.rpartition("\t") for line in lines]
+    return {image: int(number) for image, _, number in rows if number.isdecimal()}
 
 
 def find_images(root: Path) -> Items:
@@ -545,7 +512,7 @@ def find_images(root: Path) -> Items:
     Raises:
         LikenessError: There are no images.
     """
-    items = tree.anywhere(root, SUFFIXES)
+    items = tree.files(root, SUFFIXES)
     if not items:
         raise LikenessError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
     return items

@@ -211,16 +211,12 @@ def geometric_view(
         (3, H, W) of the same type, 0 to 255.
 
     Raises:
-        LikenessError: A probability lies outside 0 to 1, or the range of the zoom is out of order.
+        LikenessError: A probability lies outside 0 to 1.
     """
     _check_probs(
         rotate_prob=rotate_prob, flip_prob=flip_prob, cutout_prob=cutout_prob, blur_prob=blur_prob
     )
-    if not 0.01 <= scale[0] <= scale[1] <= 100.0:
-        raise LikenessError(
-            f"face view: scale is {scale}; a range (from, to), in order and within 0.01 to 100, is "
-            "needed"
-        )
+    assert 0 < scale[0] <= scale[1], scale
     rotates, flips, cuts, blurs = (
         rng.random(4) < (rotate_prob, flip_prob, cutout_prob, blur_prob)
     ).tolist()
@@ -386,6 +382,5 @@ def _pixels(image: object) -> Pixels:
 
 def _check_probs(**probs: float) -> None:
     """Refuse probabilities outside 0 to 1."""
-    for name, prob in probs.items():
-        if not 0.0 <= prob <= 1.0:
-            raise LikenessError(f"face view: {name} is {prob}; a probability from 0 to 1 is needed")
+    if not all(0.0 <= prob <= 1.0 for prob in probs.values()):
+        raise LikenessError(f"face view: {probs}; probabilities from 0 to 1 are needed")

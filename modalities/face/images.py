@@ -54,10 +54,11 @@ def read(
         BadImage: The image cannot be decoded, or has another size and fit is "exact".
         LikenessError: fit or dtype is another word, or the size is out of range.
     """
-    if fit not in get_args(Fit):
-        raise LikenessError(f"read: fit is {fit!r}; choose one of {', '.join(get_args(Fit))}")
-    if len(size) != 2 or not 1 <= min(size) <= max(size) <= 4096:
-        raise LikenessError(f"read: size {size} must be (height, width), each from 1 to 4096")
+    if fit not in get_args(Fit) or not 1 <= min(size) <= max(size) <= 4096:
+        raise LikenessError(
+            f"read: fit is {fit!r} and size {size}; one of {', '.join(get_args(Fit))}, and "
+            "(height, width) from 1 to 4096 are needed"
+        )
     pixels = decode(item)
     if pixels.shape[:2] != tuple(size):
         if fit == "exact":

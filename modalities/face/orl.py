@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.types import Trials
+from eval.types import Trials, check_choice
 from modalities.face.align import find_images
 from toolkit.data.items import Item
 from toolkit.data.pairs import all_pairs
@@ -49,8 +49,7 @@ def items(
             of range.
     """
     folder = Path(data) / "orl"
-    if split not in ("train", "test", "all"):
-        raise LikenessError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
+    check_choice("split", split, ("train", "test", "all"))
     if not folder.is_dir():
         raise LikenessError(f"{folder}: no such folder; {FETCH}")
     images = [

@@ -43,15 +43,11 @@ def find_list(folder: str | Path) -> Path | None:
     # LFW's pairs.txt comes with other lists beside it.
     if (folder / "pairs.txt").is_file():
         return folder / "pairs.txt"
-    lists = [
-        *sorted(folder.glob("pairs_*.txt")),
-        *(path for path in [folder / "Protocol"] if path.is_dir()),
-        *sorted(folder.glob("*.mat")),
-    ]
+    lists = [path for kind in ("pairs_*.txt", "Protocol", "*.mat") for path in folder.glob(kind)]
     if len(lists) > 1:
         raise LikenessError(
             f"{folder}: there are {len(lists)} lists of pairs "
-            f"({name_first([path.name for path in lists])}); leave only the one to read"
+            f"({name_first(sorted(path.name for path in lists))}); leave only the one to read"
         )
     return lists[0] if lists else None
 
@@ -109,26 +105,26 @@ def read_two_lines(path: str | Path) -> Trials:
     """
     rows = []
     for number, text in text_lines(path):
-        fields = text.split()
-        if len(fields) != 2 or not fields[1].isdecimal():
-            raise LikenessError(
-                f"{path}: line {number} is not `name.jpg label`; fetch the file again"
-            )
-        rows.append((fields[0], fields[1] != "0"))
+        name, _, label = text.strip().rpartition(" ")
+        if not name or not label.isdecimal():
+            raise _torn(path, number, "name.jpg label")
+        rows.append((name.strip(), label != "0"))
     pairs = list(zip(rows[::2], rows[1::2], strict=False))
-    if len(rows) % 2 or any(first[1] != second[1] for first, second in pairs):
-        raise LikenessError(
-            f"{path}: its {len(rows)} lines are not two for each pair, with one label; fetch the "
-            "file again"
-        )
     same, different = (
         [(first[0], second[0], label) for first, second in pairs if first[1] == label]
         for label in (True, False)
     )
-    if not same or not different or len(same) % _NUM_FOLDS or len(different) % _NUM_FOLDS:
+    if (
+        len(rows) % 2
+        or any(first[1] != second[1] for first, second in pairs)
+        or not (same and different)
+        or len(same) % _NUM_FOLDS
+        or len(different) % _NUM_FOLDS
+    ):
         raise LikenessError(
-            f"{path}: {len(same)} same and {len(different)} different pairs do not divide into "
-            f"{_NUM_FOLDS} folds; fetch the file again"
+            f"{path}: {len(rows)} lines of {len(same)} same and {len(different)} different pairs; "
+            f"two lines for each pair, with one label, and pairs of both kinds that divide into "
+            f"{_NUM_FOLDS} folds are needed; fetch the file again"
         )
     s, d = len(same) // _NUM_FOLDS, len(different) // _NUM_FOLDS
     return _trials(
@@ -183,9 +179,7 @@ def _numbered_pairs(
     for number, text in text_lines(path):
         fields = [field.strip() for field in text.split(",")]
         if len(fields) != 2 or fields[0] not in left or fields[1] not in right:
-            raise LikenessError(
-                f"{path}: line {number} is not two numbers of the image lists; fetch the file again"
-            )
+            raise _torn(path, number, "two numbers of the image lists")
         pairs.append((left[fields[0]], right[fields[1]]))
     return pairs
 
@@ -209,15 +203,12 @@ def read_agedb(path: str | Path) -> Trials:
     content = read_mat(path, "splits", max_bytes=_MAX_MAT)
     try:
         folds = [_agedb_fold(fold[0][0][0]) for fold in content]
+        if len(folds) < 2 or not all(folds):
+            raise LikenessError(f"{len(folds)} folds, of which at least 2 are needed, none empty")
     except Exception as error:  # arrays of other nesting raise many kinds
         raise LikenessError(
             f"{path}: this is no protocol of AgeDB ({first_line(error)}); fetch the file again"
         ) from None
-    if len(folds) < 2 or not all(folds):
-        raise LikenessError(
-            f"{path}: there are {len(folds)} folds, {sum(not fold for fold in folds)} of them "
-            "empty; at least 2 are needed, none empty; fetch the file again"
-        )
     return _trials([pair for fold in folds for pair in fold])
 
 
@@ -229,8 +220,6 @@ def _agedb_fold(record: Any) -> list[tuple[str, str, bool]]:
     """
     names, labels = record[0], record[1][0].tolist()
     first, second = ([f"{cell[0][0][0][0]}.jpg" for cell in names[side]] for side in (0, 1))
-    if not set(labels) <= {-1, 0, 1}:
-        raise LikenessError("labels are neither 1 nor -1")
     same = [label == 1 for label in labels]
     return list(zip(first, second, same, strict=True))
 
@@ -248,12 +237,10 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
         One item for each id; its label is the image's folder, if there is any.
 
     Raises:
-        LikenessError: root is missing. Ids name no file, or one outside root; they are counted, and
+        LikenessError: Ids name no file, or one outside root; they are counted, and
             the first is named.
     """
     root = Path(root)
-    if not root.is_dir():
-        raise LikenessError(f"{root}: no such folder; one with the images of the pairs is needed")
     ids = list(dict.fromkeys((*trials.enrol_ids, *trials.probe_ids)))
     items: list[Item] = []
     missing = []
@@ -276,6 +263,11 @@ def find_images(trials: Trials, root: str | Path) -> list[Item]:
     return items
 
 
+def _torn(path: str | Path, number: int, form: str) -> LikenessError:
+    """The error for a line of another form."""
+    return LikenessError(f"{path}: line {number} is not `{form}`; fetch the file again")
+
+
 def _trials(rows: Sequence[tuple[str, str, bool]]) -> Trials:
     """Make trials of (first, second, same)."""
     ids = tuple(dict.fromkeys(name for first, second, _ in rows for name in (first, second)))
@@ -291,9 +283,6 @@ def _numbered_paths(path: Path) -> dict[str, str]:
     for number, text in text_lines(path):
         fields = text.split(maxsplit=1)
         if len(fields) != 2 or fields[0] in paths:
-            raise LikenessError(
-                f"{path}: line {number} is not `number path` with a new number; fetch the file "
-                "again"
-            )
+            raise _torn(path, number, "number path")
         paths[fields[0]] = fields[1].strip().removeprefix("../")
     return paths

@@ -30,7 +30,7 @@ from pyarrow import csv
 
 from eval.errors import LikenessError, first_line
 from eval.types import name_first
-from toolkit.data.items import MAX_SPAN, Items, ItemsBuilder
+from toolkit.data.items import Items
 
 # The ending of an item whose image lies in several parts: its span holds all of them, with their
 # headers.
@@ -44,7 +44,6 @@ MAX_PART = 2**29 - 1
 _MAX_LABELS = 1024  # the most labels of one record
 EXACT = 2**24  # float32 holds every integer up to here
 _BLOCK = 2**18  # how many records' headers are looked at together
-_MAX_INDEX = 2**32
 # The suffix of an image by its first byte, because the record does not state it.
 _ENDINGS = {0xFF: ".jpg", 0x89: ".png", 0x42: ".bmp", 0x52: ".webp", 0x50: ".pgm"}
 
@@ -80,7 +79,7 @@ def _items(rec: Path, content: _Content) -> Items:
     """List the images of an open file."""
     index = rec.with_suffix(".idx")
     keys, offsets = _read_index(index) if index.is_file() else _scan(rec, content)
-    made = ItemsBuilder()
+    parts: list[Items] = []
     announced: float | None = None
     num_images = 0
     for first in range(0, len(keys), _BLOCK):
@@ -89,7 +88,7 @@ def _items(rec: Path, content: _Content) -> Items:
         if table.announced is not None:
             announced = table.announced
         num_images += int(np.count_nonzero(table.size))
-        table.add_to(made)
+        parts.append(table.items())
     num_records = len(keys)
     del keys, offsets  # before the columns are finished, which takes memory too
     if announced is not None and np.float32(num_images + 1) != np.float32(announced):
@@ -97,7 +96,7 @@ def _items(rec: Path, content: _Content) -> Items:
             f"{rec}: {num_images} images are listed, but its record 0 announces "
             f"{announced - 1:.0f}; fetch the .rec and .idx files again"
         )
-    items = made.build()
+    items = Items.joined(parts)
     if not items:
         raise LikenessError(
             f"{rec}: none of its {num_records} records holds an image; is this a training set of "
@@ -136,9 +135,9 @@ def _parts(at: Callable[[int, int], bytes], place: int, end: int) -> Iterator[tu
     """
     kind, expected = 1, (0, 1)
     while kind not in (0, 3):
-        if place + PART.size > end:
-            raise LikenessError("a part of its record is missing; fetch the .rec file again")
-        magic, word = PART.unpack(at(place, PART.size))
+        word = magic = 0
+        if place + PART.size <= end:
+            magic, word = PART.unpack(at(place, PART.size))
         kind, length = word >> 29, word & MAX_PART
         place += PART.size
         if magic != MAGIC or kind not in expected or place + length > end:
@@ -168,16 +167,15 @@ class _Content:
 
     def at(self, place: int, count: int) -> bytes:
         """Return `count` bytes from `place` on, with zeros for those behind the end."""
-        self._file.seek(place)
-        return self._file.read(count).ljust(count, b"\0")
+        if hasattr(os, "pread"):
+            read = os.pread(self._file.fileno(), count, max(0, place))
+        else:  # Windows
+            self._file.seek(max(0, place))
+            read = self._file.read(count)
+        return read.ljust(count, b"\0")
 
     def rows(self, places: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
         """Return (N, count) bytes from N places on."""
-        if hasattr(os, "pread"):
-            number = self._file.fileno()
-            joined = b"".join([os.pread(number, count, place) for place in places.tolist()])
-            if len(joined) == count * places.size:
-                return np.frombuffer(joined, np.uint8).reshape(-1, count)
         rows = b"".join([self.at(place, count) for place in places.tolist()])
         return np.frombuffer(rows, np.uint8).reshape(-1, count)
 
@@ -193,9 +191,6 @@ class _Records:
     ) -> None:
         self.rec, self.keys, self.offsets = rec, keys, offsets
         self._content = content
-        self._refuse(
-            (offsets < 0) | (offsets > content.size - PART.size), "begin past the end of the file"
-        )
         self._begin = content.rows(offsets, _BEGIN)
         part = self._words(offsets, 2)
         kind, length = part[:, 1] >> 29, (part[:, 1] & MAX_PART).astype(np.int64)
@@ -205,6 +200,7 @@ class _Records:
             (part[:, 0] != MAGIC)
             | (kind > 1)
             | (offsets % 4 != 0)
+            | (offsets < 0)
             | (start + length > content.size)
             | (flag > _MAX_LABELS)
             | (HEADER.size + 4 * flag > length),
@@ -219,9 +215,8 @@ class _Records:
         self.label = self._words(first, 1)[:, 0].astype("<u4").view("<f4").astype(np.float64)
         self._parts = kind == 1
         image = self.size > 0
-        finite = np.isfinite(self.label)
-        integer = self.label == np.floor(np.where(finite, self.label, 0.5))
-        whole = finite & (self.label >= 0) & (self.label < EXACT) & integer
+        with np.errstate(invalid="ignore"):
+            whole = (self.label >= 0) & (self.label < EXACT) & (self.label % 1 == 0)
         self._refuse(
             image & ~whole,
             "have a label that is no whole number from 0 to 16777215, up to which float32 tells "
@@ -230,8 +225,8 @@ class _Records:
         zero = np.flatnonzero((keys == 0) & ~image & (flag == 2))
         self.announced = float(self.label[zero[0]]) if zero.size else None
 
-    def add_to(self, made: ItemsBuilder) -> None:
-        """Add the records with an image to the items."""
+    def items(self) -> Items:
+        """Return the records with an image."""
         chosen = np.flatnonzero(self.size > 0)
         ids = [f"{key}" for key in self.keys[chosen].tolist()]
         spans = np.stack((self.start[chosen], self.size[chosen]), axis=1)
@@ -245,14 +240,9 @@ class _Records:
             end = min(start + length + -length % 4, self._content.size)
             spans[place] = offset, end - offset
             endings[place] = RECORD_SUFFIX
-        large = [ids[place] for place in np.flatnonzero(spans[:, 1] > MAX_SPAN)]
-        if large:
-            raise LikenessError(
-                f"{self.rec}: {len(large)} records are over {MAX_SPAN} bytes "
-                f"({name_first(large)}); fetch the file again"
-            )
         labels = [str(label) for label in self.label[chosen].astype(np.int64).tolist()]
-        made.add(ids, [self.rec.as_posix()] * len(ids), labels, spans, endings)
+        paths = [self.rec.as_posix()] * len(ids)
+        return Items.rows(ids, paths, labels, spans=spans, endings=endings)
 
     def _first_bytes(self, chosen: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the first byte of each image, which mostly was read with the header."""
@@ -283,8 +273,6 @@ class _Records:
 
 def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Read the keys and offsets of an index, sorted by key."""
-    if path.stat().st_size > _MAX_INDEX:
-        raise LikenessError(f"{path}: the file has over {_MAX_INDEX} bytes; this is no index")
     try:
         table = csv.read_csv(
             path,
@@ -315,22 +303,16 @@ def _scan(rec: Path, content: _Content) -> tuple[NDArray[np.int64], NDArray[np.i
     offsets: list[int] = []
     place, size = 0, content.size
     while place < size:
-        if place + PART.size > size:
-            raise LikenessError(
-                f"{rec}: {size - place} bytes are left after record {len(offsets)}; the file is "
-                "cut short, fetch it again"
-            )
         magic, word = PART.unpack(content.at(place, PART.size))
         kind, length = word >> 29, word & MAX_PART
-        if magic != MAGIC or place + PART.size + length > size:
+        is_begun = kind < 2 or offsets
+        if magic != MAGIC or place + PART.size + length > size or not is_begun:
             raise LikenessError(
                 f"{rec}: the file is damaged or cut short at byte {place}, after {len(offsets)} "
                 "records; fetch it again"
             )
         if kind < 2:
             offsets.append(place)
-        elif not offsets:
-            raise LikenessError(f"{rec}: the file begins in the middle of a record; fetch it again")
         place += PART.size + length + -length % 4
     start = offsets[-1] + PART.size
     zero_is_last = False
@@ -343,13 +325,9 @@ def _scan(rec: Path, content: _Content) -> tuple[NDArray[np.int64], NDArray[np.i
 
 def _image_start(payload: bytes) -> int:
     """Return where the image begins in a payload, behind its header and labels."""
-    if len(payload) < HEADER.size:
-        raise LikenessError(
-            "its record is shorter than the header of 24 bytes; fetch the .rec file again"
-        )
-    flag = HEADER.unpack_from(payload)[0]
+    flag = HEADER.unpack_from(payload.ljust(HEADER.size, b"\xff"))[0]
     if flag > _MAX_LABELS or HEADER.size + 4 * flag > len(payload):
         raise LikenessError(
-            "its record states more labels than it holds; fetch the .rec file again"
+            "its record is shorter than its header and labels; fetch the .rec file again"
         )
     return int(HEADER.size + 4 * flag)

@@ -10,7 +10,7 @@ papers used. Decoding and its bounds are those of toolkit/data/images.py.
 from __future__ import annotations
 
 import re
-from typing import Literal, overload
+from typing import cast
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,6 @@ from eval.reports.media import MAX_PIXELS
 from modalities.image import packed
 from toolkit.data.images import (
     BadImage,
-    EncodedImage,
     Pixels,
     as_input,
     decode_bytes,
@@ -35,34 +34,6 @@ _RAW = re.compile(
 )
 
 
-@overload
-def read(
-    item: Item,
-    *,
-    short_edge: int = 0,
-    size: tuple[int, int] | None = None,
-    crop: int = 0,
-    grey: bool = False,
-    bicubic: bool = False,
-    dtype: DType = "float32",
-    decoded: Literal[True] = True,
-) -> Array: ...
-
-
-@overload
-def read(
-    item: Item,
-    *,
-    short_edge: int = 0,
-    size: tuple[int, int] | None = None,
-    crop: int = 0,
-    grey: bool = False,
-    bicubic: bool = False,
-    dtype: DType = "float32",
-    decoded: bool,
-) -> Array | EncodedImage: ...
-
-
 def read(
     item: Item,
     *,
@@ -73,7 +44,7 @@ def read(
     bicubic: bool = False,
     dtype: DType = "float32",
     decoded: bool = True,
-) -> Array | EncodedImage:
+) -> Array:
     """Read an item as (C, H, W) levels from 0 to 255: RGB, or grey.
 
     It is grey where `grey` is set or the item's packed pixels have one channel. Of files, EXIF
@@ -106,15 +77,16 @@ def read(
         LikenessError: `short_edge` and `size` are both set, dtype is another word, or `crop` or
             `grey` is set where `decoded` is False.
     """
-    if not decoded:
-        if crop or grey:
-            raise LikenessError(
-                f"read: decoded is False, crop {crop} and grey {grey}; an image that is not "
-                "decoded is neither cropped nor made grey; leave these out"
-            )
-        if not _is_packed(item):
-            image = open_encoded(file_bytes(item), item.name)
-            return image._replace(size=_resized(item, image.file_size, short_edge, size))
+    if (not decoded and (crop or grey)) or (short_edge and size is not None):
+        raise LikenessError(
+            f"read: decoded is {decoded}, crop {crop}, grey {grey}, short_edge {short_edge} and "
+            f"size {size}; an image that is not decoded is neither cropped nor made grey, and "
+            "short_edge and size cannot both be set"
+        )
+    if not decoded and not _is_packed(item):
+        image = open_encoded(file_bytes(item), item.name)
+        edges = _resized(item, image.file_size, short_edge, size)
+        return cast(Array, image._replace(size=edges))
     pixels = _unpack(item) if _is_packed(item) else decode_bytes(file_bytes(item), item.name)
     if grey and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
@@ -130,10 +102,6 @@ def _resized(
     item: Item, edges: tuple[int, int], short_edge: int, size: tuple[int, int] | None
 ) -> tuple[int, int]:
     """Return the (height, width) that the settings of `read` give an image of these edges."""
-    if short_edge and size is not None:
-        raise LikenessError(
-            f"read: short_edge {short_edge} and size {size} are both set; give one of them"
-        )
     height, width = edges
     if short_edge and height <= width:
         size = short_edge, int(short_edge * width / height)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from eval.errors import LikenessError
-from eval.formats.files import refuse_device
+from eval.formats.files import bounded
 from toolkit.data.items import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
@@ -34,19 +34,14 @@ def stretch(item: Item) -> bytes:
         OSError: The file cannot be opened.
     """
     if item.path.suffix != ".gz":
-        refuse_device(item.path)
-        if item.span is None and item.path.stat().st_size > MAX_SPAN:
-            raise LikenessError(
-                f"{item.path}: over {MAX_SPAN} bytes; this is no file of a packed data set"
-            )
+        if item.span is None:
+            return bounded(item.path, MAX_SPAN)
         with item.open() as file:
             return file.read()
     status = item.path.stat()
     content = _decompressed(item.path, status.st_mtime_ns, status.st_size)
-    if item.span is None:
-        return content
-    offset, size = item.span
-    if offset < 0 or size < 0 or offset + size > len(content):
+    offset, size = item.span or (0, len(content))
+    if not 0 <= offset <= offset + size <= len(content):
         raise LikenessError(
             f"{item.name}: {size} bytes from byte {offset} of {len(content)}; list the data anew, "
             "the file has changed"
@@ -63,10 +58,7 @@ def _decompressed(path: Path, mtime_ns: int, size: int) -> bytes:
             # One read of MAX_SPAN bytes would take that much memory for any file; blocks do not.
             while block := file.read(_BLOCK):
                 if content.write(block) and content.tell() > MAX_SPAN:
-                    raise LikenessError(
-                        f"{path}: over {MAX_SPAN} bytes when decompressed; this is no file of a "
-                        "packed data set"
-                    )
+                    raise EOFError(f"over {MAX_SPAN} bytes when decompressed")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise LikenessError(f"{path}: damaged or cut short ({error}); fetch it again") from error
     return content.getvalue()

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,9 @@ from PIL import Image
 
 from eval.errors import LikenessError
 from eval.formats import npz
-from eval.types import Trials
+from eval.types import Trials, check_choice
 from modalities.image import images, packed
-from modalities.image.splits import Split, check_split, stratified
+from modalities.image.splits import Split, stratified
 from toolkit.data.images import BadImage, to_floats
 from toolkit.data.items import Item
 from toolkit.data.pairs import draw_pairs
@@ -40,20 +41,20 @@ _MNIST_FOLDERS = {
     "mnist": ("mnist", "MNIST/raw", ""),
     "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw", "fashion-mnist", ""),
 }
+_CLOTHES = [
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+]
 MNIST_CLASSES = {
     "mnist": tuple("0123456789"),
-    "fashion_mnist": (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
+    "fashion_mnist": (*_CLOTHES, "Ankle boot"),
 }
 _FETCH_OMNIGLOT = "`likeness prepare omniglot --data DATA` fetches it"
 OMNIGLOT_EDGE, DIGITS_EDGE = 105, 8
@@ -87,30 +88,42 @@ def mnist_items(
         LikenessError: A file is missing; the message says what to fetch. A file is damaged, cut
             short or no such IDX file, or split is "validation" with a share of 0.
     """
-    check_split(split)
-    if name not in MNIST_CLASSES:
-        raise LikenessError(f"name is {name!r}; allowed are 'mnist' and 'fashion_mnist'")
+    check_choice("name", name, MNIST_CLASSES)
     fetch = f"`likeness prepare {name} --data DATA` fetches it"
     folder = packed.locate(Path(data), _MNIST_FOLDERS[name], fetch)
-    train = _mnist_part(folder, "train", name, fetch) if split != "test" else []
-    test = _mnist_part(folder, "t10k", name, fetch) if split in ("test", "all") else []
-    if split in ("test", "all"):
-        return train + test
     # The release splits by the classes' numbers, and FashionMNIST's names sort in another order.
     number = {label: i for i, label in enumerate(MNIST_CLASSES[name])}
-    labels = np.array([number[str(item.label)] for item in train])
-    return _held_out(train, labels, split, validation_share, seed)
+    return _divided(
+        lambda: _mnist_part(folder, "train", name, fetch),
+        lambda: _mnist_part(folder, "t10k", name, fetch),
+        lambda item: number[str(item.label)],
+        *(split, validation_share, seed),
+    )
 
 
-def _held_out(train: list[Item], labels: Any, split: Split, share: float, seed: int) -> list[Item]:
-    """Divide the training items into those that train and those that validate."""
+def _divided(
+    train: Callable[[], list[Item]],
+    test: Callable[[], list[Item]],
+    number: Callable[[Item], Any],
+    split: Split,
+    share: float,
+    seed: int,
+) -> list[Item]:
+    """Return the items of a split, of a part that trains and validates and of one that tests.
+
+    number: what the classes are sorted by, on which the draw depends.
+    """
+    check_choice("split", split, get_args(Split))
+    if split in ("test", "all"):
+        return (train() if split == "all" else []) + test()
     if split == "validation" and share == 0:
         raise LikenessError(
             "split 'validation' with validation_share 0 has no items; set it, to 0.15 as in the "
             "vMF paper"
         )
-    rest, validation = stratified(labels, share, seed=seed)
-    return [train[i] for i in (rest if split == "train" else validation)]
+    items = train()
+    rest, validation = stratified([number(item) for item in items], share, seed=seed)
+    return [items[i] for i in (rest if split == "train" else validation)]
 
 
 def _mnist_part(folder: Path, part: str, name: str, fetch: str) -> list[Item]:
@@ -192,7 +205,6 @@ def cifar_items(
         LikenessError: The data set is not there; the message says what to fetch. A file is cut
             short or damaged, or the settings do not fit together.
     """
-    check_split(split)
     if num_classes not in _CIFAR_FOLDERS:
         raise LikenessError(f"num_classes is {num_classes}; allowed are 10 and 100")
     fetch = f"`likeness prepare cifar{num_classes} --data DATA` fetches its binary version"
@@ -201,18 +213,12 @@ def cifar_items(
     names = _cifar_file(folder, table).decode("latin-1").split()
     if len(set(names)) != num_classes:
         raise LikenessError(f"{folder / table}: {len(set(names))} names of classes; {fetch}")
-    train, test = [
-        _cifar_part(folder, part, num_classes, names) if split in users else []
-        for part, users in (("train", ("train", "validation", "all")), ("test", ("test", "all")))
-    ]
-    if whole and (len(train), len(test)) not in ((50_000, 10_000), (50_000, 0), (0, 10_000)):
-        raise LikenessError(
-            f"{folder}: {len(train)} and {len(test)} images; 50000 to train and 10000 to test are "
-            f"needed; {fetch}"
-        )
-    if split in ("test", "all"):
-        return train + test
-    return _held_out(train, [str(item.label) for item in train], split, validation_share, seed)
+    return _divided(
+        lambda: _cifar_part(folder, "train", num_classes, names, 50_000 * whole),
+        lambda: _cifar_part(folder, "test", num_classes, names, 10_000 * whole),
+        lambda item: str(item.label),
+        *(split, validation_share, seed),
+    )
 
 
 def _cifar_file(folder: Path, name: str) -> bytes:
@@ -222,8 +228,10 @@ def _cifar_file(folder: Path, name: str) -> bytes:
     return (folder / name).read_bytes()
 
 
-def _cifar_part(folder: Path, part: str, num_classes: int, names: list[str]) -> list[Item]:
-    """List all items of the training files or of the test file.
+def _cifar_part(
+    folder: Path, part: str, num_classes: int, names: list[str], needed: int
+) -> list[Item]:
+    """List all items of the training files or of the test file, of which so many are needed.
 
     Format (https://www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte (CIFAR-100:
     coarse and fine) and 3 x 32 x 32 bytes: red, green, blue, each row by row.
@@ -246,6 +254,8 @@ def _cifar_part(folder: Path, part: str, num_classes: int, names: list[str]) -> 
             listed.append(
                 Item(f"{part}/{first + i:05d}", folder / file, names[label], span, ending)
             )
+    if needed and len(listed) != needed:
+        raise LikenessError(f"{folder}: {len(listed)} images to {part}; {needed} are needed")
     return listed
 
 
@@ -273,7 +283,7 @@ def omniglot_items(
         LikenessError: The images are missing; the message says what to fetch. The layout is another
             one, or there are too few alphabets or characters.
     """
-    check_split(split)
+    check_choice("split", split, get_args(Split))
     root = packed.locate(Path(data), ("omniglot", "omniglot-py", ""), _FETCH_OMNIGLOT)
     every = _background(root)
     alphabets = sorted({_alphabet(item) for item in every})
@@ -394,9 +404,7 @@ def digits_items(
         >>> len(digits_items(split="train")), len(digits_items(split="test"))
         (1347, 450)
     """
-    check_split(split)
-    if protocol not in ("closed", "open"):
-        raise LikenessError(f"protocol is {protocol!r}; allowed are 'closed' and 'open'")
+    check_choice("protocol", protocol, ("closed", "open"))
     every = _digits()
     if protocol == "open":
         rest = [item for item in every if str(item.label) <= "5"]
@@ -404,11 +412,14 @@ def digits_items(
     else:
         first, last = stratified([str(item.label) for item in every], test_share, seed=seed)
         rest, test = [every[i] for i in first], [every[i] for i in last]
-    if split in ("train", "validation"):
-        labels = [str(item.label) for item in rest]
-        chosen = _held_out(rest, labels, split, validation_share, seed)
-    else:
-        chosen = test if split == "test" else every
+    chosen = every
+    if split != "all":
+        chosen = _divided(
+            lambda: rest,
+            lambda: test,
+            lambda item: str(item.label),
+            *(split, validation_share, seed),
+        )
     if not chosen:
         raise LikenessError(
             f"split {split!r} is empty with test_share {test_share}; set it above 0"

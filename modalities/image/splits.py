@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
+from eval.types import check_choice
 from toolkit.data.items import Item, Items
 
 Index = NDArray[np.int64]
@@ -68,21 +69,14 @@ def divide_classes(
         >>> divide_classes(200, 100, protocol="vmf").validation.tolist()
         [27, 33, 35, 39, 40, 42, 56, 59, 61, 63, 68, 81, 85, 94, 98]
     """
-    if protocol not in get_args(Protocol):
-        raise LikenessError(
-            f"protocol is {protocol!r}; allowed are {', '.join(map(repr, get_args(Protocol)))}"
-        )
+    check_choice("protocol", protocol, get_args(Protocol))
     folded = protocol in ("benchmarker", "mlrc")
-    if not 0 <= fold < (_FOLDS if folded else 1):
-        raise LikenessError(
-            f"fold is {fold} with protocol {protocol!r}; "
-            f"{f'0 to {_FOLDS - 1} are' if folded else 'only 0 is'} allowed"
-        )
     first = num_classes // 2 if folded else num_train
-    if num_classes < 8 or not 4 <= first < num_classes:
+    if not 0 <= fold < (_FOLDS if folded else 1) or not 4 <= first < num_classes:
         raise LikenessError(
-            f"{num_classes} classes, {first} of them to train on, cannot be divided; at least 8, "
-            "with 4 to train and 1 to test, are needed"
+            f"fold is {fold} with protocol {protocol!r}, and {first} of {num_classes} classes train"
+            f"; {f'0 to {_FOLDS - 1} are' if folded else 'only 0 is'} allowed, with at least 4 "
+            "classes to train and 1 to test"
         )
     every, half = np.arange(num_classes), np.arange(first)
     if protocol == "vmf":
@@ -128,19 +122,16 @@ def of_classes(
         LikenessError: The protocol has no classes in this split.
     """
     division = divide_classes(len(classes), num_train, protocol=protocol, fold=fold)
-    if check_split(split) == "all":
-        return Items.of(items)
-    if split == "train":
-        positions = division.train
-    else:
-        positions = division.validation if split == "validation" else division.test
-    labels = {classes[i] for i in positions}
+    check_choice("split", split, get_args(Split))
+    items = Items.of(items)
+    if split == "all":
+        return items
+    labels = {classes[i] for i in getattr(division, split)}
     if not labels:
         raise LikenessError(
             f"{name}: protocol {protocol!r} holds out no {split} classes; choose 'vmf', "
             "'revisiting', 'benchmarker' or 'mlrc'"
         )
-    items = Items.of(items)
     return items.take(np.flatnonzero(items.labelled(labels)))
 
 
@@ -181,12 +172,3 @@ def stratified(
         positions, test_size=share, random_state=seed, stratify=np.asarray(labels)
     )
     return np.sort(train), np.sort(validation)
-
-
-def check_split(split: str) -> str:
-    """Return the split; raise ValueError for other than train, validation, test and all."""
-    if split not in get_args(Split):
-        raise LikenessError(
-            f"split is {split!r}; allowed are {', '.join(map(repr, get_args(Split)))}"
-        )
-    return split

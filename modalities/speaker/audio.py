@@ -5,10 +5,10 @@ Every refusal is a `BadAudio` that names the file and the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Literal, Protocol, overload
+from typing import Any, cast
 
 import numpy as np
 import soxr
@@ -16,7 +16,7 @@ import soxr
 from eval.errors import LikenessError
 from modalities.speaker.bandwidth import refuse_narrow
 from modalities.speaker.decoding import (
-    AV_SUFFIXES,
+    MAX_LEVEL,
     MAX_SECONDS,
     MAX_VALUES,
     RATES_HZ,
@@ -25,51 +25,13 @@ from modalities.speaker.decoding import (
     BadAudio,
     SilentAudio,
     Wave,
-    decode_av,
-    decode_soundfile,
+    decode,
     mix,
-    refuse_level,
     speed_of,
 )
 from modalities.speaker.level import levelled
-from modalities.speaker.recording import open_recording
+from modalities.speaker.recording import Recording, open_recording
 from toolkit.data.items import Item, Items
-
-
-class Sliceable(Protocol):
-    """What crop() cuts from: a wave, or a Recording (recording.py), which decodes the slice."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, part: slice, /) -> Wave: ...
-
-
-@overload
-def read(
-    item: Item,
-    *,
-    rate_hz: int = 16_000,
-    min_seconds: float = 0.1,
-    max_seconds: float = MAX_SECONDS,
-    max_values: int = MAX_VALUES,
-    needs_hz: float = 0.0,
-    level_dbfs: float | None = None,
-    decoded: Literal[True] = True,
-) -> Wave: ...
-
-
-@overload
-def read(
-    item: Item,
-    *,
-    rate_hz: int = 16_000,
-    min_seconds: float = 0.1,
-    max_seconds: float = MAX_SECONDS,
-    max_values: int = MAX_VALUES,
-    needs_hz: float = 0.0,
-    level_dbfs: float | None = None,
-    decoded: bool,
-) -> Wave | Sliceable: ...
 
 
 def read(
@@ -82,7 +44,7 @@ def read(
     needs_hz: float = 0.0,
     level_dbfs: float | None = None,
     decoded: bool = True,
-) -> Wave | Sliceable:
+) -> Wave:
     """Read one item as a mono wave at the wanted rate.
 
     Any rate and any number of channels can be read. Channels are averaged, and integers are scaled
@@ -122,90 +84,78 @@ def read(
         raise LikenessError(
             f"rate_hz {rate_hz}: recordings are read at {RATES_HZ[0]:,} to {RATES_HZ[1]:,} Hz"
         )
+    bounds: dict[str, Any] = {"max_seconds": max_seconds, "max_values": max_values}
     if not decoded and not needs_hz and level_dbfs is None:
-        read_whole = partial(
-            read,
-            item,
-            rate_hz=rate_hz,
-            min_seconds=min_seconds,
-            max_seconds=max_seconds,
-            max_values=max_values,
-        )
-        recording = open_recording(
-            item,
-            read_whole,
-            rate_hz=rate_hz,
-            min_seconds=min_seconds,
-            max_seconds=max_seconds,
-            max_values=max_values,
-        )
+        bounds |= {"rate_hz": rate_hz, "min_seconds": min_seconds}
+        recording = open_recording(item, partial(read, item, **bounds), **bounds)
         if recording is not None:
-            return recording
-    name, speed = item.name, speed_of(item.id)
-    decode = decode_av if item.suffix in AV_SUFFIXES else decode_soundfile
-    resampled: list[Wave] = []
+            return cast(Wave, recording)
+        bounds = {"max_seconds": max_seconds, "max_values": max_values}
+    blocks = [block for block, _ in mono_blocks(item, rate_hz, **bounds)]
+    wave = blocks[0] if len(blocks) == 1 else np.concatenate([np.empty(0, np.float32), *blocks])
+    _refuse_short(item.name, len(wave) / rate_hz * speed_of(item.id), min_seconds)
+    peak = float(np.abs(wave).max())
+    if peak < 10 ** (SILENCE_DBFS / 20):
+        level = 20 * np.log10(max(peak, 1e-30))
+        raise SilentAudio(
+            f"{item.name}: the audio is silent, its peak is {level:.1f} dBFS after its channels "
+            f"are averaged; at least {SILENCE_DBFS:.0f} dBFS is needed; remove the file"
+        )
+    refuse_narrow(item.name, wave, rate_hz, needs_hz)
+    if level_dbfs is not None:
+        wave = levelled(wave, level_dbfs)
+        _refuse_short(item.name, len(wave) / rate_hz, min_seconds)
+    return wave
+
+
+def mono_blocks(
+    item: Item, rate_hz: int, *, max_seconds: float, max_values: int
+) -> Iterator[tuple[Wave, float]]:
+    """Yield the blocks of an item at a rate, mixed and at its speed, each with the whole's length.
+
+    Args:
+        item: The item.
+        rate_hz: The rate in Hz.
+        max_seconds: The longest duration that is accepted.
+        max_values: The most samples x channels that are decoded.
+
+    Yields:
+        (samples,) float32, and the number of samples of all blocks together, about.
+
+    Raises:
+        BadAudio: The file cannot be decoded, or holds NaN, infinity or levels that no recording
+            has. A network's numbers overflow at a few powers of these.
+    """
+    speed, length = speed_of(item.id), 0.0
     to_rate: soxr.ResampleStream | None = None
-    samples, values, bad, peak, file_hz = 0, 0, 0, 0.0, 0
-    for raw, file_hz in decode(item, max_seconds, max_values):
-        samples, values = samples + len(raw), values + raw.size
-        bad += int(np.count_nonzero(~np.isfinite(raw)))
+    for raw, file_hz, frames in decode(item, max_seconds, max_values):
         block = mix(raw)
-        # NumPy's maximum keeps NaN, unlike Python's max.
-        peak = float(np.maximum(peak, np.abs(block).max(initial=0)))
+        peak = np.abs(block).max(initial=0)
+        if not peak <= MAX_LEVEL:  # NaN is not either
+            raise BadAudio(
+                f"{item.name}: its samples are NaN or infinite, or their level is absurd ({peak:g}"
+                f", where full scale is 1 and at most {MAX_LEVEL:.3g} is read); write the file "
+                "again or remove it"
+            )
+        length = frames / file_hz / speed * rate_hz
         if file_hz * speed != rate_hz:
             # The stream of soxr gives the same bits as soxr.resample of the whole wave.
             to_rate = to_rate or soxr.ResampleStream(
                 file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ"
             )
             block = to_rate.resample_chunk(block)
-        resampled.append(block)
-    _refuse_short(name, samples, file_hz, min_seconds)
-    _refuse_not_finite(name, bad, values)
-    _refuse_silence(name, peak)
-    refuse_level(name, peak)
+        yield block, length
     if to_rate is not None:
-        resampled.append(to_rate.resample_chunk(np.empty(0, np.float32), last=True))
-    wave = resampled[0] if len(resampled) == 1 else np.concatenate(resampled)
-    refuse_narrow(name, wave, rate_hz, needs_hz)
-    if level_dbfs is None:
-        return wave
-    wave = levelled(wave, level_dbfs)
-    _refuse_short(name, len(wave), rate_hz, min_seconds)
-    return wave
+        yield to_rate.resample_chunk(np.empty(0, np.float32), last=True), length
 
 
-def _refuse_short(name: str, samples: int, file_hz: int, min_seconds: float) -> None:
-    """Raise BadAudio for a file of no samples, or of less than min_seconds."""
-    if samples == 0:
+def _refuse_short(name: str, seconds: float, min_seconds: float) -> None:
+    """Raise BadAudio for a wave without samples, or of less than min_seconds."""
+    # A resampler rounds the number of samples.
+    if not seconds or seconds < min_seconds - 1e-4:
         raise BadAudio(
-            f"{name}: the audio is empty, 0 samples; at least {min_seconds} s are needed; "
-            "remove the file"
-        )
-    if samples < min_seconds * file_hz:
-        raise BadAudio(
-            f"{name}: the audio is too short, {samples / file_hz:.3f} s; at least {min_seconds} s "
-            "are needed; give a longer recording, or leave this one out"
-        )
-
-
-def _refuse_not_finite(name: str, bad: int, values: int) -> None:
-    """Raise BadAudio where any of the values is NaN or infinite."""
-    if bad:
-        raise BadAudio(
-            f"{name}: {bad} of {values} samples are NaN or infinite; all must be finite; write the "
-            "file again"
-        )
-
-
-def _refuse_silence(name: str, peak: float) -> None:
-    """Raise SilentAudio for a wave whose largest absolute value is below SILENCE_DBFS."""
-    if peak < 10 ** (SILENCE_DBFS / 20):
-        level = (
-            f"its peak is {20 * np.log10(peak):.1f} dBFS" if peak > 0 else "all samples are zero"
-        )
-        raise SilentAudio(
-            f"{name}: the audio is silent, {level} after its channels are averaged; at least "
-            f"{SILENCE_DBFS:.0f} dBFS is needed; remove the file"
+            f"{name}: the audio is too short, {seconds:.3f} s; at least {min_seconds} s are "
+            "needed; give a longer recording, or remove this one"
         )
 
 
@@ -269,7 +219,7 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
     return Items.of(chain(originals, copies))
 
 
-def crop(wave: Wave | Sliceable, num_samples: int, rng: np.random.Generator) -> Wave:
+def crop(wave: Wave | Recording, num_samples: int, rng: np.random.Generator) -> Wave:
     """Cut a stretch from a uniformly drawn start of a wave.
 
     A wave that is too short is repeated, end to beginning. Either case takes one draw.

@@ -12,6 +12,7 @@ id that ends in "#speed=..." (audio.py). Masks of the features are put around th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -115,12 +116,7 @@ def volume(wave: Wave, rng: np.random.Generator, peak: tuple[float, float] = (0.
         >>> volume(wave, np.random.default_rng(0), peak=(1.0, 1.0)).tolist()
         [0.5, -1.0]
     """
-    _check_range("volume peak", peak)
-    if peak[0] < 0:
-        raise LikenessError(
-            f"volume: peak {peak} starts below 0; give levels such as (0.05, 1.0), where 1 is full "
-            "scale"
-        )
+    _check_range("volume peak", peak, least=0.0)
     largest = float(np.abs(wave).max(initial=0.0))
     target = rng.uniform(*peak)
     return wave * np.float32(target / largest) if largest > 0 else wave.copy()
@@ -145,11 +141,7 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
         >>> clip(wave, np.random.default_rng(0), level=(0.5, 0.5)).tolist()
         [0.5, -0.25]
     """
-    _check_range("clip level", level)
-    if not 0.0 < level[0] <= level[1] <= 1.0:
-        raise LikenessError(
-            f"clip: level {level} is outside 0 to 1; give shares of the peak, e.g. (0.3, 0.9)"
-        )
+    _check_range("clip level", level, least=1e-9, most=1.0)
     most = np.float32(np.abs(wave).max(initial=0.0) * rng.uniform(*level))
     return np.clip(wave, -most, most)
 
@@ -213,24 +205,13 @@ def train_view(
         >>> train_view(np.ones(32_000, np.float32), rng, batch_rng, seconds=(0.5, 0.5)).shape
         (8000,)
     """
-    _check_range("seconds", seconds)
-    if seconds[0] * rate_hz < 1:
+    _check_range("seconds", seconds, least=1 / rate_hz)
+    probs = noise_prob, gain_prob, volume_prob, clip_prob, codec_prob
+    if not all(0.0 <= prob <= 1.0 for prob in probs):
         raise LikenessError(
-            f"train_view: seconds {seconds} at {rate_hz} Hz are less than one sample; give e.g. "
-            "(3.0, 3.0)"
+            f"train_view: the probs of noise, gain, volume, clip and codec are {probs}; "
+            "probabilities from 0 to 1 are needed"
         )
-    probs = {
-        "noise_prob": noise_prob,
-        "gain_prob": gain_prob,
-        "volume_prob": volume_prob,
-        "clip_prob": clip_prob,
-        "codec_prob": codec_prob,
-    }
-    for name, prob in probs.items():
-        if not 0.0 <= prob <= 1.0:
-            raise LikenessError(
-                f"train_view: {name} is {prob}; a probability from 0 to 1 is needed"
-            )
     view = crop(wave, round(batch_rng.uniform(*seconds) * rate_hz), rng)
     if corrupt is not None:
         view = corrupt(view, rng, rate_hz=rate_hz)
@@ -255,10 +236,12 @@ def train_view(
 WESPEAKER_VIEW = partial(train_view, seconds=(2.015, 2.015), corrupt=noise.WESPEAKER)
 
 
-def _check_range(name: str, bounds: tuple[float, float]) -> None:
-    """Refuse a range that is out of order or not finite."""
-    if not (np.isfinite(bounds).all() and bounds[0] <= bounds[1]):
+def _check_range(
+    name: str, bounds: tuple[float, float], *, least: float = -math.inf, most: float = math.inf
+) -> None:
+    """Refuse a range that is out of order, out of its bounds or not finite."""
+    if not (np.isfinite(bounds).all() and least <= bounds[0] <= bounds[1] <= most):
         raise LikenessError(
-            f"{name}: the range {bounds} must be (lowest, highest), both finite; give the same "
-            "value twice for a constant"
+            f"{name}: the range {bounds} must be (lowest, highest) within {least:g} to {most:g}, "
+            "both finite; give the same value twice for a constant"
         )

@@ -5,14 +5,72 @@ The functions also define what lengths mean, for every front-end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from eval.errors import LikenessError
 
+CPU_GROUP = 2  # utterances that are computed at a time on a CPU
 # WeSpeaker's floor (dataset/processor.py apply_cmvn): a band that never changes gives zeros, not
 # NaN.
 _VARIANCE_FLOOR = 1e-8
+
+
+def check_wave(wave: Tensor, owner: str, bank: Tensor | None = None) -> None:
+    """Refuse a batch that a front-end cannot take.
+
+    Args:
+        wave: The batch, which has to be (B, S).
+        owner: The name of the front-end, for the message.
+        bank: Its mel bank, which has to be float32 or float64.
+
+    Raises:
+        LikenessError: The wave has another shape or no samples, or the bank another type.
+    """
+    dtype = torch.float32 if bank is None else bank.dtype
+    if wave.ndim != 2 or wave.shape[1] < 1 or dtype not in (torch.float32, torch.float64):
+        raise LikenessError(
+            f"{owner}: wave has shape {tuple(wave.shape)} and the front-end {dtype}; (batch, "
+            "samples), mono and not empty, and float32 or float64 are needed: keep the mel bank in "
+            "float32"
+        )
+
+
+def in_groups(compute: Callable[[Tensor], Tensor], wave: Tensor) -> Tensor:
+    """Compute something of each wave of a batch (B, S), on a CPU of a few at a time.
+
+    So they stay in its second cache (1 MiB of an AMD EPYC). At 3 s each, one by one takes 1.05
+    times as long, groups of 4 1.1 and of 8 1.3.
+    """
+    if wave.device.type != "cpu" or wave.shape[0] <= CPU_GROUP:
+        return compute(wave)
+    return torch.cat([compute(part) for part in torch.split(wave, CPU_GROUP)])
+
+
+def finish(
+    feats: Tensor, frames: Tensor | None, *, mean: bool, variance: bool
+) -> tuple[Tensor, Tensor]:
+    """Normalise features where `mean` says so, and set their padding to zero.
+
+    Args:
+        feats: (B, T, F).
+        frames: (B,) the numbers of valid frames, or None when all are valid.
+        mean: Whether to normalise.
+        variance: As for `normalise`.
+
+    Returns:
+        (B, T, F), and the lengths (B,) relative to T.
+    """
+    total = feats.shape[1]
+    if mean:
+        feats = normalise(feats, frames, variance=variance)
+    elif frames is not None:
+        feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
+    if frames is None:
+        return feats, feats.new_ones(feats.shape[0])
+    return feats, (frames / total).to(feats.dtype)
 
 
 def valid_samples(lengths: Tensor, samples: int, owner: str) -> Tensor:

@@ -6,6 +6,7 @@ It happens in memory. Waves are (samples,) float32 in and out, of the same lengt
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -75,10 +76,7 @@ def round_trip(
         LikenessError: The codec is unknown, this libsndfile lacks it, it does not have that rate,
             or compression is out of range.
     """
-    if codec not in _CONTAINERS:
-        raise LikenessError(f"codec: {codec!r} is unknown; {', '.join(_CONTAINERS)} are allowed")
-    if not 0.0 <= compression < 1.0:
-        raise LikenessError(f"codec: compression is {compression}; 0 to below 1 is allowed")
+    _check((codec,), (compression, compression))
     container, subtype = _CONTAINERS[codec]
     settings = {} if container == "WAV" else {"compression_level": compression}
     level = np.float32(max(1.0, float(np.abs(wave).max(initial=0.0))))
@@ -126,18 +124,21 @@ def transmit(
         LikenessError: A codec is unknown, compression is out of range, or round_trip() refuses the
             codec.
     """
-    if not codecs or any(codec not in _CONTAINERS for codec in codecs):
-        raise LikenessError(
-            f"codec: codecs {codecs} must be one or more of {', '.join(_CONTAINERS)}"
-        )
-    if not 0.0 <= compression[0] <= compression[1] < 1.0:
-        raise LikenessError(
-            f"codec: compression {compression} must be (lowest, highest), within 0 and below 1"
-        )
+    _check(codecs, compression)
     codec, strength = codecs[int(rng.integers(len(codecs)))], rng.uniform(*compression)
     if codec in ("mulaw", "alaw"):
         return telephone(wave, codec, rate_hz=rate_hz)
     return round_trip(wave, codec, compression=strength, rate_hz=rate_hz)
+
+
+def _check(codecs: Sequence[str], compression: tuple[float, float]) -> None:
+    """Refuse codecs that are not known, and compressions that are out of range."""
+    is_in_order = 0.0 <= compression[0] <= compression[1] < 1.0
+    if not codecs or not set(codecs) <= _CONTAINERS.keys() or not is_in_order:
+        raise LikenessError(
+            f"codec: codecs {codecs} with compression {compression}; one or more of "
+            f"{', '.join(_CONTAINERS)}, and (lowest, highest) from 0 to below 1 are allowed"
+        )
 
 
 def _fit(wave: Wave, num_samples: int) -> Wave:

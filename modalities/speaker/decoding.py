@@ -8,8 +8,11 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -71,25 +74,6 @@ def mix(raw: Wave) -> Wave:
     return np.ascontiguousarray(mixed)
 
 
-def refuse_level(name: str, peak: float) -> None:
-    """Raise BadAudio if the peak is one that no recording has.
-
-    Args:
-        name: The name of the item, for the message.
-        peak: The largest absolute value of the wave. A network's numbers overflow at a few powers
-            of a larger one.
-
-    Raises:
-        BadAudio: The peak is above MAX_LEVEL or NaN.
-    """
-    # Written so that it also refuses NaN, which the mean of the channels becomes by overflow.
-    if not peak <= MAX_LEVEL:
-        raise BadAudio(
-            f"{name}: the level is absurd, its peak is {peak:.3g}; full scale is 1, and at most "
-            f"{MAX_LEVEL:.3g} is read; write the file again or remove it"
-        )
-
-
 def speed_of(id: str) -> float:
     """Return the speed that an id states by its ending "#speed=...", or 1 without such an ending.
 
@@ -107,19 +91,13 @@ def speed_of(id: str) -> float:
         (0.9, 1.0)
     """
     _, mark, text = id.rpartition(SPEED_MARK)
-    if not mark:
-        return 1.0
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    # Written so that it also refuses NaN.
-    if not _SPEEDS[0] <= speed <= _SPEEDS[1]:
+    is_number = re.fullmatch(r"\d*\.?\d+", text)
+    if mark and not (is_number and _SPEEDS[0] <= float(text) <= _SPEEDS[1]):
         raise LikenessError(
             f"item {id!r}: the speed {text!r} is not a number within {_SPEEDS[0]} to {_SPEEDS[1]}; "
             f"write e.g. '{SPEED_MARK}0.9'"
         )
-    return speed
+    return float(text) if mark else 1.0
 
 
 def frames_of(item: Item, rate_hz: int, frames: int) -> tuple[int, int]:
@@ -182,133 +160,161 @@ def source_of(item: Item) -> Path | _Bytes:
         raise BadAudio(str(error)) from error
 
 
-def decode_soundfile(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int]]:
-    """Yield blocks (samples, channels) float32 of a file, each with the rate of the file in Hz.
+@contextmanager
+def opened(item: Item) -> Iterator[soundfile.SoundFile]:
+    """Open a file that libsndfile reads; what fails in the block is a BadAudio.
 
-    Of an item that is a stretch, only that is yielded. Nothing is allocated of the size that a
-    header states.
+    Raises:
+        BadAudio: The file cannot be decoded, or its header does not state its length.
+    """
+    source = source_of(item)
+    try:
+        with soundfile.SoundFile(source) as file:
+            # libsndfile cannot read such a file without losing its place.
+            if file.frames == _UNSTATED:
+                raise BadAudio(
+                    f"{item.name}: its header does not state its length, as when it was written "
+                    "to a pipe; write it again to a file"
+                )
+            yield file
+    except (soundfile.SoundFileError, OSError) as error:
+        reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
+        if isinstance(source, Path) and not os.path.getsize(source):
+            reason = "the file is empty (0 bytes)"
+        raise BadAudio(
+            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are "
+            f"read (and {', '.join(AV_SUFFIXES)} with PyAV)"
+        ) from error
+
+
+def decode(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
+    """Yield the blocks of a file as it is, of an item that is a stretch only that.
+
+    Nothing is allocated of the size that a header states.
 
     Args:
         item: The file, or the span of a tar shard, to decode.
         max_seconds: The longest duration that is accepted.
         max_values: The most samples x channels that are decoded.
 
+    Yields:
+        (samples, channels) float32, the rate of the file in Hz, and the samples of all blocks; 0
+        where they are not known.
+
     Raises:
         BadAudio: The file cannot be decoded, is cut short, or is beyond these bounds.
     """
-    source, name = source_of(item), item.name
-    try:
-        with soundfile.SoundFile(source) as file:
-            rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
-            # libsndfile cannot read such a file without losing its place.
-            if frames == _UNSTATED:
-                raise BadAudio(
-                    f"{name}: its header does not state its length, as when it was written to a "
-                    "pipe; the length is needed; write it again to a file"
-                )
-            if item.stretch is not None:
-                check_header(name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
-            begin, stop = frames_of(item, rate_hz, frames)
-            check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
-            frames = stop - begin
-            if begin and file.format == "MP3":
-                # An MP3 decoder loses its place when it seeks, so that all of it is decoded.
-                check_header(name, rate_hz, channels, stop, _LONGEST_SECONDS, max_values)
-                yield file.read(stop, dtype="float32", always_2d=True)[begin:], rate_hz
-                return
-            if begin:
-                file.seek(begin)
-            # soundfile seeks after each read, and an MP3 decoder loses its place by that. An MP3
-            # has at most two channels at 48 kHz, so that max_seconds bounds the whole.
-            block = frames if file.format == "MP3" else block_frames(channels)
-            samples = 0
-            while samples < frames:
-                requested = min(block, frames - samples)
-                raw: Wave = file.read(requested, dtype="float32", always_2d=True)
-                samples += len(raw)
-                yield raw, rate_hz
-                if len(raw) < requested:
-                    # The file ends before the length that its header states.
-                    break
-            check_whole(item, file.format, samples, frames, rate_hz)
-    except (soundfile.SoundFileError, OSError) as error:
-        reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
-        if item.span is None and item.path.is_file() and not item.path.stat().st_size:
-            reason = "the file is empty (0 bytes)"
-        raise BadAudio(
-            f"{name}: unreadable, {reason.rstrip('. ')}; {', '.join(SUFFIXES)} are "
-            f"read (and {', '.join(AV_SUFFIXES)} with PyAV)"
-        ) from error
+    if item.suffix in AV_SUFFIXES:
+        yield from _decode_av(item, max_seconds, max_values)
+        return
+    with opened(item) as file:
+        rate_hz, channels = int(file.samplerate), int(file.channels)
+        begin, frames = checked_frames(
+            item, rate_hz, channels, int(file.frames), max_seconds, max_values
+        )
+        # soundfile seeks after each read, and an MP3 decoder loses its place by that, as it does
+        # where it seeks to a beginning. So that of a usual length is decoded at once.
+        is_mp3 = file.format == "MP3"
+        if is_mp3 and begin:
+            check_header(item.name, rate_hz, channels, begin, _LONGEST_SECONDS, max_values)
+            yield (
+                file.read(begin + frames, dtype="float32", always_2d=True)[begin:],
+                rate_hz,
+                frames,
+            )
+            return
+        if begin:
+            file.seek(begin)
+        at_once = is_mp3 and frames <= MAX_SECONDS * rate_hz
+        block = frames if at_once else max(1, _BLOCK_VALUES // channels)
+        samples = 0
+        while samples < frames:
+            raw: Wave = file.read(min(block, frames - samples), dtype="float32", always_2d=True)
+            if not len(raw):
+                break  # the file ends before the length that its header states
+            samples += len(raw)
+            yield raw, rate_hz, frames
+        check_whole(item, file.format, samples, frames, rate_hz)
 
 
-def block_frames(channels: int) -> int:
-    """Return how many samples of so many channels are decoded at once."""
-    return max(1, _BLOCK_VALUES // channels)
-
-
-def decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int]]:
-    """Yield what decode_soundfile yields, for AAC through PyAV.
-
-    Decoding stops as soon as a bound is passed.
+def checked_frames(
+    item: Item, rate_hz: int, channels: int, frames: int, max_seconds: float, max_values: int
+) -> tuple[int, int]:
+    """Return the first sample of an item in its recording, and how many samples it has.
 
     Args:
-        item: As for `decode_soundfile`.
-        max_seconds: As for `decode_soundfile`.
-        max_values: As for `decode_soundfile`.
+        item: The item; without a stretch it is the whole recording.
+        rate_hz: The rate of the recording in Hz.
+        channels: Its channels.
+        frames: Its samples.
+        max_seconds: The longest duration that is accepted.
+        max_values: The most samples x channels that are accepted.
 
     Raises:
-        BadAudio: As `decode_soundfile`; also if PyAV is not installed.
+        BadAudio: The recording or the item is beyond these bounds, or the item ends after it.
     """
-    source, name = source_of(item), item.name
+    if item.stretch is not None:
+        check_header(item.name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
+    begin, stop = frames_of(item, max(1, rate_hz), frames)
+    check_header(item.name, rate_hz, channels, stop - begin, max_seconds, max_values)
+    return begin, stop - begin
+
+
+@contextmanager
+def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
+    """Open an AAC file; give its container and its stream. What fails in the block is a BadAudio.
+
+    Raises:
+        BadAudio: The file cannot be decoded, or PyAV is not installed.
+    """
+    source = source_of(item)
     try:
         import av
     except ImportError as error:
         raise BadAudio(
-            f"{name}: {item.suffix} needs PyAV, which is not installed; run `pip install "
+            f"{item.name}: {item.suffix} needs PyAV, which is not installed; run `pip install "
             "'likeness[m4a]'` or convert it to .flac"
         ) from error
-    frames = 0
+    try:
+        with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
+            yield container, container.streams.audio[0]
+    except (av.FFmpegError, OSError, IndexError) as error:
+        raise BadAudio(
+            f"{item.name}: unreadable, {error}; AAC in {', '.join(AV_SUFFIXES)} is read through "
+            "PyAV"
+        ) from error
+
+
+def _decode_av(item: Item, max_seconds: float, max_values: int) -> Iterator[tuple[Wave, int, int]]:
+    """Yield what `decode` yields of AAC; decoding stops as soon as a bound is passed."""
     # Where the recording ends is known when all of it is decoded.
     bounds = (
         (max_seconds, max_values) if item.stretch is None else (_LONGEST_SECONDS, _LONGEST_VALUES)
     )
-    try:
-        with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
-            if not container.streams.audio:
-                raise BadAudio(f"{name}: unreadable, it has no audio stream; one is needed")
-            stream = container.streams.audio[0]
-            rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-            check_header(name, rate_hz, channels, 0, *bounds)
-            start, end = item.stretch or (0.0, math.inf)
-            # Times may be beyond all numbers of samples.
-            begin = round(min(start * rate_hz, _UNSTATED))
-            stop = round(min(end * rate_hz, _UNSTATED))
-            if math.isfinite(end):
-                check_header(name, rate_hz, channels, stop - begin, max_seconds, max_values)
-            to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
-            for frame in container.decode(stream):
-                for planar in to_planar.resample(frame):
-                    raw: Wave = np.asarray(planar.to_ndarray(), dtype=np.float32).T
-                    inside = raw[max(0, begin - frames) : max(0, stop - frames)]
-                    frames += len(raw)
-                    if len(inside):
-                        yield inside, rate_hz
-                check_header(name, rate_hz, channels, frames, *bounds)
-                check_header(
-                    name,
-                    rate_hz,
-                    channels,
-                    max(0, min(frames, stop) - begin),
-                    max_seconds,
-                    max_values,
-                )
-                if frames >= stop:
-                    break
-            frames_of(item, rate_hz, frames)
-    except (av.FFmpegError, OSError) as error:
-        raise BadAudio(
-            f"{name}: unreadable, {error}; AAC in {', '.join(AV_SUFFIXES)} is read through PyAV"
-        ) from error
+    frames = 0
+    with opened_av(item) as (container, stream):
+        import av
+
+        rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
+        check_header(item.name, rate_hz, channels, 0, *bounds)
+        # Times may be beyond all numbers of samples.
+        begin, stop = (
+            round(min(time * rate_hz, _UNSTATED)) for time in item.stretch or (0.0, math.inf)
+        )
+        to_planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate_hz)
+        for frame in container.decode(stream):
+            for planar in to_planar.resample(frame):
+                raw: Wave = np.asarray(planar.to_ndarray(), dtype=np.float32).T
+                inside = raw[max(0, begin - frames) : max(0, stop - frames)]
+                frames += len(raw)
+                if len(inside):
+                    yield inside, rate_hz, 0
+            check_header(item.name, rate_hz, channels, frames, *bounds)
+            inner = max(0, min(frames, stop) - begin)
+            check_header(item.name, rate_hz, channels, inner, max_seconds, max_values)
+            if frames >= stop:
+                break
+        frames_of(item, rate_hz, frames)
 
 
 def check_whole(item: Item, file_format: str, samples: int, frames: int, rate_hz: int) -> None:
@@ -366,19 +372,15 @@ def check_header(
     Raises:
         BadAudio: One of them is out of bounds.
     """
-    if not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
+    if (
+        not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]
+        or not 0 <= frames <= max_seconds * rate_hz
+        or frames * channels > max_values
+    ):
         raise BadAudio(
-            f"{name}: the header states {rate_hz} Hz; {RATES_HZ[0]} to {RATES_HZ[1]} are "
-            "allowed; repair or remove the file"
-        )
-    if frames < 0 or frames > max_seconds * rate_hz:
-        raise BadAudio(
-            f"{name}: the audio is too long, {frames / rate_hz:.1f} s; at most {max_seconds:g} s "
-            "are read; cut it into utterances, raise max_seconds or, if it is a file of its own "
-            "and not AAC, embed it with --chunk-seconds 60"
-        )
-    if frames * channels > max_values:
-        raise BadAudio(
-            f"{name}: the audio is too large, {frames} samples of {channels} channels; at most "
-            f"{max_values} values are read; average its channels first"
+            f"{name}: the audio is too long, {frames / max(1, rate_hz):.1f} s of {channels} "
+            f"channels at {rate_hz} Hz, or too large; at most {max_seconds:g} s and {max_values} "
+            f"values at {RATES_HZ[0]} to {RATES_HZ[1]} Hz are read; cut it into utterances, raise "
+            "max_seconds or, if it is a file of its own and not AAC, embed it with "
+            "--chunk-seconds 60"
         )

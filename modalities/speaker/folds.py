@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from eval.errors import LikenessError
+from eval.types import check_choice
 from toolkit.data.items import Item
 
 Split = Literal["train", "test", "all"]
@@ -28,27 +29,14 @@ def stratified_folds(
     Returns:
         The members of each fold.
 
-    Raises:
-        LikenessError: num_folds is out of range.
-
     Example:
         >>> [len(fold) for fold in stratified_folds([["f1", "f2", "f3"], ["m1", "m2"]], 2)]
         [3, 2]
     """
     rng = np.random.default_rng(seed)
     shuffled = [group[i] for group in map(sorted, groups) for i in rng.permutation(len(group))]
-    if not 2 <= num_folds <= len(shuffled):
-        raise LikenessError(
-            f"num_folds is {num_folds} for {len(shuffled)} speakers; 2 to {len(shuffled)} are "
-            "allowed"
-        )
+    assert 2 <= num_folds <= len(shuffled), num_folds
     return [set(shuffled[i::num_folds]) for i in range(num_folds)]
-
-
-def check_split(split: str) -> None:
-    """Raise ValueError for any split but train, test and all."""
-    if split not in ("train", "test", "all"):
-        raise LikenessError(f"split is {split!r}; allowed are 'train', 'test' and 'all'")
 
 
 def of_fold(
@@ -71,12 +59,14 @@ def of_fold(
         data_set: The name of the data set, for the message.
 
     Raises:
-        LikenessError: There is no such fold.
+        LikenessError: There is no such split or fold.
     """
-    if not 0 <= fold < num_folds:
+    check_choice("split", split, get_args(Split))
+    most = sum(map(len, groups))
+    if not 2 <= num_folds <= most or not 0 <= fold < num_folds:
         raise LikenessError(
-            f"{data_set}: fold is {fold}; 0 to {num_folds - 1} are allowed with num_folds "
-            f"{num_folds}"
+            f"{data_set}: fold is {fold} and num_folds is {num_folds}; 2 to {most} folds, and a "
+            "number from 0 to below that are allowed"
         )
     if split == "all":
         return list(every)

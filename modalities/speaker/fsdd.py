@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 from itertools import combinations
 from pathlib import Path
+from typing import get_args
 
 from eval.errors import LikenessError
-from eval.types import Trials, name_first
+from eval.types import Trials, check_choice, name_first
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folds import Split, check_split
+from modalities.speaker.folds import Split
 from toolkit.data.items import Item, Items
 from toolkit.data.pairs import all_pairs
 
@@ -53,7 +54,7 @@ def items(
         LikenessError: The folder is missing. File names have another form (they are counted, and
             the first is named), the fold is out of range, or there are fewer than 4 speakers.
     """
-    check_split(split)
+    check_choice("split", split, get_args(Split))
     every = _scan(Path(data))
     speakers = sorted({speaker for speaker, _, _ in every})
     if len(speakers) < 4:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
-from modalities.speaker.cmn import past_the_end, valid_samples
+from modalities.speaker.cmn import check_wave, past_the_end, valid_samples
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.hub import import_transformers
 
@@ -69,22 +69,20 @@ class UnitWave(nn.Module):
         Raises:
             LikenessError: The wave has another shape, or a length lies outside (0, 1].
         """
-        _check_shape(wave, "UnitWave")
+        check_wave(wave, "UnitWave")
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave if wave.dtype == torch.float64 else wave.float()
-            if lengths is None:
-                if self.normalise:
-                    wave = wave - wave.mean(1, keepdim=True)
-                    wave = wave / (wave.square().mean(1, keepdim=True) + _FLOOR).sqrt()
-                return wave.unsqueeze(2), wave.new_ones(wave.shape[0])
-            samples = valid_samples(lengths, wave.shape[1], "UnitWave")
-            padding = past_the_end(samples, wave.shape[1])
+            counts = torch.full((wave.shape[0],), wave.shape[1], device=wave.device)
+            if lengths is not None:
+                counts = valid_samples(lengths, wave.shape[1], "UnitWave")
+            padding = past_the_end(counts, wave.shape[1])
             wave = wave.masked_fill(padding, 0.0)
             if self.normalise:
-                num = samples.to(wave.dtype).unsqueeze(1)
+                num = counts.to(wave.dtype).unsqueeze(1)
                 wave = (wave - wave.sum(1, keepdim=True) / num).masked_fill(padding, 0.0)
                 wave = wave / (wave.square().sum(1, keepdim=True) / num + _FLOOR).sqrt()
-            return wave.unsqueeze(2), lengths
+            relative = wave.new_ones(wave.shape[0]) if lengths is None else lengths
+            return wave.unsqueeze(2), relative
 
 
 class StackedFbank(nn.Module):
@@ -241,7 +239,7 @@ class WhisperMel(nn.Module):
             LikenessError: The wave has another shape or no samples, or a length lies outside (0,
                 1].
         """
-        _check_shape(wave, "WhisperMel")
+        check_wave(wave, "WhisperMel")
         if torch.compiler.is_exporting():
             raise LikenessError(
                 "WhisperMel: the number of windows of 30 s depends on the length of a recording, "
@@ -298,11 +296,3 @@ def _mel_bank(num_mels: int, fft_size: int, rate_hz: int, low_hz: float, **kind:
 
     bins = fft_size // 2 + 1
     return torch.from_numpy(mel_filter_bank(bins, num_mels, low_hz, rate_hz / 2, rate_hz, **kind))
-
-
-def _check_shape(wave: Tensor, name: str) -> None:
-    if wave.ndim != 2 or wave.shape[1] < 1:
-        raise LikenessError(
-            f"{name}: wave has shape {tuple(wave.shape)}; it must be (batch, samples), mono, not "
-            "empty"
-        )

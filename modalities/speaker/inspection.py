@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -19,10 +18,10 @@ from modalities.speaker.decoding import (
     CutShort,
     SilentAudio,
     Wave,
-    check_header,
     check_whole,
-    frames_of,
-    source_of,
+    checked_frames,
+    opened,
+    opened_av,
 )
 from toolkit.data.inspection import Content, Header, Inspection, size_of
 from toolkit.data.items import Item
@@ -34,10 +33,8 @@ QUIET_DBFS = -60.0  # a recording whose peak is lower holds no speech that can b
 # sample or two.
 CLIPPED_RUN = 3
 CLIPPED_LEVEL = 0.98
-_LONGEST_VALUES = 2**34  # samples x channels of a recording of which a stretch is read
-_LONGEST_SECONDS = 86_400.0
 _MAX_CHUNKS = 64  # of a WAV file, before that of its samples
-_UNSTATED = 2**63 - 1
+_AV_SECOND = 1_000_000  # av.time_base
 _OPEN_END = (0, 2**32 - 1)  # sizes that a writer leaves who did not know the end
 
 
@@ -52,30 +49,17 @@ def audio_header(item: Item) -> Header:
     """
     if item.suffix in AV_SUFFIXES:
         return _av_header(item)
-    source = source_of(item)
-    try:
-        with soundfile.SoundFile(source) as file:
-            rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
-            kind = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
-            if frames == _UNSTATED:
-                raise BadAudio(
-                    f"{item.name}: its header does not state its length, as when it was written to "
-                    "a pipe; write it again to a file"
-                )
-            if file.format == "FLAC" and frames and not _has_last(file, frames):
-                raise CutShort(
-                    f"{item.name}: the file is cut short, its last sample is not there; fetch it "
-                    "again"
-                )
-            is_wave = file.format in ("WAV", "WAVEX")
-    except (soundfile.SoundFileError, OSError) as error:
-        if not size_of(item):
-            raise BadAudio(f"{item.name}: the file is empty (0 bytes); remove it") from error
-        reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
-        raise BadAudio(f"{item.name}: unreadable, {reason.rstrip('. ')}; remove it") from error
+    with opened(item) as file:
+        rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
+        kind = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
+        if file.format == "FLAC" and frames and not _has_last(file, frames):
+            raise CutShort(
+                f"{item.name}: the file is cut short, its last sample is not there; fetch it again"
+            )
+        is_wave = file.format in ("WAV", "WAVEX")
     if is_wave:
-        with item.open() as opened:
-            share = _share_of_wave(opened)
+        with item.open() as bare:
+            share = _share_of_wave(bare)
         if share < 1:
             check_whole(item, "WAV", frames, round(frames / max(share, 1e-9)), rate_hz)
     return _checked(item, kind, rate_hz, channels, frames)
@@ -83,11 +67,8 @@ def audio_header(item: Item) -> Header:
 
 def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) -> Header:
     """The header of a recording of this length, or of the stretch of it that an item is."""
-    if item.stretch is not None:
-        check_header(item.name, rate_hz, channels, frames, _LONGEST_SECONDS, _LONGEST_VALUES)
-    begin, stop = frames_of(item, max(1, rate_hz), frames)
-    check_header(item.name, rate_hz, channels, stop - begin, MAX_SECONDS, MAX_VALUES)
-    seconds = (stop - begin) / rate_hz
+    _, inside = checked_frames(item, rate_hz, channels, frames, MAX_SECONDS, MAX_VALUES)
+    seconds = inside / rate_hz
     if seconds < MIN_SECONDS:
         raise BadAudio(
             f"{item.name}: the audio is too short, {seconds:.3f} s; at least {MIN_SECONDS} s are "
@@ -128,24 +109,9 @@ def _share_of_wave(file: BinaryIO) -> float:
 
 def _av_header(item: Item) -> Header:
     """The header of AAC. Its duration is what the container states, which decoding may correct."""
-    try:
-        import av
-    except ImportError as error:
-        raise BadAudio(
-            f"{item.name}: {item.suffix} needs PyAV, which is not installed; run `pip install "
-            "'likeness[m4a]'` or convert it to .flac"
-        ) from error
-    source = source_of(item)
-    try:
-        with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
-            if not container.streams.audio:
-                raise BadAudio(f"{item.name}: unreadable, it has no audio stream; one is needed")
-            stream = container.streams.audio[0]
-            rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
-            duration = container.duration or 0
-            frames = round(duration / av.time_base * rate_hz)
-    except (av.FFmpegError, OSError) as error:
-        raise BadAudio(f"{item.name}: unreadable, {error}; remove it") from error
+    with opened_av(item) as (container, stream):
+        rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
+        frames = round((container.duration or 0) / _AV_SECOND * rate_hz)
     return _checked(item, "AAC", rate_hz, channels, frames)
 
 

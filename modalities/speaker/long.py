@@ -6,14 +6,10 @@ Chunks are streamed, so that the length of a file needs no memory.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
-import soundfile
-import soxr
 
 from eval.errors import LikenessError
 from modalities.speaker import audio, decoding, vad
@@ -26,7 +22,6 @@ MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks
 # Samples x channels in chunks, which is a day of stereo at 96 kHz. A small file can claim far more
 # work.
 MAX_VALUES = 2**34
-_BLOCK_SECONDS = 10.0
 
 
 def read(
@@ -76,8 +71,19 @@ def read(
             speech is left.
         LikenessError: crops and chunks are both set, or one of them is out of range.
     """
-    _check(crops, crop_seconds, chunk_seconds, min_seconds)
-    streamed = _is_streamed(item, chunk_seconds)
+    if (
+        crops < 0
+        or chunk_seconds < 0
+        or (crops and chunk_seconds)
+        or crop_seconds < min_seconds
+        or 0 < chunk_seconds < 2 * min_seconds
+    ):
+        raise LikenessError(
+            f"{crops} crops of {crop_seconds:g} s and chunks of {chunk_seconds:g} s are set; "
+            f"choose one of them, 0 or more crops of at least {min_seconds:g} s, or chunks of at "
+            f"least {2 * min_seconds:g} s"
+        )
+    streamed = chunk_seconds > 0 and item.suffix not in AV_SUFFIXES
     if streamed:
         limits = max_seconds or MAX_SECONDS, max_values or MAX_VALUES
         parts = _stream(item, chunk_seconds, rate_hz, *limits)
@@ -91,7 +97,6 @@ def read(
             max_values=limits[1],
         )
         parts = iter((whole,))
-    shortest = math.ceil(min_seconds * rate_hz)
     used = 0
     for part in parts:
         if needs_hz:
@@ -102,7 +107,7 @@ def read(
             part = vad.trim(part, rate_hz)
         # A shorter part is what a resampler's rounding left at the end, or the little speech that
         # was in a chunk.
-        if len(part) < shortest:
+        if len(part) < math.ceil(min_seconds * rate_hz):
             continue
         used += 1
         if crops:
@@ -110,48 +115,10 @@ def read(
         else:
             yield from _chunks(part, 0.0 if streamed else chunk_seconds * rate_hz)
     if not used:
-        raise BadAudio(f"{item.name}: {_nothing_left(only_speech, min_seconds)}")
-
-
-def _is_streamed(item: Item, chunk_seconds: float) -> bool:
-    """Return whether an item is a file of its own that libsndfile can read chunk by chunk."""
-    return (
-        chunk_seconds > 0
-        and item.span is None
-        and item.suffix not in AV_SUFFIXES
-        and not (item.stretch is not None and item.suffix == ".mp3")  # which cannot be sought
-        and os.path.isfile(item.path)
-    )
-
-
-def _nothing_left(only_speech: bool, min_seconds: float) -> str:
-    """Say why a recording gives no waves."""
-    if only_speech:
-        return (
-            f"less than {min_seconds} s of speech by its energy; remove the file or embed it with "
-            "its pauses"
-        )
-    return (
-        f"the audio is silent or too short; {min_seconds} s above {SILENCE_DBFS:.0f} dBFS are "
-        "needed; remove the file"
-    )
-
-
-def _check(crops: int, crop_seconds: float, chunk_seconds: float, min_seconds: float) -> None:
-    """Refuse crops and chunks that contradict each other or are out of range."""
-    if crops and chunk_seconds:
-        raise LikenessError(
-            f"{crops} crops and chunks of {chunk_seconds:g} s are both set; choose one of them"
-        )
-    if crops < 0 or crop_seconds < min_seconds:
-        raise LikenessError(
-            f"crops is {crops}, of {crop_seconds:g} s each; 0 or more crops of {min_seconds:g} s "
-            "or more are allowed"
-        )
-    if chunk_seconds < 0 or 0 < chunk_seconds < 2 * min_seconds:
-        raise LikenessError(
-            f"chunks of {chunk_seconds:g} s are set; 0 (no chunks) or {2 * min_seconds:g} s or "
-            "more is allowed"
+        what = "less than {} s of speech by its energy" if only_speech else "silent or too short"
+        raise BadAudio(
+            f"{item.name}: {what.format(min_seconds)}; {min_seconds} s above {SILENCE_DBFS:.0f} "
+            "dBFS are needed; remove the file, or embed it with its pauses"
         )
 
 
@@ -172,81 +139,29 @@ def _chunks(wave: Wave, size: float) -> Iterator[Wave]:
         yield wave[start:end]
 
 
-@contextmanager
-def _opened(
-    item: Item, max_seconds: float, max_values: int
-) -> Iterator[tuple[soundfile.SoundFile, int, float]]:
-    """Open a file at the first sample of an item; give it, the samples to read, and the speed.
-
-    Unreadable files are refused, also where the block finds them to be so.
-    """
-    try:
-        with soundfile.SoundFile(item.path) as file:
-            rate_hz, frames = int(file.samplerate), int(file.frames)
-            decoding.check_header(
-                item.name, rate_hz, int(file.channels), frames, max_seconds, max_values
-            )
-            begin, stop = decoding.frames_of(item, rate_hz, frames)
-            if begin:
-                file.seek(begin)
-            yield file, stop - begin, decoding.speed_of(item.id)
-    except (soundfile.SoundFileError, OSError) as error:
-        reason = str(error.error_string if isinstance(error, soundfile.LibsndfileError) else error)
-        raise BadAudio(
-            f"{item.name}: unreadable, {reason.rstrip('. ')}; {', '.join(decoding.SUFFIXES)} "
-            "are read in chunks"
-        ) from error
-
-
 def _stream(
     item: Item, chunk_seconds: float, rate_hz: int, max_seconds: float, max_values: int
 ) -> Iterator[Wave]:
-    """Yield the file's pieces at rate_hz; silent pieces are left out.
+    """Yield the pieces of an item at rate_hz; silent pieces are left out.
 
-    The memory is a piece and a block, whatever the file's length. Unreadable files are refused.
+    The memory is a piece and a block, whatever the item's length.
     """
-    with _opened(item, max_seconds, max_values) as (file, frames, speed):
-        total = frames / int(file.samplerate) / speed * rate_hz
-        num_pieces = max(1, math.ceil(total / (chunk_seconds * rate_hz)))
-        size = max(1, math.ceil(total / num_pieces))
-        pending: list[Wave] = []
-        length = 0
-        for block, last in _blocks(item, file, frames, speed, rate_hz):
-            pending.append(block)
-            length += len(block)
-            while length >= size or (last and length):
-                joined = np.concatenate(pending)
-                piece, rest = joined[:size], joined[size:]
-                pending, length = [rest], len(rest)
-                if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
-                    yield piece
+    pending: list[Wave] = []
+    size = length = 0
+    blocks = audio.mono_blocks(item, rate_hz, max_seconds=max_seconds, max_values=max_values)
+    for block, total in blocks:
+        size = math.ceil(total / max(1, math.ceil(total / (chunk_seconds * rate_hz))))
+        pending.append(block)
+        length += len(block)
+        while length >= size:
+            joined = np.concatenate(pending)
+            pending, length = [joined[size:]], length - size
+            yield from _loud(joined[:size])
+    if length:
+        yield from _loud(np.concatenate(pending))
 
 
-def _blocks(
-    item: Item, file: soundfile.SoundFile, frames: int, speed: float, rate_hz: int
-) -> Iterator[tuple[Wave, bool]]:
-    """Yield mono blocks of the next frames at rate_hz, each with whether it is the last one.
-
-    A block that no recording has is refused, and after the last one also a file that was cut short.
-    """
-    file_hz = int(file.samplerate)
-    to_rate = None
-    if file_hz * speed != rate_hz:
-        to_rate = soxr.ResampleStream(file_hz * speed, rate_hz, 1, dtype="float32", quality="HQ")
-    size = min(int(_BLOCK_SECONDS * file_hz), decoding.block_frames(int(file.channels)))
-    place = 0
-    last = False
-    while not last:
-        raw = file.read(min(size, frames - place), dtype="float32", always_2d=True)
-        last = len(raw) == 0
-        bad = int(np.count_nonzero(~np.isfinite(raw)))
-        if bad:
-            raise BadAudio(
-                f"{item.name}: {bad} samples from {place / file_hz:g} s on are NaN or infinite; "
-                "all must be finite; write the file again"
-            )
-        place += len(raw)
-        wave = decoding.mix(raw)
-        decoding.refuse_level(item.name, float(np.abs(wave).max(initial=0.0)))
-        yield (wave if to_rate is None else to_rate.resample_chunk(wave, last=last)), last
-    decoding.check_whole(item, file.format, place, frames, file_hz)
+def _loud(piece: Wave) -> Iterator[Wave]:
+    """Yield a piece that is not silent."""
+    if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
+        yield piece

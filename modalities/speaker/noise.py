@@ -12,7 +12,8 @@ quieter than -40 dBFS is drowned. Here the ratio is the one that was drawn.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -47,22 +48,16 @@ def listing(folder: str) -> tuple[Path, ...]:
     Raises:
         LikenessError: The folder is missing or holds no audio files.
     """
-    root = Path(folder)
-    if not folder or not root.is_dir():
-        raise LikenessError(
-            f"augmentation: {folder!r} is no folder; give the one with the audio files, or leave "
-            "the augmentation out"
-        )
     paths = [
         Path(parent, name)
-        for parent, _, names in os.walk(root)
+        for parent, _, names in os.walk(folder)
         for name in names
         if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
     ]
     if not paths:
         raise LikenessError(
-            f"augmentation: {folder}: no audio files below it ({', '.join(SUFFIXES)}); give the "
-            "folder into which the archive was unpacked"
+            f"augmentation: {folder!r} is no folder with audio files ({', '.join(SUFFIXES)}); give "
+            "the one into which the archive was unpacked, or leave the augmentation out"
         )
     return tuple(sorted(paths, key=Path.as_posix))
 
@@ -88,16 +83,12 @@ def stretch(
         BadAudio: The file cannot be read, or its stretch is silent (peak below -90 dBFS) or not
             finite.
     """
-    try:
-        with soundfile.SoundFile(path) as file:
-            file_hz, frames = _checked(path, file)
-            needed = -(-num_samples * file_hz // rate_hz)  # rounded up
-            start = int(rng.integers(max(1, frames - needed + 1)))
-            file.seek(start)
-            raw = file.read(min(needed, frames), dtype="float32", always_2d=True)
-            part: Wave = raw.mean(axis=1, dtype=np.float32)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise BadAudio(f"{path}: unreadable, {error}; repair or remove the file") from error
+    with _opened(path) as file:
+        file_hz, frames = int(file.samplerate), int(file.frames)
+        needed = -(-num_samples * file_hz // rate_hz)  # rounded up
+        file.seek(int(rng.integers(max(1, frames - needed + 1))))
+        raw = file.read(min(needed, frames), dtype="float32", always_2d=True)
+    part: Wave = raw.mean(axis=1, dtype=np.float32)
     _check_level(path, part)
     # np.resize repeats a part that is shorter.
     return np.resize(resample(part, file_hz, rate_hz), num_samples)
@@ -118,14 +109,10 @@ def impulse_response(path: Path, *, rate_hz: int = 16_000) -> Wave:
     Raises:
         BadAudio: The file cannot be read, or is silent (peak below -90 dBFS) or not finite.
     """
-    try:
-        with soundfile.SoundFile(path) as file:
-            file_hz, frames = _checked(path, file)
-            longest = int(_RIR_SECONDS * file_hz)
-            raw = file.read(min(frames, longest), dtype="float32", always_2d=True)
-            response: Wave = raw[:, 0].copy()
-    except (soundfile.SoundFileError, OSError) as error:
-        raise BadAudio(f"{path}: unreadable, {error}; repair or remove the file") from error
+    with _opened(path) as file:
+        file_hz = int(file.samplerate)
+        longest = min(int(file.frames), int(_RIR_SECONDS * file_hz))
+        response: Wave = file.read(longest, dtype="float32", always_2d=True)[:, 0].copy()
     _check_level(path, response)
     return resample(response, file_hz, rate_hz)
 
@@ -261,23 +248,20 @@ def _usable(
     )
 
 
-def _checked(path: Path, file: soundfile.SoundFile) -> tuple[int, int]:
-    """Return the rate and the length of an opened file.
-
-    A header that is absurd or does not state the length raises BadAudio.
-    """
-    rate_hz, frames, channels = int(file.samplerate), int(file.frames), int(file.channels)
-    if not (
-        _RATES_HZ[0] <= rate_hz <= _RATES_HZ[1]
-        and 1 <= frames < 2**62
-        and channels <= _MAX_CHANNELS
-    ):
-        raise BadAudio(
-            f"{path}: the header states {rate_hz} Hz, {frames} samples and {channels} channels;"
-            f" {_RATES_HZ[0]} to {_RATES_HZ[1]} Hz, some samples and at most {_MAX_CHANNELS} "
-            "channels are needed"
-        )
-    return rate_hz, frames
+@contextmanager
+def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
+    """Open a file whose header is neither absurd nor silent about its length."""
+    try:
+        with soundfile.SoundFile(path) as file:
+            if not (
+                _RATES_HZ[0] <= file.samplerate <= _RATES_HZ[1]
+                and 1 <= file.frames < 2**62
+                and file.channels <= _MAX_CHANNELS
+            ):
+                raise OSError(f"its header states {file}")
+            yield file
+    except (soundfile.SoundFileError, OSError) as error:
+        raise BadAudio(f"{path}: unreadable, {error}; repair or remove the file") from error
 
 
 def _check_level(path: Path, part: Wave) -> None:

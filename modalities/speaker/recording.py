@@ -113,10 +113,10 @@ def open_recording(
     Returns:
         The recording, or None where it has to be read whole, also to be refused.
     """
-    size = _size(item.path) if item.span is None else item.span[1]
+    source = source_of(item)
+    size = os.path.getsize(source) if isinstance(source, Path) else source.getbuffer().nbytes
     if item.suffix not in (".wav", ".flac") or speed_of(item.id) != 1.0 or size < _SMALL:
         return None
-    source = source_of(item)
     try:
         with soundfile.SoundFile(source) as file:
             first, stop = frames_of(item, int(file.samplerate), int(file.frames))
@@ -141,11 +141,3 @@ def open_recording(
 def _layout(file: soundfile.SoundFile) -> tuple[object, ...]:
     """Return what the header of a file says about its samples."""
     return file.format, file.subtype, file.samplerate, file.channels, int(file.frames)
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a file, 0 where there is none."""
-    try:
-        return os.path.getsize(path)
-    except (OSError, ValueError):
-        return 0

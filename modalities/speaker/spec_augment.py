@@ -50,23 +50,22 @@ class SpecAugment(nn.Module):
         freq_bins: int = 8,
     ) -> None:
         super().__init__()
-        if not 0.0 <= prob <= 1.0:
-            raise LikenessError(f"SpecAugment: prob is {prob}; a probability from 0 to 1 is needed")
-        if min(time_masks, freq_masks) < 0 or min(time_frames, freq_bins) < 1:
-            raise LikenessError(
-                f"SpecAugment: {time_masks} time masks up to {time_frames} frames and {freq_masks} "
-                f"frequency masks up to {freq_bins} bins are set; the numbers of masks must be 0 "
-                "or more, and their widths 1 or more"
-            )
         self.frontend = frontend()
         self.prob = prob
         self.time_masks, self.time_frames = time_masks, time_frames
         self.freq_masks, self.freq_bins = freq_masks, freq_bins
         self.dim: int = cast(Any, self.frontend).dim
-        if freq_bins > self.dim:
+        if (
+            not 0.0 <= prob <= 1.0
+            or min(time_masks, freq_masks) < 0
+            or min(time_frames, freq_bins) < 1
+            or freq_bins > self.dim
+        ):
             raise LikenessError(
-                f"SpecAugment: freq_bins is {freq_bins}, but the features have {self.dim}; take "
-                "fewer"
+                f"SpecAugment: prob is {prob}, with {time_masks} time masks up to {time_frames} "
+                f"frames and {freq_masks} frequency masks up to {freq_bins} of {self.dim} bins; a "
+                "probability from 0 to 1, 0 or more masks and widths of 1 up to all bins are "
+                "allowed"
             )
 
     def trim(self, num_samples: int) -> int:
@@ -95,12 +94,6 @@ class SpecAugment(nn.Module):
         inside = torch.arange(total, device=feats.device) < frames.unsqueeze(1)
         masked = (in_time.unsqueeze(2) | in_frequency.unsqueeze(1)) & inside.unsqueeze(2)
         return torch.where(masked, mean, feats), relative
-
-    def extra_repr(self) -> str:
-        return (
-            f"prob={self.prob}, time_masks={self.time_masks}, time_frames={self.time_frames}, "
-            f"freq_masks={self.freq_masks}, freq_bins={self.freq_bins}"
-        )
 
 
 def _stretches(drawn: Tensor, size: Tensor, widest: int, total: int) -> Tensor:

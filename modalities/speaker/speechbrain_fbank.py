@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eval.errors import LikenessError
-from modalities.speaker.cmn import normalise, past_the_end, valid_samples
-from modalities.speaker.features import CPU_GROUP
+from modalities.speaker.cmn import check_wave, finish, in_groups, past_the_end, valid_samples
 
 _LOWEST_POWER = 1e-10  # SpeechBrain's amin
 
@@ -106,22 +105,19 @@ class SpeechBrainFbank(nn.Module):
         self.hop_samples = round(rate_hz / 1000.0 * hop_ms)
         window_samples = round(rate_hz / 1000.0 * frame_ms)
         top_hz = high_hz or rate_hz // 2
-        if num_mels < 4:
-            raise LikenessError(f"SpeechBrainFbank: num_mels is {num_mels}; at least 4 are needed")
-        if not 2 <= window_samples <= fft_size or self.hop_samples < 1:
+        if (
+            num_mels < 4
+            or not 2 <= window_samples <= fft_size
+            or self.hop_samples < 1
+            or not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz
+            or not top_db > 0
+        ):
             raise LikenessError(
-                f"SpeechBrainFbank: frames have {window_samples} samples, the hop has "
-                f"{self.hop_samples} and fft_size is {fft_size}; frames of 2 to fft_size samples "
-                "and hops of 1 or more are allowed"
-            )
-        if not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz:
-            raise LikenessError(
-                f"SpeechBrainFbank: the mel bank from {low_hz} to {top_hz} Hz must lie in order "
-                f"within 0 and Nyquist ({0.5 * rate_hz} Hz)"
-            )
-        if not top_db > 0:
-            raise LikenessError(
-                f"SpeechBrainFbank: top_db is {top_db}; it must be above 0, e.g. 80"
+                f"SpeechBrainFbank: {num_mels} mels from {low_hz} to {top_hz} Hz at {rate_hz} Hz, "
+                f"frames of {window_samples} samples, hops of {self.hop_samples}, fft_size "
+                f"{fft_size}, top_db {top_db}; at least 4 mels in order within 0 and half the "
+                "rate, frames of 2 to fft_size samples, hops of 1 or more and a top_db above 0 "
+                "are allowed"
             )
         # torch.stft centres a window that is shorter than the transform in this way.
         before = (fft_size - window_samples) // 2
@@ -150,47 +146,21 @@ class SpeechBrainFbank(nn.Module):
             The features (B, T, F), and their lengths (B,) relative to T.
 
         Raises:
-            LikenessError: The wave has another shape or no samples, or a length lies outside (0, 1]
-                or is less than a sample.
+            LikenessError: The wave has another shape or no samples, or a length lies outside (0,
+                1].
         """
-        if wave.ndim != 2 or wave.shape[1] < 1:
-            raise LikenessError(
-                f"SpeechBrainFbank: wave has shape {tuple(wave.shape)}; it must be (batch, "
-                f"samples), mono at {self.rate_hz} Hz, not empty"
-            )
-        if self.mel.dtype not in (torch.float32, torch.float64):
-            raise LikenessError(
-                f"SpeechBrainFbank: it was converted to {self.mel.dtype}, which ruins the mel "
-                "bank; keep it in float32"
-            )
-        batch, samples = wave.shape
-        total = 1 + samples // self.hop_samples
+        check_wave(wave, "SpeechBrainFbank", self.mel)
+        samples = wave.shape[1]
         with torch.autocast(wave.device.type, enabled=False):
             wave = wave.to(self.mel.dtype)
             frames = None
             if lengths is not None:
                 num_samples = valid_samples(lengths, samples, "SpeechBrainFbank")
-                if not torch.compiler.is_compiling() and batch and int(num_samples.min()) < 1:
-                    raise LikenessError(
-                        f"SpeechBrainFbank: {int((num_samples < 1).sum())} of {batch} waves have "
-                        "no samples; drop them"
-                    )
                 # The zeros are what a wave of that length would be padded with.
                 wave = wave.masked_fill(past_the_end(num_samples, samples), 0.0)
                 frames = 1 + num_samples.div(self.hop_samples, rounding_mode="floor")
-            if wave.device.type == "cpu" and batch > CPU_GROUP:
-                feats = torch.cat(
-                    [self._decibels(wave[i : i + CPU_GROUP]) for i in range(0, batch, CPU_GROUP)]
-                )
-            else:
-                feats = self._decibels(wave)
-            if self.cmn:
-                feats = normalise(feats, frames, variance=self.cmn_variance)
-            elif frames is not None:
-                feats = feats.masked_fill(past_the_end(frames, total).unsqueeze(2), 0.0)
-            if frames is None:
-                return feats, wave.new_ones(batch)
-            return feats, (frames / total).to(feats.dtype)
+            feats = in_groups(self._decibels, wave)
+            return finish(feats, frames, mean=self.cmn, variance=self.cmn_variance)
 
     def _decibels(self, wave: Tensor) -> Tensor:
         """Compute decibels above the floor without normalisation: (b, S) -> (b, T, F).
@@ -203,9 +173,3 @@ class SpeechBrainFbank(nn.Module):
         power = spectrum.real.square() + spectrum.imag.square()
         level = 10.0 * torch.matmul(power, self.mel).clamp(min=_LOWEST_POWER).log10()
         return torch.maximum(level, level.amax((1, 2), keepdim=True) - self.top_db)
-
-    def extra_repr(self) -> str:
-        return (
-            f"num_mels={self.num_mels}, rate_hz={self.rate_hz}, "
-            f"top_db={self.top_db}, cmn={self.cmn}"
-        )

@@ -19,7 +19,7 @@ from eval.errors import LikenessError
 from eval.types import Trials, name_first
 from modalities.folders import scan
 from modalities.speaker.audio import speed_copies
-from modalities.speaker.folds import Split, check_split, of_fold
+from modalities.speaker.folds import Split, of_fold
 from toolkit.data.items import Items
 from toolkit.data.pairs import all_pairs
 
@@ -103,7 +103,6 @@ def items(
         LikenessError: A folder is missing; the message says what to fetch. A folder is laid out
             otherwise, speakers have no sex or age, or the fold is out of range.
     """
-    check_split(split)
     folder = _folder(Path(data))
     known = speakers(data)
     every = [

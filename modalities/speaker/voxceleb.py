@@ -27,12 +27,10 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats.trials import read_trials
@@ -40,7 +38,7 @@ from eval.types import Trials, name_first
 from modalities.speaker.audio import speed_copies
 from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from modalities.speaker.lists import find, matched
-from toolkit.data.items import Items, ItemsBuilder
+from toolkit.data.items import Items
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
 Split = Literal["dev", "test", "all"]
@@ -49,44 +47,21 @@ SpeedItems = Literal["all", "one"]
 
 FETCH = "`likeness prepare voxceleb1` (or voxceleb2) says what to fetch and where to put it"
 
+
+def _cleaned(stem: str, letter: str) -> tuple[str, ...]:
+    """The usual names of a list that was cleaned of errors."""
+    usual = f"{stem}2.txt", f"{stem}2_cleaned.txt", f"vox1-{letter}(cleaned).txt"
+    return (*usual, f"vox1_{letter}_cleaned.txt", f"vox1_{letter}_cleaned.kaldi")
+
+
 # For each protocol: the usual names of its list, the number of trials, the number of target trials.
 PROTOCOLS: dict[Protocol, tuple[tuple[str, ...], int, int]] = {
     "O": (("veri_test.txt", "vox1-O.txt", "vox1_O.txt"), 37_720, 18_860),
     "E": (("list_test_all.txt", "vox1-E.txt", "vox1_E.txt"), 581_480, 290_743),
     "H": (("list_test_hard.txt", "vox1-H.txt", "vox1_H.txt"), 552_536, 276_270),
-    "O_cleaned": (
-        (
-            "veri_test2.txt",
-            "veri_test2_cleaned.txt",
-            "vox1-O(cleaned).txt",
-            "vox1_O_cleaned.txt",
-            "vox1_O_cleaned.kaldi",
-        ),
-        37_611,
-        18_802,
-    ),
-    "E_cleaned": (
-        (
-            "list_test_all2.txt",
-            "list_test_all2_cleaned.txt",
-            "vox1-E(cleaned).txt",
-            "vox1_E_cleaned.txt",
-            "vox1_E_cleaned.kaldi",
-        ),
-        579_818,
-        289_921,
-    ),
-    "H_cleaned": (
-        (
-            "list_test_hard2.txt",
-            "list_test_hard2_cleaned.txt",
-            "vox1-H(cleaned).txt",
-            "vox1_H_cleaned.txt",
-            "vox1_H_cleaned.kaldi",
-        ),
-        550_894,
-        275_488,
-    ),
+    "O_cleaned": (_cleaned("veri_test", "O"), 37_611, 18_802),
+    "E_cleaned": (_cleaned("list_test_all", "E"), 579_818, 289_921),
+    "H_cleaned": (_cleaned("list_test_hard", "H"), 550_894, 275_488),
 }
 _TOPS = (
     "",
@@ -110,6 +85,7 @@ _AUDIO = (
     *(suffix for suffix in SUFFIXES + AV_SUFFIXES if suffix not in (".wav", ".flac", ".mp4")),
 )
 _VOX1_TEST = range(10_270, 10_310)
+_Utterance = tuple[str, int, str]  # id, rank of the suffix, path
 
 
 def items(
@@ -151,9 +127,9 @@ def items(
     chosen = _scan(Path(data), corpus, split)
     if speed_items == "all" or not speeds:
         return speed_copies(chosen, speeds)
-    numbers = chosen.labels.numbers
+    numbers = chosen.numbers
     firsts = chosen.take(np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])))
-    return Items.of(chain(chosen, speed_copies(firsts, speeds)[len(firsts) :]))
+    return chosen + speed_copies(firsts, speeds)[len(firsts) :]
 
 
 def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items, Trials]:
@@ -217,48 +193,35 @@ def _scan(data: Path, corpus: Corpus, split: Split) -> Items:
     """List every utterance of a corpus and split once, sorted by id."""
     if not data.is_dir():
         raise LikenessError(f"{data}: no such folder; {FETCH}")
-    made, ranks = ItemsBuilder(), list[int]()
+    utterances = list[_Utterance]()
     splits = None if split == "all" else _vox2_splits(data)
     unknown: dict[str, None] = {}
     for folder in _speaker_folders(data, _DEPTH):
         own_split = "all" if splits is None else _split_of(folder.relative_to(data), splits)
         if corpus not in ("both", _corpus(folder.name)) or own_split not in ("", split):
             continue
-        utterances = list(_utterances(folder))
+        own = list(_utterances(folder))
         # A folder without VIDEO/name.wav is another data set's, such as CN-Celeb's, whose speakers
         # are numbered alike.
-        if utterances and not own_split:
+        if own and not own_split:
             unknown[folder.name] = None
-        if utterances:
-            ids, own_ranks, paths = zip(*utterances, strict=True)
-            made.add(ids, paths, [folder.name] * len(ids))
-            ranks += own_ranks
+        utterances += own
     if unknown:
         raise LikenessError(
             f"{data}: {len(unknown)} VoxCeleb2 speakers lie in no folder dev or test and in no "
             f"vox2_meta.csv ({name_first(unknown)});"
             " `likeness prepare voxceleb2` fetches vox2_meta.csv"
         )
-    every = made.build()
-    if not every:
+    if not utterances:
         raise LikenessError(
             f"{data}: no audio of corpus {corpus!r}, split {split!r}, in folders such as "
             f".../id10001/VIDEO/00001.wav; {FETCH}"
         )
-    return _best(every, np.array(ranks, dtype=np.int64))
-
-
-def _best(every: Items, ranks: NDArray[np.int64]) -> Items:
-    """Sort items by id, and keep of each id the first item of the lowest rank."""
-    order = every.ids.order()
-    doubtful = order[np.isin(order, every.ids.repeated())]
-    best: dict[str, int] = {}
-    for row in doubtful.tolist():
-        id = every.ids[row]
-        if id not in best or ranks[row] < ranks[best[id]]:
-            best[id] = row
-    left_out = np.setdiff1d(doubtful, list(best.values()))
-    return every.take(order[~np.isin(order, left_out)])
+    # The first of each id has the first suffix; the paths decide where the suffixes are equal.
+    first: dict[str, str] = {}
+    for id, _, path in sorted(utterances):
+        first.setdefault(id, path)
+    return Items.rows(list(first), list(first.values()), [id.partition("/")[0] for id in first])
 
 
 def _split_of(folder: Path, splits: Mapping[str, str]) -> str:
@@ -269,7 +232,7 @@ def _split_of(folder: Path, splits: Mapping[str, str]) -> str:
     return above or splits.get(folder.name, "")
 
 
-def _utterances(folder: Path) -> Iterator[tuple[str, int, str]]:
+def _utterances(folder: Path) -> Iterator[_Utterance]:
     """Yield the id, the rank of the suffix and the path of each of a speaker's files."""
     for video in _folders(folder):
         for entry in os.scandir(video):

@@ -77,8 +77,8 @@ def test_a_folder_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, [2, 2, 2])
     for wrong, reason in (
         ({}, "1 for train, 0 for validation, 2 for test"),
-        ({"split": "dev"}, "split is 'dev'"),
-        ({"test_share": 1.0}, "test_share is 1.0"),
+        ({"split": "dev"}, "split 'dev'"),
+        ({"test_share": 1.0}, "test_share 1.0"),
         ({"split": "test", "test_share": 0.0}, "0 for test"),
         ({"split": "validation", "test_share": 0.0}, "0 for validation"),
     ):
@@ -156,11 +156,9 @@ def test_a_large_set_is_drawn_without_listing_its_pairs() -> None:
     assert (len(made), int(made.target.sum())) == (1000, 500)
 
 
-def test_all_pairs_within_groups() -> None:
+def test_all_pairs() -> None:
     chosen = of_counts([2, 2, 2])
-    group = ["odd" if item.label == "1" else "even" for item in chosen]
     assert len(all_pairs(chosen)) == 15
-    assert len(all_pairs(chosen, within=group)) == 6 + 1
     with pytest.raises(ValueError, match="no label"):
         all_pairs([*chosen, Item("x", Path("x"), None)])
 
@@ -168,10 +166,7 @@ def test_all_pairs_within_groups() -> None:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=3), st.integers(2, 6))
 def test_folds_are_even_within_groups(sizes: list[int], num_folds: int) -> None:
     groups = [[f"{group}-{i}" for i in range(size)] for group, size in enumerate(sizes)]
-    if sum(sizes) < num_folds:
-        with pytest.raises(ValueError, match="num_folds"):
-            stratified_folds(groups, num_folds)
-        return
+    assume(sum(sizes) >= num_folds)
     folds = stratified_folds(groups, num_folds)
     assert sorted(value for fold in folds for value in fold) == sorted(
         value for group in groups for value in group

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from modalities import folders
 from modalities.speaker.features import KaldiFbank
-from modalities.synthetic import speaker_traits, voice, write_voices
+from modalities.synthetic import voice, write_voices
 
 
 @settings(max_examples=15, deadline=None)
@@ -35,32 +35,6 @@ def test_any_voice_is_a_finite_function_of_its_numbers(
     assert np.array_equal(
         wave, voice(speaker, utterance, seed=seed, seconds=(seconds, seconds), rate_hz=rate_hz)
     )
-
-
-def test_voices_are_distinct() -> None:
-    fixed = (1.0, 1.0)
-    waves = [
-        voice(speaker, utterance, seed=seed, seconds=fixed)
-        for speaker in range(2)
-        for utterance in range(2)
-        for seed in range(2)
-    ]
-    for i, wave in enumerate(waves):
-        for other in waves[i + 1 :]:
-            assert abs(np.corrcoef(wave, other)[0, 1]) < 0.3
-
-
-def test_the_pitch_is_the_speakers() -> None:
-    for speaker in range(6):
-        wave = voice(speaker, 0, seconds=(3.0, 3.0)).astype(np.float64)
-        frames = np.lib.stride_tricks.sliding_window_view(wave, 800)[::800]
-        frame = frames[np.argsort((frames**2).sum(1))[-10:]]
-        frame = frame - frame.mean(1, keepdims=True)
-        correlation = np.fft.irfft(np.abs(np.fft.rfft(frame, 2048)) ** 2)[:, 33:290]  # 55 to 480 Hz
-        heard = float(np.median(16000 / (33 + correlation.argmax(1))))
-        # Autocorrelation may take a multiple of the period, or half of it, so octaves are folded.
-        octaves = np.log2(heard / speaker_traits(speaker).pitch_hz)
-        assert abs(octaves - round(octaves)) < 0.4
 
 
 def statistics(speakers: range, utterances: int) -> np.ndarray:
@@ -117,5 +91,3 @@ def test_refusals() -> None:
     ):
         with pytest.raises(ValueError, match="voice"):
             voice(0, 0, **wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="at least 1"):
-        write_voices("unused", num_speakers=0, num_utterances=1)

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats import lists
 from eval.formats.column_names import by_number, choose, is_header, with_further
 from eval.formats.files import atomic_path
 from eval.types import name_first
-from toolkit.data.items import Item, Items, ItemsBuilder, check_unique
+from toolkit.data.items import Item, Items, check_unique
 from toolkit.data.remote import is_url, place_below, url_of
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
-_OWN = ("id", "path", "label", "duration")  # columns that an Item has itself, or that give its end
+_OWN = ("id", "path", "label", "start", "end", "duration")  # columns that an Item has itself
 _UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', re.DOTALL)
 
 
@@ -72,8 +73,7 @@ def read_items(
         return lists.Shape(separator, width, places)
 
     blocks = lists.read_rows(path, shape, chosen)
-    is_text = path.suffix.lower() != ".parquet"
-    return _items(blocks, str(path), path.parent if root is None else root, is_text)
+    return _items(blocks, str(path), path.parent if root is None else root)
 
 
 def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
@@ -99,7 +99,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
 
     read = lists.read_frame(table, chosen)
     cells = {role: read.column(role).texts() for role in read.roles}
-    return _items([cells], "the table", root, is_text=False)
+    return _items([cells], "the table", root)
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
@@ -125,10 +125,11 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
             " make the list of the folder of their files"
         )
     timed = any(item.stretch is not None for item in items)
-    rows = [
-        [item.id, _place(item.path, root), *(_times(item.stretch) if timed else ())]
-        for item in items
-    ]
+    rows = []
+    for item in items:
+        start, end = item.stretch or ("", "")
+        times = [str(start), "" if end == np.inf else str(end)]
+        rows.append([item.id, _place(item.path, root), *times * timed])
     bad = [row[0] for row in rows if any(map(_UNWRITABLE.search, row[:2]))]
     if bad:
         raise LikenessError(
@@ -151,44 +152,15 @@ def _place(path: Path, root: Path | None) -> str:
         return url_of(path)
     if root is None:
         return path.as_posix()
-    if path.is_relative_to(root):
-        return path.relative_to(root).as_posix()
-    return Path(os.path.abspath(path)).as_posix()
+    inside = path.is_relative_to(root)
+    return (path.relative_to(root) if inside else Path(os.path.abspath(path))).as_posix()
 
 
-def _times(stretch: tuple[float, float] | None) -> list[str]:
-    """Start and end as text, which is empty where there is none."""
-    if stretch is None:
-        return ["", ""]
-    return [repr(stretch[0]), "" if stretch[1] == np.inf else repr(stretch[1])]
-
-
-def _items(
-    blocks: Iterable[dict[str, list[str]]],
-    where: str,
-    root: Path,
-    is_text: bool,
-) -> Items:
+def _items(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> Items:
     """The items of the rows of a table."""
-    made = ItemsBuilder()
-    before = (root / "x").as_posix()[:-1]
-    for cells in blocks:
-        if "" in cells["path"]:
-            rows = zip(*cells.values(), strict=True)
-            lacking = [row for row, path in zip(rows, cells["path"], strict=True) if not path]
-            # A row of nothing but separators is how spreadsheets write an empty one.
-            lacking = [row for row in lacking if any(row) or not is_text]
-            if lacking:
-                raise LikenessError(
-                    f"{where}: {len(lacking)} rows have no path (first: {lacking[0]}); fill or "
-                    "remove them"
-                )
-            kept = [row for row, path in enumerate(cells["path"]) if path]
-            cells = {role: [column[row] for row in kept] for role, column in cells.items()}
-        _add(made, cells, before, root)
     try:
-        items = made.build()
-    except ValueError as error:  # of times
+        items = Items.joined(_of_block(cells, root) for cells in blocks)
+    except LikenessError as error:
         raise LikenessError(f"{where}: {error}") from None
     if not items:
         raise LikenessError(f"{where}: the table has no rows; one for each file is needed")
@@ -196,47 +168,36 @@ def _items(
     return items
 
 
-def _add(
-    made: ItemsBuilder,
-    cells: dict[str, list[str]],
-    before: str,
-    root: Path,
-) -> None:
-    """Adds rows to the items."""
-    names = list(map(written_path, cells["path"], [root] * len(cells["path"])))
-    further = {role: cells[role] for role in cells if role not in _OWN}
-    if "start" in further and "," in "".join(further["start"] + further.get("end", [])):
-        # The comma of many languages, beside semicolons.
-        for role in further.keys() & {"start", "end"}:
-            further[role] = [text.replace(",", ".") for text in further[role]]
-    # A duration without a start is that of the whole file.
-    if "duration" in cells and "start" in cells and "end" not in cells:
-        further["end"] = list(map(_end, further["start"], cells["duration"]))
-    own = (
-        [
-            with_times(name, start, end)
-            for name, start, end in zip(
-                names,
-                further.get("start", [""] * len(names)),
-                further.get("end", [""] * len(names)),
-                strict=True,
-            )
+def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
+    """The items of some rows."""
+    if "" in cells["path"]:  # a row of nothing but separators is how spreadsheets write none
+        rows = [row for row in zip(*cells.values(), strict=True) if any(row)]
+        cells = {role: [row[place] for row in rows] for place, role in enumerate(cells)}
+        if "" in cells["path"]:
+            lacking = rows[cells["path"].index("")]
+            raise LikenessError(f"the row {lacking} has no path; fill or remove it")
+    names = [_written_path(text, root) for text in cells["path"]]
+    times, own = None, names
+    if "start" in cells or "end" in cells:
+        times = _times(cells, len(names))
+        own = [
+            name if start != start and end != end else f"{name}@{_short(start)}-{_short(end)}"
+            for name, (start, end) in zip(names, times.tolist(), strict=True)
         ]
-        if further.keys() & {"start", "end"}
-        else names
-    )
-    ids = [id or name for id, name in zip(cells["id"], own, strict=True)] if "id" in cells else own
+    ids = [id or name for id, name in zip(cells.get("id", own), own, strict=True)]
+    before = (root / "x").as_posix()[:-1]
     paths = [
         place_below(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
         for name in names
     ]
-    labels = None
-    if "label" in cells:
-        labels = [None if text in ("", "nan", "NaN") else text for text in cells["label"]]
-    made.add(ids, paths, labels, further=further)
+    labels = [
+        "" if text in ("nan", "NaN") else text for text in cells.get("label", [""] * len(ids))
+    ]
+    further = {role: cells[role] for role in cells if role not in _OWN}
+    return Items.rows(ids, paths, labels, times=times, further=further)
 
 
-def written_path(text: str, root: Path) -> str:
+def _written_path(text: str, root: Path) -> str:
     r"""Returns a path of a table with slashes and without empty parts.
 
     A backslash is a separator, as on Windows, unless a file has one in its name. A URL stays.
@@ -250,30 +211,24 @@ def written_path(text: str, root: Path) -> str:
     return text
 
 
-def with_times(name: str, start: str, end: str) -> str:
-    """Returns the id of a stretch of a file: its name and its times.
-
-    Example:
-        >>> with_times("a.wav", "1.50", "3"), with_times("a.wav", "", "")
-        ('a.wav@1.5-3', 'a.wav')
-    """
-    if not start and not end:
-        return name
-    return f"{name}@{_short(start)}-{_short(end)}"
-
-
-def _short(text: str) -> str:
-    """A number of seconds with no more digits than it needs."""
+def _times(cells: Mapping[str, list[str]], num: int) -> NDArray[np.float64]:
+    """The start and end (N, 2) of each row in seconds, NaN for none."""
     try:
-        return f"{float(text):.10g}" if text else ""
-    except ValueError:
-        return text
+        start, end, length = (
+            # The comma of many languages, beside semicolons.
+            np.array([float(text.replace(",", ".") or "nan") for text in cells[role]])
+            if role in cells
+            else np.full(num, np.nan)
+            for role in ("start", "end", "duration")
+        )
+    except ValueError as error:
+        raise LikenessError(f"a time is no number of seconds: {error}") from None
+    # A duration without a start is that of the whole file.
+    if "end" not in cells:
+        end = np.round(np.nan_to_num(start) + length, 9)
+    return np.stack((start, end), axis=1)
 
 
-def _end(start: str, duration: str) -> str:
-    """The end of a stretch of this duration; the text of the duration where it is no number."""
-    try:
-        length = float(duration.replace(",", "."))
-        return repr(round(float(start or 0) + length, 9)) if length > 0 else f"+{duration}"
-    except ValueError:
-        return duration
+def _short(seconds: float) -> str:
+    """A number of seconds with no more digits than it needs; "" for NaN."""
+    return f"{seconds:.10g}" if seconds == seconds else ""

@@ -1,31 +1,33 @@
-"""The items of a data set, in columns: flat arrays, of which a row is an Item when it is read."""
+"""The items of a data set in columns of pyarrow, of which a row is an Item when it is read."""
 
 from __future__ import annotations
 
 import io
-import os
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import chain, count, islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
+from eval.formats import parquet
 from eval.formats.files import refuse_device
 from eval.formats.provenance import digest
-from eval.types import name_first, nfc
+from eval.types import nfc
 from toolkit.data import remote
-from toolkit.data.columns import Coded, Index, Names, Texts
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
-NO_SPAN = (np.iinfo(np.int64).min, 0)  # the row of an item that is a whole file
+BLOCK = 2**16  # rows that become a part of the table together
 _SECONDS = ("start", "end")  # further columns that are numbers; the others are texts
-_NO_STRETCH = (np.nan, np.nan)
+# The columns of which an Item is made, with what stands there where there is none.
+_COLUMNS: dict[str, Any] = dict.fromkeys(("id", "folder", "file", "label", "ending"), "")
+_COLUMNS |= {"offset": -1, "size": 0, "start": np.nan, "end": np.nan}
+_FURTHER = "further "  # before the names of the user's own columns in the table
 _FEW = 4096  # rows that are made together while items are gone through
+
+Index = NDArray[np.int64]
 
 
 class Item(NamedTuple):
@@ -61,15 +63,12 @@ class Item(NamedTuple):
     @property
     def name(self) -> str:
         """The name that errors give it: its path, SHARD[id], or PATH[1.5-3 s]."""
+        # Path has one slash less in s3://bucket/a.wav.
+        place = remote.url_of(self.path) if remote.is_url(self.path) else str(self.path)
         if self.stretch is not None:
             start, end = self.stretch
-            return f"{self._place}[{start:g}-{f'{end:g}' if end < np.inf else ''} s]"
-        return self._place if self.span is None else f"{self.path}[{self.id}]"
-
-    @property
-    def _place(self) -> str:
-        """Its path as it is written: Path has one slash less in s3://bucket/a.wav."""
-        return remote.url_of(self.path) if remote.is_url(self.path) else str(self.path)
+            return f"{place}[{start:g}-{f'{end:g}' if end < np.inf else ''} s]"
+        return place if self.span is None else f"{self.path}[{self.id}]"
 
     def open(self) -> BinaryIO:
         """Opens its bytes: the file, or the span or the file of a URL in memory.
@@ -78,8 +77,8 @@ class Item(NamedTuple):
 
         Raises:
             OSError: As from open().
-            LikenessError: It is a pipe or a device, a span or a file of a URL over 1 GiB, or a span
-                past the end of the shard.
+            LikenessError: It is a pipe or a device, a file of a URL over 1 GiB, or a span that is
+                not in the shard or over 1 GiB.
             Unreachable: The store of a URL cannot be reached, or refuses the credentials.
         """
         if remote.is_url(self.path) and self.span is None:
@@ -88,46 +87,34 @@ class Item(NamedTuple):
             refuse_device(self.path)
             return self.path.open("rb")
         offset, size = self.span
-        if offset < 0 or not 0 <= size <= MAX_SPAN:
-            raise LikenessError(
-                f"{self.name}: its span is {size} bytes from byte {offset}; at most {MAX_SPAN} "
-                "bytes are read; write the shard's index again"
-            )
+        content = b""
         # The shard is opened for each item, so that forked workers share no position in it.
         with self.path.open("rb") as shard:
-            shard.seek(offset)
-            content = shard.read(size)
-        if len(content) < size:
+            if offset >= 0 and size <= MAX_SPAN:
+                shard.seek(offset)
+                content = shard.read(size)
+        if len(content) != size:
             raise LikenessError(
-                f"{self.name}: only {len(content)} of its {size} bytes are in the shard, which is "
-                "cut short; fetch the shard again"
+                f"{self.name}: only {len(content)} of its {size} bytes from byte {offset} can be "
+                f"read, of at most {MAX_SPAN}; fetch the shard again, or delete its index"
             )
         return io.BytesIO(content)
 
 
-@dataclass(frozen=True, eq=False)
 class Items(Sequence[Item]):
-    """The items of a data set in flat arrays: some 20 bytes an item, and its text.
-
-    Ids and labels are names that are compared: here they are in Unicode NFC, whoever wrote them.
-    Paths stay as the file system has them.
+    """The items of a data set in columns of pyarrow.
 
     It is a sequence of Item. `items[7]` makes the Item when it is asked for; a slice and an array
-    of indices give Items again. Forked workers share the arrays as they are.
+    of indices give Items again. Forked workers share the columns as they are.
 
-    A path is a beginning, which many items have in common, and an end.
+    Ids, labels and the user's own columns are names that are compared: here they are in Unicode
+    NFC, whoever wrote them. Paths stay as the file system has them.
 
     Attributes:
-        ids: The id of each item.
-        beginnings: The beginning of each path: a folder with the slash, or the whole of a shard.
-        names: The end of each path; empty in a shard.
-        labels: The label of each item.
-        spans: (N, 2) int64, the offset and size in a shard; NO_SPAN for a whole file; None where
-            all are whole files.
-        endings: The suffix of each span; None where all are empty.
-        stretches: (N, 2) float64, start and end of each part of a recording in seconds; NaN where
-            there is none; None where no item has one.
-        further: Columns that a list has beside these, by name (see `column`).
+        columns: id, folder, file, label, perhaps offset, size and ending, start and end, and the
+            further ones. A path is a folder, which many items have in common, and a file;
+            a shard is the whole path of its items. A text that is missing is empty, a number is
+            NaN, and the offset of a whole file is -1.
 
     Example:
         >>> items = Items.of(Item(f"ann/{i}.wav", Path(f"data/ann/{i}.wav"), "ann") for i in (1, 2))
@@ -135,28 +122,91 @@ class Items(Sequence[Item]):
         ('data/ann/2.wav', 1, 'ann/2.wav')
     """
 
-    ids: Texts
-    beginnings: Coded
-    names: Texts
-    labels: Coded
-    spans: NDArray[np.int64] | None = None
-    endings: Coded | None = None
-    stretches: NDArray[np.float64] | None = None
-    further: Mapping[str, Coded] = field(default_factory=dict)
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self.columns = columns
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Items:
         """Puts items into columns; each Item may be forgotten once it was given."""
         if isinstance(items, Items):
             return items
-        made = ItemsBuilder()
         rows = iter(items)
-        while block := list(islice(rows, _FEW)):
-            made.add_items(block)
-        return made.build()
+        return cls.joined(_of_block(block) for block in iter(lambda: list(islice(rows, BLOCK)), []))
+
+    @classmethod
+    def rows(
+        cls,
+        ids: Sequence[str],
+        paths: Sequence[str],
+        labels: Sequence[str | None] | None = None,
+        *,
+        spans: NDArray[np.int64] | None = None,
+        endings: Sequence[str] | None = None,
+        times: NDArray[np.float64] | None = None,
+        further: Mapping[str, Sequence[str | None]] | None = None,
+    ) -> Items:
+        """Makes N items.
+
+        Args:
+            ids: The id of each.
+            paths: The path of each, with slashes and as Path writes it.
+            labels: The label of each; None where no item has one.
+            spans: (N, 2) int64, the offset and size of each in its shard; None for files.
+            endings: The suffix of each span.
+            times: (N, 2) start and end in seconds of the part of a recording that each is; NaN
+                where there is none.
+            further: The user's own columns.
+
+        Raises:
+            LikenessError: Times are negative, or end before they start; or a name is not UTF-8.
+
+        Example:
+            >>> Items.rows(["a/1.wav"], ["data/a/1.wav"], ["a"])[0].label
+            'a'
+        """
+        # The whole path of a shard is its folder, which its many items have in common.
+        cuts = [len(path) if spans is not None else path.rfind("/") + 1 for path in paths]
+        columns = {
+            "id": _texts(map(nfc, ids)),
+            "folder": _names(path[:cut] for path, cut in zip(paths, cuts, strict=True)),
+            "file": _texts(path[cut:] for path, cut in zip(paths, cuts, strict=True)),
+            "label": _sorted(_names(map(_normal, labels or [""] * len(ids)))),
+        }
+        if spans is not None:
+            columns |= {"offset": _numbers(spans[:, 0]), "size": _numbers(spans[:, 1])}
+        if endings is not None:
+            columns["ending"] = _names(endings)
+        if times is not None:
+            bad = ~((times[:, 0] >= 0) | np.isnan(times[:, 0])) | (times[:, 1] <= 0)
+            bad |= times[:, 0] >= times[:, 1]
+            if bad.any():
+                place = int(bad.argmax())
+                raise LikenessError(
+                    f"the item {ids[place]} is from {times[place, 0]:g} to {times[place, 1]:g} s; "
+                    "a start of at least 0 and a later end are needed, in seconds"
+                )
+            columns |= {"start": _numbers(times[:, 0]), "end": _numbers(times[:, 1])}
+        for name, texts in (further or {}).items():
+            columns[_FURTHER + name] = _names(map(_normal, texts))
+        return cls(columns)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Items]) -> Items:
+        """Returns the items of all parts, one after the other; what a part lacks is empty there."""
+        import pyarrow
+
+        listed = list(parts) or [cls.rows([], [])]
+        columns = {}
+        for name in dict.fromkeys(name for part in listed for name in part.columns):
+            chunks = [
+                part.columns[name] if part.has(name) else _absent(name, len(part))
+                for part in listed
+            ]
+            columns[name] = pyarrow.chunked_array(chunks).unify_dictionaries().combine_chunks()
+        return cls({**columns, "label": _sorted(columns["label"])})
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.columns["id"])
 
     def __repr__(self) -> str:
         first = f", the first is {self[0]}" if len(self) else ""
@@ -175,50 +225,73 @@ class Items(Sequence[Item]):
     def __getitem__(self, index: slice | NDArray[np.integer[Any]]) -> Items: ...
     def __getitem__(self, index: int | slice | NDArray[np.integer[Any]]) -> Item | Items:
         if isinstance(index, slice):
-            if index.step in (None, 1):
-                return self._rows(index)
             return self.take(np.array(range(len(self))[index], dtype=np.int64))
         if isinstance(index, np.ndarray):
             return self.take(np.arange(len(self))[index])
-        id, path = self.ids[index], f"{self.beginnings[index]}{self.names[index]}"
-        span = None
-        if self.spans is not None:
-            offset, size = self.spans[index].tolist()
-            span = None if offset == NO_SPAN[0] else (offset, size)
-        ending = "" if self.endings is None else self.endings[index]
-        stretch = None
-        if self.stretches is not None:
-            stretch = _stretch(*self.stretches[index].tolist())
-        return Item(id, Path(path), self.labels[index], span, ending or "", stretch)
+        return next(self._made(range(len(self))[index], 1))
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self.__getitem__, range(len(self)))
+        for start in range(0, len(self), _FEW):
+            yield from self._made(start, _FEW)
+
+    def _made(self, start: int, count: int) -> Iterator[Item]:
+        """The items of a few rows."""
+        columns = (
+            self.columns[name].slice(start, count).to_pylist() if self.has(name) else repeat(absent)
+            for name, absent in _COLUMNS.items()
+        )
+        for id, folder, file, label, ending, offset, size, start, end in zip(
+            *columns,
+            strict=False,  # repeat() has no end
+        ):
+            span = None if offset < 0 else (offset, size)
+            stretch = None
+            if start == start or end == end:
+                stretch = (start if start == start else 0.0, end if end == end else np.inf)
+            yield Item(id, Path(folder + file), label or None, span, ending, stretch)
 
     def __add__(self, other: Iterable[Item]) -> Items:
-        return Items.of(chain(self, other))
-
-    def __radd__(self, other: Iterable[Item]) -> Items:
-        return Items.of(chain(other, self))
+        return Items.joined((self, Items.of(other)))
 
     def take(self, indices: Index) -> Items:
         """Returns the items of these rows (M,), each from 0 to N - 1."""
-        return self._rows(indices)
+        rows = _numbers(indices)
+        return Items({name: column.take(rows) for name, column in self.columns.items()})
 
-    def _rows(self, index: slice | Index) -> Items:
-        """The items of a slice of step 1, or of indices."""
+    @property
+    def ids(self) -> list[str]:
+        """The id of each item."""
+        ids: list[str] = self.columns["id"].to_pylist()
+        return ids
 
-        def rows(column: Any) -> Any:
-            if isinstance(column, Texts):
-                return column[index] if isinstance(index, slice) else column.take(index)
-            if isinstance(column, Coded):
-                return Coded(column.numbers[index], column.names)
-            return None if column is None else column[index]
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of each item; None where it is not known."""
+        return self._texts("label")
 
-        columns = {column.name: rows(getattr(self, column.name)) for column in fields(self)[:-1]}
-        further = {name: rows(column) for name, column in self.further.items()}
-        return Items(**columns, further=further)
+    @property
+    def names(self) -> list[str]:
+        """The names of labels, sorted, without any that is empty; perhaps some have no item."""
+        names: list[str] = self.columns["label"].dictionary.to_pylist()[1:]
+        return names
 
-    def column(self, name: str) -> Coded | NDArray[np.float64]:
+    @property
+    def numbers(self) -> Index:
+        """(N,) the number of each item's label among `names`; -1 where it is not known."""
+        codes = parquet.numbers(self.columns["label"].indices)
+        return codes.astype(np.int64) - 1
+
+    @property
+    def further(self) -> list[str]:
+        """The names of the user's own columns, such as "sex" (see `column`)."""
+        own = (name for name in self.columns if name.startswith(_FURTHER))
+        return [name.removeprefix(_FURTHER) for name in own]
+
+    def has(self, column: str) -> bool:
+        """Returns whether there is such a column: "offset" of shards, "start" of stretches."""
+        return column in self.columns
+
+    def column(self, name: str) -> list[str | None] | NDArray[np.float64]:
         """Returns a further column of the list that the items were read from.
 
         Args:
@@ -232,175 +305,97 @@ class Items(Sequence[Item]):
         Raises:
             LikenessError: The list has no such column.
         """
-        if name in _SECONDS and self.stretches is not None:
-            times: NDArray[np.float64] = self.stretches[:, _SECONDS.index(name)]
+        if name in _SECONDS and self.has(name):
+            times: NDArray[np.float64] = parquet.numbers(self.columns[name])
             return times
         if name not in self.further:
-            known = ", ".join([*_SECONDS[: 2 * (self.stretches is not None)], *self.further])
+            known = ", ".join([*filter(self.has, _SECONDS), *self.further])
             raise LikenessError(
                 f"the items have no column {name!r}, but {known or 'none'}; add it to their table"
             )
-        return self.further[name]
+        return self._texts(_FURTHER + name)
+
+    def _texts(self, column: str) -> list[str | None]:
+        """The texts of a column of names, None for those that are empty."""
+        coded = self.columns[column]
+        texts = [text or None for text in coded.dictionary.to_pylist()]
+        return list(map(texts.__getitem__, parquet.numbers(coded.indices).tolist()))
+
+    def relabelled(self, labels: Sequence[str], further: Mapping[str, Sequence[str]]) -> Items:
+        """Returns the items with other labels, and with these further columns."""
+        columns = {_FURTHER + name: _names(map(_normal, texts)) for name, texts in further.items()}
+        columns["label"] = _sorted(_names(map(_normal, labels)))
+        return Items({**self.columns, **columns})
 
     def sorted_as_paths(self) -> Items:
-        """Returns the items in the order of their ids, which are paths."""
-        return self.take(self.ids.order(of_paths=True))
+        """Returns the items in the order of their ids, which are paths: part by part."""
+        from pyarrow import compute
+
+        parts = compute.replace_substring(self.columns["id"], "/", "\0")
+        return self.take(parquet.numbers(compute.sort_indices(parts)))
 
     def labelled(self, labels: Collection[str]) -> NDArray[np.bool_]:
         """Returns which items have one of these labels (N,)."""
-        table = np.zeros(len(self.labels.names) + 1, dtype=bool)  # the last is that of no label
-        table[:-1] = [name in labels for name in self.labels.names]
-        chosen: NDArray[np.bool_] = table[self.labels.numbers]
-        return chosen
+        chosen = [number for number, name in enumerate(self.names) if name in labels]
+        return np.isin(self.numbers, chosen)
 
 
-class ItemsBuilder:
-    """Takes blocks of rows, and puts them together as Items.
-
-    Example:
-        >>> builder = ItemsBuilder()
-        >>> builder.add(["a/1.wav"], ["data/a/1.wav"], ["a"])
-        >>> builder.build()[0].label
-        'a'
-    """
-
-    def __init__(self) -> None:
-        self._ids, self._path_ends = list[Texts](), list[Texts]()
-        self._beginnings: dict[str, int] = defaultdict(count().__next__)
-        self._labels, self._endings = Names(), Names()
-        self._further: dict[str, Names] = defaultdict(Names)
-        # Of each block the values of each column that it has.
-        self._blocks: list[dict[str, Any]] = []
-        self._bad_times: list[str] = []
-
-    def add(
-        self,
-        ids: Sequence[str],
-        paths: Sequence[str],
-        labels: Sequence[str | None] | None = None,
-        spans: NDArray[np.int64] | None = None,
-        endings: Sequence[str] | None = None,
-        further: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        """Adds N rows.
-
-        Args:
-            ids: The id of each.
-            paths: The path of each, with slashes and as Path writes it.
-            labels: The label of each; None where no item of the block has one.
-            spans: (N, 2) int64, the offset and size of each in its shard; None for files.
-            endings: The suffix of each span.
-            further: Further columns. Of "start" and "end", seconds, the stretches are made; an
-                empty text is no time. A column that a block lacks is empty there.
-        """
-        if not "".join(ids).isascii():
-            ids = [nfc(id) for id in ids]
-        self._ids.append(Texts.of(ids))
-        # The whole path of a shard is one beginning, which its many items have in common.
-        cuts = [len(path) if spans is not None else path.rfind("/") + 1 for path in paths]
-        begins = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
-        ends = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
-        self._path_ends.append(Texts.of(ends))
-        block: dict[str, Any] = {"begin": _numbered(begins, self._beginnings)}
-        if labels is not None:
-            block["label"] = _numbered(labels, self._labels)
-        if spans is not None:
-            block["span"] = spans
-        if endings is not None:
-            block["ending"] = _numbered(endings, self._endings)
-        further = further or {}
-        if not further.keys().isdisjoint(_SECONDS):
-            none: Sequence[str] = [""] * len(ids)
-            block["stretch"] = self._times(ids, *(further.get(name, none) for name in _SECONDS))
-        for name in further.keys() - set(_SECONDS):
-            known = self._further[name]
-            known[""] = -1
-            block[f"further {name}"] = _numbered(further[name], known)
-        self._blocks.append(block)
-
-    def add_items(
-        self, items: Sequence[Item], further: Mapping[str, Sequence[str]] | None = None
-    ) -> None:
-        """Adds items, with their values in further columns."""
-        ids, paths, labels, spans, endings, stretches = zip(*items, strict=True)
-        places = None
-        if any(spans):
-            places = np.array([NO_SPAN if span is None else span for span in spans], np.int64)
-        texts = list(map(str, paths) if os.sep == "/" else [path.as_posix() for path in paths])
-        if any(stretches):
-            times = [("", "") if stretch is None else map(repr, stretch) for stretch in stretches]
-            further = {
-                **(further or {}),
-                **dict(zip(_SECONDS, zip(*times, strict=True), strict=True)),
-            }
-        self.add(ids, texts, labels, places, endings if any(endings) else None, further)
-
-    def _times(
-        self, ids: Sequence[str], starts: Sequence[str], ends: Sequence[str]
-    ) -> NDArray[np.float64]:
-        """The starts and ends (N, 2) that texts state, NaN for none; notes those that are wrong."""
-        times = np.full((len(ids), 2), np.nan)
-        for row, (id, start, end) in enumerate(zip(ids, starts, ends, strict=True)):
-            try:
-                times[row] = float(start or np.nan), float(end or np.nan)
-                is_stretch = 0 <= float(start or 0) < float(end or np.inf)
-            except ValueError:
-                is_stretch = False
-            if not is_stretch:
-                self._bad_times.append(f"{id}: {start or 0} to {end or 'end'}")
-        return times
-
-    def _column(self, name: str, absent: Any, *, always: bool = False) -> Any:
-        """The values of a column in all blocks; None where no block has it."""
-        if not always and not any(name in block for block in self._blocks):
-            return None
-        absent = np.asarray(absent)
-        parts = [
-            block.pop(name) if name in block else np.full((len(ids), *absent.shape), absent)
-            for block, ids in zip(self._blocks, self._ids, strict=True)
-        ]
-        return np.concatenate([np.zeros((0, *absent.shape), absent.dtype), *parts])
-
-    def build(self) -> Items:
-        """Returns all rows as Items.
-
-        Raises:
-            LikenessError: Times are no numbers, negative, or end before they start; they are
-                counted, and the first is named.
-        """
-        if bad := self._bad_times:
-            raise LikenessError(
-                f"{len(bad)} of {sum(map(len, self._ids))} items have times that are no stretch of "
-                f"a recording ({name_first(bad)}); a start of at least 0 and a later end are "
-                "needed, both in seconds"
-            )
-        none = np.int32(-1)
-        endings = self._column("ending", np.int32(self._endings[""]))
-        return Items(
-            Texts.joined(self._ids),
-            Coded(self._column("begin", none, always=True), Texts.of(list(self._beginnings))),
-            Texts.joined(self._path_ends),
-            self._labels.coded(self._column("label", none, always=True)),
-            self._column("span", NO_SPAN),
-            None if endings is None else self._endings.coded(endings),
-            self._column("stretch", _NO_STRETCH),
-            {
-                name: names.coded(self._column(f"further {name}", none))
-                for name, names in self._further.items()
-            },
-        )
+def _of_block(items: Sequence[Item]) -> Items:
+    """These items, at least one, as columns."""
+    ids, paths, labels, spans, endings, stretches = zip(*items, strict=True)
+    places = None
+    if any(spans):
+        places = np.array([(-1, 0) if span is None else span for span in spans], np.int64)
+    times = None
+    if any(stretches):
+        times = np.array([stretch or (np.nan, np.nan) for stretch in stretches], np.float64)
+    texts = [path.as_posix() for path in paths]
+    suffixes = endings if any(endings) else None
+    return Items.rows(ids, texts, labels, spans=places, endings=suffixes, times=times)
 
 
-def _numbered(texts: Sequence[str | None], numbers: Mapping[Any, int]) -> NDArray[np.int32]:
-    """The number of each text, of which one that is new takes the next."""
-    return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
+def _texts(texts: Iterable[str]) -> Any:
+    """A column of texts, of which many differ."""
+    import pyarrow
+
+    listed = list(texts)
+    try:
+        return parquet.as_arrow(listed).cast(pyarrow.large_string())
+    except UnicodeEncodeError as error:
+        raise LikenessError(f"the path {error.object!a} is not UTF-8 text; rename it") from None
 
 
-def _stretch(start: float, end: float) -> tuple[float, float] | None:
-    """The stretch of an item with these times, of which NaN is no time."""
-    if start != start and end != end:
-        return None
-    return (start if start == start else 0.0, end if end == end else np.inf)
+def _names(texts: Iterable[str]) -> Any:
+    """A column of texts of which many are equal: each is there once, and the rows have numbers."""
+    return _texts(texts).dictionary_encode()
+
+
+def _absent(name: str, size: int) -> Any:
+    """A column of this name for items that have none."""
+    value = _COLUMNS.get(name, "")
+    return _names([value] * size) if value == "" else _numbers(np.full(size, value))
+
+
+def _sorted(column: Any) -> Any:
+    """A column of names whose names are sorted; the first one is the empty text."""
+    import pyarrow
+
+    names = column.dictionary.to_pylist()
+    ascending = sorted({"", *names})
+    place = {name: number for number, name in enumerate(ascending)}
+    rank = np.array([place[name] for name in names], dtype=np.int32)
+    codes = rank[parquet.numbers(column.indices)]
+    return pyarrow.DictionaryArray.from_arrays(_numbers(codes), _texts(ascending))
+
+
+def _numbers(values: ArrayLike) -> Any:
+    """A column of numbers."""
+    return parquet.as_arrow(np.asarray(values))
+
+
+def _normal(text: str | None) -> str:
+    """The text in Unicode NFC; the empty one for None."""
+    return nfc(text) if text else ""
 
 
 def distinct_labels(items: Sequence[Item]) -> list[str]:
@@ -444,12 +439,12 @@ def label_numbers(items: Sequence[Item]) -> tuple[tuple[str, ...], NDArray[np.in
         (('ann', 'bob'), array([1, 0]))
     """
     items = Items.of(items)
-    numbers = items.labels.numbers.astype(np.int64)
+    numbers, names = items.numbers, items.names
     if (numbers < 0).any():
         unlabelled = items[int(numbers.argmin())].id
         raise LikenessError(f"{unlabelled!r} has no label; training needs one for each item")
     used, rank = np.unique(numbers, return_inverse=True)
-    return tuple(items.labels.names[number] for number in used.tolist()), rank
+    return tuple(names[number] for number in used.tolist()), rank
 
 
 def check_unique(items: Sequence[Item], where: str) -> None:
@@ -462,9 +457,13 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     Raises:
         LikenessError: An id is repeated.
     """
-    items = Items.of(items)
+    from pyarrow import compute
+
+    ids = Items.of(items).columns["id"]
+    if compute.count_distinct(ids).as_py() == len(ids):
+        return
     seen: dict[str, Item] = {}
-    for item in map(items.__getitem__, items.ids.repeated().tolist()):  # the others are unique
+    for item in items:
         if seen.setdefault(item.id, item) is not item:
             raise LikenessError(
                 f"{where}: the id {item.id!r} is there twice ({seen[item.id].path.name!a} and "

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -15,19 +15,13 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.column_names import FURTHER
 from eval.types import name_first
-from toolkit.data.items import Items, ItemsBuilder
+from toolkit.data.items import Items
 
 _FURTHER = tuple(name for name in FURTHER if name not in ("start", "end"))
 _MAX_PATH = 4096  # characters
 _SPLITS = frozenset(
     ["train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"]
 )
-_DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-_COMMANDS = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go", "backward"]
-_OBJECTS = ["bed", "bird", "cat", "dog", "happy", "house", "marvin", "sheila", "tree", "wow"]
-_OTHERS = ["forward", "follow", "learn", "visual", "background_noise"]
-# The words of Speech Commands and of other keyword data, whose folders are often taken for people.
-_KEYWORDS = frozenset([*_DIGITS, *map(str, range(10)), *_COMMANDS, *_OBJECTS, *_OTHERS])
 _SUBJECT_WORDS = frozenset(
     ["spk", "speaker", "s", "id", "sub", "subj", "subject", "p", "person", "user", "client"]
 )
@@ -122,11 +116,7 @@ class LabelPattern:
         chosen = items.take(np.array(kept, dtype=np.int64))
         named = [name for name in _FURTHER if f"{{{name}}}" in self.text]
         further = {name: [value[name] for value in values] for name in named}
-        made = ItemsBuilder()
-        blank = [""] * len(values)
-        made.add(blank, blank, [value["label"] for value in values], further=further)
-        built = made.build()
-        return replace(chosen, labels=built.labels, further={**chosen.further, **built.further})
+        return chosen.relabelled([value["label"] for value in values], further)
 
 
 @dataclass(frozen=True)
@@ -259,10 +249,6 @@ def _are_subjects(
     stems = {re.sub(r"[\d_-]+$", "", value).casefold() for value in values}
     if any(value[-1:].isdigit() for value in values) and len(stems) <= max(1, len(values) // 3):
         return stems <= _SUBJECT_WORDS
-    if not are_voices:
-        return False
-    if len([name for name in folders if name.casefold() in _KEYWORDS]) >= _MOST * len(folders):
-        return True
     # Files that name their folder, as ann/hello-ann.wav, are in the folder of their subject.
     named = sum(parts[0] in _SEPARATORS.split(parts[-1].rpartition(".")[0]) for parts in deep)
-    return named < _MOST * len(deep)
+    return are_voices and (named < _MOST * len(deep) or all(map(str.isdigit, folders)))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats.column_names import parse_columns
@@ -16,16 +20,11 @@ from eval.progress import step
 from eval.types import name_first, nfc
 from toolkit.data import tree
 from toolkit.data.item_lists import read_items
-from toolkit.data.items import Items, ItemsBuilder, check_unique
+from toolkit.data.items import Items, check_unique
 from toolkit.data.labels import LabelPattern
 from toolkit.data.remote import is_url, place_below
 
 Scan = Callable[[Path], Items]
-_MAX_SECONDS = 1e10  # three hundred years; beyond, nanoseconds are lost
-_OTHER_KINDS = (
-    *("LEXEME", "NON-LEX", "NON-SPEECH", "SPKR-INFO", "SEGMENT", "NOSCORE", "NO_RT_METADATA"),
-    *("SU", "FILLER", "IP", "CB", "EDIT", "A/P"),
-)
 
 
 @step("listing the data")
@@ -58,7 +57,7 @@ def list_items(
         root: The folder that relative paths start from, by default that of the list or table. For
             an RTTM file, where the recordings lie.
         missing: Whether files that do not exist are refused, or left for whoever reads them.
-        passed_over: Takes what of a folder has a name that cannot be used (see `tree.anywhere`);
+        passed_over: Takes what of a folder has a name that cannot be used (see `tree.files`);
             by default it is refused.
 
     Returns:
@@ -78,78 +77,48 @@ def list_items(
         ('a.wav@0-1.5', 'ann', (0.0, 1.5))
     """
     path, stated = Path(data), parse_columns(columns)
-    pattern = LabelPattern(label) if label else None
-    start_from = None if root is None or root == "" else Path(root)
+    start_from = Path(root) if root else None
     if not os.path.exists(path):
         raise LikenessError(f"{str(data)!r}: there is no such file or folder; correct the path")
-    if path.name == "wav.scp":
-        path = path.parent
-    if path.is_dir():
-        _refuse_columns(stated, path, "a folder")
-        if not is_kaldi_folder(path):
-            return _of_folder(path, suffixes, scan, pattern, passed_over)
-        items, base = read_kaldi_folder(path, root=start_from), start_from or path
-    else:
-        base = start_from or path.parent
-        if path.suffix.lower() == ".rttm":
-            _refuse_columns(stated, path, "an RTTM file")
-            return _with_pattern(read_rttm(path, suffixes, root=start_from), pattern, base, path)
+    path = path.parent if path.name == "wav.scp" else path
+    base = start_from or (path if path.is_dir() else path.parent)
+    has_columns = not path.is_dir() and path.suffix.lower() != ".rttm"
+    if stated and not has_columns:
+        raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
+    if path.is_dir() and not is_kaldi_folder(path):
+        if scan is not None and not label:
+            return scan(path)
+        items = tree.files(path, suffixes, passed_over=passed_over)
+        if not items:
+            raise LikenessError(
+                f"{path}: the folder holds no files that are read here ({', '.join(suffixes)})"
+            )
+    elif path.is_dir():
+        items = read_kaldi_folder(path, root=start_from)
+    elif has_columns:
         items = read_items(path, base, columns=stated)
-    items = _with_pattern(items, pattern, base, path)
+    else:
+        items = read_rttm(path, suffixes, root=start_from)
+    if label:
+        items = LabelPattern(label).relabelled(items, base, str(path))
     if missing == "refuse":
-        _refuse_missing(items, path, base, start_from)
+        _refuse_missing(items, path, base)
     return items
 
 
-def _of_folder(
-    folder: Path,
-    suffixes: Collection[str],
-    scan: Scan | None,
-    pattern: LabelPattern | None,
-    passed_over: list[str] | None,
-) -> Items:
-    """The items of a folder that is no list."""
-    if scan is not None and pattern is None:
-        return scan(folder)
-    items = tree.anywhere(folder, suffixes, passed_over=passed_over)
-    if not items:
-        raise LikenessError(
-            f"{folder}: the folder holds no files that are read here ({', '.join(suffixes)})"
-        )
-    return _with_pattern(items, pattern, folder, folder)
-
-
-def _with_pattern(items: Items, pattern: LabelPattern | None, root: Path, where: Path) -> Items:
-    return items if pattern is None else pattern.relabelled(items, root, str(where))
-
-
-def _refuse_columns(stated: Mapping[str, str], path: Path, kind: str) -> None:
-    if stated:
-        raise LikenessError(f"{path} is {kind}, which has no columns; leave the columns out")
-
-
-def _refuse_missing(items: Items, path: Path, base: Path, root: Path | None) -> None:
+def _refuse_missing(items: Items, path: Path, base: Path) -> None:
     """Raises LikenessError for items that are no files."""
     paths = dict.fromkeys(item.path for item in items)
     # Path.is_file raises where a name is too long.
     missing = [place for place in paths if not is_url(place) and not os.path.isfile(place)]
-    if not missing:
-        return
-    written = missing[0].as_posix().removeprefix((base / "x").as_posix()[:-1])
-    hint = "correct the paths, or say with --root where they start"
-    if os.path.splitext(items[0].id)[1] and not items[0].path.suffix:
-        hint = (
-            "its lines were read as `id path [label]`; put the names of the columns above them, "
-            "such as path,label"
+    if missing:
+        raise LikenessError(
+            f"{path}: {len(missing)} of {len(paths)} files do not exist "
+            f"({name_first(map(str, missing))}); correct the paths, say with --root where they "
+            f"start (now {base}; --root . is the current folder), put the names of the columns "
+            "such as path,label above a list of paths and labels, or take the list that "
+            "`likeness check --out` writes without them"
         )
-    elif root is None and os.path.isfile(written):
-        hint = f"they were looked for in {base}, and start from the current folder: add --root ."
-    elif len(missing) < len(paths):
-        hint += ", or take the list that `likeness check --out` writes without them"
-    raise LikenessError(
-        f"{path}: {len(missing)} of {len(paths)} files do not exist "
-        f"({name_first(map(str, missing))}); {hint}"
-    )
 
 
 def is_kaldi_folder(folder: Path) -> bool:
@@ -174,79 +143,63 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
         LikenessError: wav.scp has commands (pipes), which are never run, or archives; lines are
             malformed or name what is not there; ids are repeated.
     """
-    paths = _recordings(folder / "wav.scp")
-    start_from = folder if root is None else root
-    rows = [(id, id, "", "") for id in paths]
-    if (folder / "segments").is_file():
-        rows = _segments(folder / "segments", paths)
-    files = (folder / "utt2spk", folder / "spk2gender")
-    speakers, sexes = (read_mapping(file) if file.is_file() else None for file in files)
-    if speakers is not None:
-        unknown = [row[0] for row in rows if nfc(row[0]) not in speakers]
-        if unknown:
+    recordings: dict[str, str] = {}
+    for number, line in text_lines(folder / "wav.scp"):
+        id, _, path = line.replace("\t", " ").partition(" ")
+        path = path.strip()
+        if not path or re.search(r"^\||\|$|^-$|\.ark(:\d+)?(\[.*\])?$", path) or id in recordings:
             raise LikenessError(
-                f"{folder / 'utt2spk'}: {len(unknown)} of {len(rows)} utterances have no speaker "
-                f"({name_first(unknown)}); add them, or run Kaldi's utils/fix_data_dir.sh"
+                f"{folder / 'wav.scp'}: line {number} ({id}) is no `recording path`, or repeats a "
+                "recording; a pipe (a command beside |) is never run, and an archive (.ark) is not "
+                "read: write each recording as a file, and list this"
             )
-    made = ItemsBuilder()
-    ids = [row[0] for row in rows]
-    labels = None if speakers is None else [speakers[nfc(id)] for id in ids]
-    further = {"sex": [sexes.get(label, "") for label in labels]} if labels and sexes else {}
-    if any(row[2] for row in rows):
-        further |= {"start": [row[2] for row in rows], "end": [row[3] for row in rows]}
-    places = [place_below(start_from, paths[row[1]]) for row in rows]
-    made.add(ids, places, labels, further=further)
-    try:
-        items = made.build()
-    except ValueError as error:
-        raise LikenessError(f"{folder / 'segments'}: {error}") from None
+        recordings[id] = place_below(folder if root is None else root, path)
+    ids, paths, times = list(recordings), list(recordings.values()), None
+    if (folder / "segments").is_file():
+        ids, names, times = _segments(folder / "segments", recordings)
+        paths = [recordings[name] for name in names]
+    speakers, sexes = (
+        read_mapping(folder / name) if (folder / name).is_file() else {}
+        for name in ("utt2spk", "spk2gender")
+    )
+    unknown = [id for id in ids if nfc(id) not in speakers] if speakers else []
+    if unknown:
+        raise LikenessError(
+            f"{folder / 'utt2spk'}: {len(unknown)} of {len(ids)} utterances have no speaker "
+            f"({name_first(unknown)}); add them, or run Kaldi's utils/fix_data_dir.sh"
+        )
+    labels = [speakers.get(nfc(id), "") for id in ids]
+    further = {"sex": [sexes.get(label, "") for label in labels]} if sexes else {}
+    items = Items.rows(ids, paths, labels, times=times, further=further)
     check_unique(items, str(folder))
     return items
 
 
-def _recordings(scp: Path) -> dict[str, str]:
-    """Recording -> path, of wav.scp."""
-    paths: dict[str, str] = {}
-    for number, line in text_lines(scp):
-        id, _, path = line.replace("\t", " ").partition(" ")
-        path = path.strip()
-        where = f"{scp}: line {number} ({id})"
-        if path.endswith("|") or path.startswith("|"):
-            raise LikenessError(
-                f"{where} is a pipe, a command that ends in |, and none is ever run; write its "
-                "output as a file, and list this"
-            )
-        if re.search(r"\.ark(:\d+)?(\[.*\])?$", path):
-            raise LikenessError(
-                f"{where} lies in an archive, which is not read; write it as a file, as Kaldi's "
-                "wav-copy does"
-            )
-        if not path or path == "-" or id in paths:
-            raise LikenessError(f"{where} is no `recording path`, or repeats a recording")
-        paths[id] = path
-    if not paths:
-        raise LikenessError(f"{scp}: the file is empty; lines `recording path` are needed")
-    return paths
-
-
-def _segments(file: Path, paths: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    """(utterance, recording, start, end) of each line."""
-    rows = list[tuple[str, str, str, str]]()
+def _segments(
+    file: Path, recordings: Collection[str]
+) -> tuple[list[str], list[str], NDArray[np.float64]]:
+    """The utterance, recording, and start and end of each line."""
+    ids, names, times = [], [], []
     for number, line in text_lines(file):
         fields = line.split()
-        if len(fields) not in (4, 5) or fields[1] not in paths:  # the fifth is a channel
+        try:
+            id, name, start, end = fields[:4]  # a fifth is a channel
+            seconds = float(start), float(end)
+        except ValueError:
+            name = ""
+        if name not in recordings:
             raise LikenessError(
                 f"{file}: line {number} is no `utterance recording start end`, or its recording "
                 f"is not in wav.scp ({line[:80]}); correct or remove it"
             )
-        # An end of -1 is that of the recording.
-        end = "" if fields[3] in ("-1", "-1.0") else fields[3]
-        rows.append((fields[0], fields[1], fields[2], end))
-    return rows
+        ids.append(id)
+        names.append(name)
+        times.append((seconds[0], np.nan if seconds[1] == -1 else seconds[1]))  # -1 is open
+    return ids, names, np.array(times, dtype=np.float64).reshape(-1, 2)
 
 
 def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None) -> Items:
-    """Reads the SPEAKER lines of an RTTM file; those of the format's other kinds are skipped.
+    """Reads the SPEAKER lines of an RTTM file; all other lines are skipped.
 
     RTTM is NIST's format of who speaks when, which pyannote.audio, NeMo and others write. Times are
     in seconds:
@@ -268,55 +221,37 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
         FileNotFoundError: There is no such folder of recordings.
     """
     folder = path.parent if root is None else root
-    if not folder.is_dir():
-        raise LikenessError(f"{folder}: there is no such folder of recordings; correct it")
-    recordings: dict[str, list[str]] = {}
-    for item in tree.anywhere(folder, suffixes):
+    recordings = defaultdict[str, list[str]](list)
+    for item in tree.files(folder, suffixes):
         # RTTM has underscores where a name has blanks, which would be several fields.
-        name = nfc("_".join(item.path.stem.split()))
-        recordings.setdefault(name, []).append(item.path.as_posix())
+        recordings[nfc("_".join(item.path.stem.split()))].append(item.path.as_posix())
     channels: dict[str, str] = {}
-    ids, paths, speakers, starts, ends = [], [], [], [], []
+    ids, paths, speakers, times = [], [], [], []
     for number, line in text_lines(path):
         fields = nfc(line).split()
-        if line.startswith(";;") or fields[0] in _OTHER_KINDS:
+        if fields[0] != "SPEAKER":
             continue
-        file, channel, start, end, speaker = _turn(f"{path}, line {number}", fields)
-        found = recordings.get(file, [])
-        if len(found) != 1:
+        try:
+            _, file, channel, begin, duration, _, _, speaker = fields[:8]
+            start, end = float(begin), round(float(begin) + float(duration), 9)
+        except ValueError:
+            raise LikenessError(
+                f"{path}, line {number}: {line[:100]!r} is no `SPEAKER file channel start duration "
+                "<NA> <NA> speaker`; correct it"
+            ) from None
+        found = recordings[file]
+        if len(found) != 1 or channels.setdefault(file, channel) != channel:
             raise LikenessError(
                 f"{path}, line {number}: {len(found)} recordings in {folder} are called {file!r} "
-                "(as .wav or such); name a folder that has each once, with --root"
-            )
-        if channels.setdefault(file, channel) != channel:
-            raise LikenessError(
-                f"{path}, line {number}: {file!r} has turns of several channels, which are "
-                "averaged here; write each channel as a recording of its own"
+                "(as .wav or such), with turns of one channel; name a folder that has each once "
+                "with --root, and write each channel as a recording of its own"
             )
         ids.append(f"{speaker}/{file}@{start:.10g}-{end:.10g}")
         paths.append(found[0])
         speakers.append(speaker)
-        starts.append(repr(start))
-        ends.append(repr(end))
+        times.append((start, end))
     if not ids:
         raise LikenessError(f"{path}: there are no turns of speakers; give another file")
-    made = ItemsBuilder()
-    made.add(ids, paths, speakers, further={"start": starts, "end": ends})
-    items = made.build()
+    items = Items.rows(ids, paths, speakers, times=np.array(times, dtype=np.float64))
     check_unique(items, str(path))
     return items
-
-
-def _turn(where: str, fields: list[str]) -> tuple[str, str, float, float, str]:
-    """The file, channel, start, end and speaker of a SPEAKER line."""
-    try:
-        kind, file, channel, start, duration, _, _, speaker = fields[:8]
-        begin, end = float(start), round(float(start) + float(duration), 9)
-    except ValueError:
-        kind, begin, end = "", 0.0, 0.0
-    if kind != "SPEAKER" or speaker == "<NA>" or not 0 <= begin < end < _MAX_SECONDS:
-        raise LikenessError(
-            f"{where}: {' '.join(fields)[:100]!r} is no `SPEAKER file channel start duration <NA> "
-            "<NA> speaker` with a start of 0 or more and a duration above 0 seconds; correct it"
-        )
-    return file, channel, begin, end, speaker

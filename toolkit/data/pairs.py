@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.types import Trials, name_first
-from toolkit.data.items import Item, Items, distinct_labels
+from eval.types import Trials
+from toolkit.data.items import Item, Items, distinct_labels, label_numbers
 
 
 def hold_out(
@@ -47,14 +47,12 @@ def hold_out(
         >>> len({item.label for item in chosen})
         2
     """
-    if split not in ("train", "validation", "test", "all"):
+    shares = test_share, validation_share
+    if split not in ("train", "validation", "test", "all") or not all(0 <= x < 1 for x in shares):
         raise LikenessError(
-            f"split is {split!r}; allowed are 'train', 'validation', 'test' and 'all'"
-        )
-    if not (0.0 <= test_share < 1.0 and 0.0 <= validation_share < 1.0):
-        raise LikenessError(
-            f"{where}: test_share is {test_share} and validation_share {validation_share}; shares "
-            "from 0 to below 1 are needed"
+            f"{where}: split {split!r} with test_share {test_share} and validation_share "
+            f"{validation_share}; 'train', 'validation', 'test' or 'all', and shares from 0 to "
+            "below 1 are needed"
         )
     every = Items.of(every)
     labels = distinct_labels(every)
@@ -85,16 +83,14 @@ def hold_out(
     return every.take(np.flatnonzero(every.labelled(set(parts[split]))))
 
 
-def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> Trials:
+def all_pairs(items: Sequence[Item]) -> Trials:
     """Makes trials of all pairs i < j of items, which are target where the labels agree.
 
     Args:
         items: N items with labels.
-        within: The group of each item, for example its sex; only pairs of one group are kept. None
-            keeps all pairs.
 
     Returns:
-        The trials, at most N (N - 1) / 2.
+        The N (N - 1) / 2 trials.
 
     Raises:
         LikenessError: Items have no label.
@@ -105,12 +101,7 @@ def all_pairs(items: Sequence[Item], *, within: Sequence[str] | None = None) -> 
         >>> all_pairs(items).target.tolist()
         [True, False, False]
     """
-    enrol, probe = (side.astype(np.int32) for side in np.triu_indices(len(items), k=1))
-    if within is not None:
-        group = np.unique(list(within), return_inverse=True)[1]
-        kept = group[enrol] == group[probe]
-        enrol, probe = enrol[kept], probe[kept]
-    return _trials(items, enrol, probe)
+    return _trials(items, *np.triu_indices(len(items), k=1))
 
 
 def draw_pairs(
@@ -145,7 +136,7 @@ def draw_pairs(
     # are those from the end of its session to the end of its label, and its nontarget partners
     # those from there to the end of its group. So a pair is a number, and distinct numbers are
     # drawn. Neither all pairs nor rejected draws are ever in memory.
-    label = _classes(items)
+    label = label_numbers(items)[1]
     group, session = _numbers(same, len(items)), _numbers(across, len(items))
     if np.unique(np.stack((label, group)), axis=1).shape[1] > np.unique(label).size:
         raise LikenessError("items of one label are in several groups; correct their groups")
@@ -166,10 +157,8 @@ def draw_pairs(
     targets = min(num_target, max(num_trials // 2, num_trials - num_nontarget))
     target_pairs = _decode(start, label_end - start, targets, rng)
     nontarget_pairs = _decode(label_end, group_end - label_end, num_trials - targets, rng)
-    first, second = (
-        order[side] for side in np.concatenate((target_pairs, nontarget_pairs), axis=1)
-    )
-    enrol, probe = np.minimum(first, second), np.maximum(first, second)
+    pairs = order[np.concatenate((target_pairs, nontarget_pairs), axis=1)]
+    enrol, probe = pairs.min(axis=0), pairs.max(axis=0)
     in_order = np.lexsort((probe, enrol))
     return _trials(items, enrol[in_order], probe[in_order])
 
@@ -212,24 +201,11 @@ def _decode(
     )
 
 
-def _classes(items: Items) -> NDArray[np.int64]:
-    """(N,) class numbers. Raises ValueError for items without label."""
-    unlabelled = items.ids.take(np.flatnonzero(items.labels.numbers < 0))
-    if unlabelled:
-        raise LikenessError(
-            f"{len(unlabelled)} of {len(items)} items have no label ({name_first(unlabelled)}); a "
-            "trial needs the subject of both sides"
-        )
-    return items.labels.numbers.astype(np.int64)
-
-
 def _trials(
     items: Sequence[Item], enrol: NDArray[np.integer], probe: NDArray[np.integer]
 ) -> Trials:
     """The trials of these pairs of items, with their labels."""
     items = Items.of(items)
-    ids = tuple(items.ids)
-    label = _classes(items)
-    return Trials(
-        ids, ids, enrol.astype(np.int32), probe.astype(np.int32), label[enrol] == label[probe]
-    )
+    ids, label = tuple(items.ids), label_numbers(items)[1]
+    target = label[enrol] == label[probe]
+    return Trials(ids, ids, enrol.astype(np.int32), probe.astype(np.int32), target)

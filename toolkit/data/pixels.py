@@ -62,15 +62,12 @@ class PixelScale(nn.Module):
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
         """Scales images (B, C, H, W); `lengths` must be None."""
-        if lengths is not None:
+        if lengths is not None or inputs.dim() != 4 or inputs.shape[1] != self.dim:
             raise LikenessError(
-                "PixelScale: images of different widths are in one batch; read them all in one "
-                "size, or train on crops"
-            )
-        if inputs.dim() != 4 or inputs.shape[1] != self.dim:
-            raise LikenessError(
-                f"PixelScale: images of shape {tuple(inputs.shape)}; (B, {self.dim}, H, W) is "
-                f"needed: read images as ({self.dim}, H, W), or give as many means as channels"
+                f"PixelScale: images of shape {tuple(inputs.shape)} "
+                f"{'in several widths' if lengths is not None else ''}; (B, {self.dim}, H, W) of "
+                f"one size is needed: read images as ({self.dim}, H, W) and train on crops, or "
+                "give as many means as channels"
             )
         if self.crop:
             height, width = inputs.shape[2:]
@@ -85,23 +82,12 @@ class PixelScale(nn.Module):
             scaled = (inputs.to(self.mean.dtype) / self.scale - self.mean) / self.std
         return scaled.flip(1) if self.bgr else scaled, None
 
-    def extra_repr(self) -> str:
-        """The arguments, for the printed form of a network."""
-        return (
-            f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}, "
-            f"scale={self.scale}, bgr={self.bgr}, crop={self.crop}"
-        )
-
 
 # Faces (field-face 1.2). Weights that were made for one of these lose little by / 128 in place of
 # / 127.5, but much by the other order of colours.
 # arcface_torch, OpenSphere and CVLface's models:
 INSIGHTFACE = partial(PixelScale, mean=(127.5,) * 3, std=(127.5,) * 3, scale=1.0)
 ADAFACE = partial(PixelScale, mean=(127.5,) * 3, std=(127.5,) * 3, scale=1.0, bgr=True)
-# insightface's ijb_evals.py, and many ONNX files:
-IJB_EVALS = partial(PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0)
-# insightface's old MXNet models, whose first layers scale:
-MXNET = partial(PixelScale, mean=(0.0,) * 3, std=(1.0,) * 3, scale=1.0)
 
 # Images. The vMF paper (App. D.2, with datasets/*.py of vmf_embeddings) has ImageNet's numbers for
 # CUB, Cars and SOP, and [0, 1] for MNIST, which is PixelScale's default.

@@ -23,8 +23,6 @@ from eval.errors import LikenessError, Unreachable, first_line
 
 SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "sftp")
 _BEGINNINGS = tuple(f"{scheme}:/" for scheme in SCHEMES)
-# The extra that brings the package of a scheme; the other packages are named by fsspec.
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # The variables of the environment that name a store, or say where its credentials are.
 _NAMING = re.compile(
     r"(s3a?:AWS_(ACCESS_KEY_ID|PROFILE|ROLE_ARN|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_.*"
@@ -32,7 +30,6 @@ _NAMING = re.compile(
     r"|(az|abfss?):AZURE_STORAGE_.*)"
 )
 _named: set[str] = set()  # schemes that are known to be named: a list may have millions of URLs
-_LOOKED_AT = 8  # buckets of a list that are asked before the work begins
 
 
 def is_url(path: str | Path) -> bool:
@@ -57,8 +54,7 @@ def url_of(path: str | Path) -> str:
     """
     scheme, _, rest = str(path).partition(":")
     rest = rest.lstrip("/")
-    user, is_named, _ = rest.partition("/")[0].rpartition("@")
-    if is_named and ":" in user:
+    if re.match("[^/@]*:[^/]*@", rest):
         raise LikenessError(
             f"a URL of {scheme}:// holds a password before an @; leave user and password out, and "
             "give them by the environment, as fsspec reads it"
@@ -84,50 +80,24 @@ def place_below(root: Path, text: str) -> str:
     """
     if not is_url(text):
         return (root / text).as_posix()
-    url = url_of(text)
-    scheme, bucket = store = _store_of(url)
-    if store != (is_url(root) and _store_of(url_of(root))) and not _is_named(scheme):
-        raise LikenessError(
-            f"{url}: no store was named that a list may lead to; say --root {scheme}://{bucket}, "
-            "or name its credentials by the environment, such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
-            f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
-        )
-    return Path(url).as_posix()
-
-
-def _store_of(url: str) -> tuple[str, str]:
-    """Return the scheme and the bucket of a URL."""
-    scheme, _, bucket = url.split("/")[:3]
-    return scheme.rstrip(":"), bucket
-
-
-def _is_named(scheme: str) -> bool:
-    """Return whether the environment names a store of this kind."""
+    store, scheme = _store_of(text), text.partition(":")[0]
     if scheme not in _named and any(
         name.startswith(f"FSSPEC_{scheme.upper()}_") or _NAMING.fullmatch(f"{scheme}:{name}")
         for name in os.environ
     ):
         _named.add(scheme)
-    return scheme in _named
+    if scheme not in _named and not (is_url(root) and _store_of(root) == store):
+        raise LikenessError(
+            f"{url_of(text)}: no store was named that a list may lead to; say --root {store}, "
+            "or name its credentials by the environment, such as AWS_PROFILE, AWS_ACCESS_KEY_ID, "
+            f"or FSSPEC_{scheme.upper()}_ANON=true for a public bucket"
+        )
+    return Path(text).as_posix()
 
 
-def file_system(url: str) -> tuple[Any, str]:
-    """Return what opens a URL, and the URL's path in it. Lists of files are never remembered.
-
-    Raises:
-        Unreachable: A package is missing; the message names what to install.
-    """
-    scheme = url.partition(":")[0]
-    try:
-        import fsspec
-
-        kind = fsspec.get_filesystem_class(scheme)
-    except ImportError as error:
-        extra = _EXTRAS.get(scheme)
-        remedy = f"pip install 'likeness[{extra}]'" if extra else str(error)
-        raise Unreachable(f"{url} needs a package that is not installed: {remedy}") from None
-    with plain_errors(url):
-        return fsspec.filesystem(scheme, use_listings_cache=False), kind._strip_protocol(url)
+def _store_of(path: str | Path) -> str:
+    """Return the URL of the bucket that a URL leads to."""
+    return "/".join(url_of(path).split("/")[:3])
 
 
 def read(url: str, limit: int) -> bytes:
@@ -142,8 +112,7 @@ def read(url: str, limit: int) -> bytes:
         FileNotFoundError: There is no such file.
         Unreachable: The store cannot be reached, or refuses the credentials.
     """
-    system, path = file_system(url)
-    with plain_errors(url):
+    with asked(url) as (system, path):
         if system.info(path)["size"] > limit:
             raise LikenessError(f"{url}: it has over {limit} bytes, but at most so many are read")
         return bytes(system.cat_file(path))
@@ -161,30 +130,36 @@ def refuse_unreachable(paths: Iterable[str | Path]) -> None:
         Unreachable: A package is missing, or a store cannot be reached or refuses these
             credentials.
     """
-    asked: set[tuple[str, str]] = set()
-    for url in (url_of(path) for path in paths if is_url(path)):
-        if _store_of(url) not in asked and len(asked) < _LOOKED_AT:
-            asked.add(_store_of(url))
-            system, path = file_system(url)
-            with suppress(FileNotFoundError), plain_errors(url):
-                system.info(path)
+    first = {_store_of(path): url_of(path) for path in paths if is_url(path)}
+    for url in first.values():
+        with suppress(FileNotFoundError), asked(url) as (system, path):
+            system.info(path)
 
 
 @contextmanager
-def plain_errors(url: str) -> Iterator[None]:
-    """Within the block, what fails about a URL becomes one sentence.
+def asked(url: str) -> Iterator[tuple[Any, str]]:
+    """Yield what opens a URL, and its path there; what fails in the block becomes one sentence.
+
+    Lists of files are never remembered.
 
     Raises:
         FileNotFoundError: There is no such file or bucket.
-        Unreachable: Anything else that a store answers.
+        Unreachable: A package is missing, or anything else that a store answers.
     """
     try:
-        yield
+        import fsspec
+
+        yield fsspec.url_to_fs(url, use_listings_cache=False)
     except LikenessError:
         raise
     except FileNotFoundError:
         reason = "there is no such file, or no such bucket; correct the URL"
         raise FileNotFoundError(errno.ENOENT, reason, url) from None
+    except ImportError as error:
+        raise Unreachable(
+            f"{url} needs a package that is not installed ({error}); pip install 'likeness[s3]', "
+            "'likeness[gcs]', or the package that is named"
+        ) from None
     except Exception as error:  # packages of stores have exceptions of any type
         reason = re.sub(r"//[^/@\s]*@", "//", first_line(error))  # without passwords of addresses
         raise Unreachable(

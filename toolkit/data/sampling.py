@@ -147,15 +147,13 @@ def check_settings(sampling: Sampling) -> None:
         LikenessError: The message says which setting is wrong, and what is allowed.
     """
     size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
-    is_weighted = sampling.weighting == "sqrt"
+    ways = (each > 0) + (sampling.weighting == "sqrt") + (window > 0)
     rules = {
         "sampling.batch_size is at least 1": size >= 1,
         "sampling.items_per_class is at least 0": each >= 0,
         "sampling.open_shards is at least 0": window >= 0,
         "sampling.weighting is uniform or sqrt": sampling.weighting in ("uniform", "sqrt"),
-        "sampling.items_per_class, weighting=sqrt and open_shards exclude each other": (
-            (each > 0) + is_weighted + (window > 0) <= 1
-        ),
+        "sampling.items_per_class, weighting=sqrt and open_shards exclude each other": ways <= 1,
         "sampling.batch_size is a multiple of items_per_class": not each or size % each == 0,
     }
     refuse_broken(rules, lambda name: getattr(sampling, name.partition(".")[2]))
@@ -198,21 +196,12 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
     """
     check_settings(sampling)
     size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
-    if window and (shards is None or shards.shape != labels.shape):
+    assert not window or (shards is not None and shards.shape == labels.shape)
+    classes = int(np.unique(labels).size)
+    if (each and size // each > classes) or (not each and size > labels.size):
         raise LikenessError(
-            f"sampling: open_shards={window} needs the shard number of each of the {labels.size} "
-            "items, but got"
-            f" {'none' if shards is None else f'shape {shards.shape}'}; only items in tar shards "
-            "have one (toolkit.data.shards): set open_shards to 0 for files"
-        )
-    if each and size // each > (classes := int(np.unique(labels).size)):
-        raise LikenessError(
-            f"sampling: {size // each} classes a batch (batch_size {size} / items_per_class "
-            f"{each}) but the data has {classes}; lower batch_size"
-        )
-    if not each and size > labels.size:
-        raise LikenessError(
-            f"sampling: batch_size={size} but there are only {labels.size} items; lower batch_size"
+            f"sampling: batch_size={size} and items_per_class={each}, but there are only "
+            f"{labels.size} items of {classes} classes; lower batch_size"
         )
 
 

@@ -16,32 +16,31 @@ suffix, offset, size] for each item. Shards by others are scanned once and given
 
 from __future__ import annotations
 
-import gc
 import glob
 import io
 import json
 import re
-import shutil
 import tarfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.formats.writing import move
+from eval.formats.writing import atomic_path, move, staged
 from eval.types import name_first
-from toolkit.data.items import MAX_SPAN, NO_SPAN, Item, Items, ItemsBuilder, check_unique
-from toolkit.data.shard_scan import LABEL_SUFFIXES, MAX_NAME, Member, is_name, scan
+from toolkit.data.items import MAX_SPAN, Item, Items, check_unique
 
 _BLOCK = tarfile.BLOCKSIZE
-_MAX_INDEX = 2**30  # bytes
 _FORMAT = 1
+_LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence
+_MAX_HEADER = 2**16  # bytes of a header (long names, PAX) or label member
+_MAX_TAIL = 2**20  # bytes of zeros after the last member: tar pads to its blocking factor
+
+Member = tuple[str, str | None, str, int, int]  # id, label, suffix, offset, size
 
 
 def items(
@@ -69,23 +68,24 @@ def items(
         LikenessError: There are no shards. Shards are truncated, damaged or do not match their
             index; or ids are repeated.
     """
-    shards = _find(Path(data), pattern)
-    made = ItemsBuilder()
-    with _uncollected():
-        for shard in shards:
-            members = _listed(shard)
-            if suffixes:
-                members = [member for member in members if member[2] in suffixes]
-            if members:
-                ids, labels, endings, offsets, sizes = zip(*members, strict=True)
-                places = np.array((offsets, sizes), dtype=np.int64).T
-                made.add(ids, [shard.as_posix()] * len(ids), labels, places, endings)
-    listed = made.build()
-    if not listed:
+    data = Path(data)
+    found = [data] if data.is_file() else map(Path, glob.glob(str(data)))
+    shards = sorted(data.glob(pattern) if data.is_dir() else found)
+    parts = []
+    for shard in shards:
+        members = [member for member in _listed(shard) if not suffixes or member[2] in suffixes]
+        if members:
+            ids, labels, endings, offsets, sizes = zip(*members, strict=True)
+            spans = np.array((offsets, sizes), dtype=np.int64).T
+            paths = [shard.as_posix()] * len(ids)
+            parts.append(Items.rows(ids, paths, labels, spans=spans, endings=endings))
+    if not parts:
         raise LikenessError(
-            f"{data}: {len(shards)} shards without {' or '.join(suffixes) or 'data'} members; "
-            "samples are KEY.flac and KEY.cls, or such"
+            f"{data}: {len(shards)} tar shards without {' or '.join(suffixes) or 'data'} members; "
+            "a folder, a shard (plain .tar, not compressed) or a pattern is needed, of samples "
+            "KEY.flac and KEY.cls, or such"
         )
+    listed = Items.joined(parts)
     check_unique(listed, str(data))
     return listed
 
@@ -106,41 +106,27 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         >>> shard_numbers([Item(str(i), Path(f"{i // 2}.tar"), span=(512, 9)) for i in range(4)])
         array([0, 0, 1, 1])
     """
-    items = Items.of(items)
-    files = slice(None) if items.spans is None else items.spans[:, 0] == NO_SPAN[0]
-    outside = items.ids.take(np.arange(len(items))[files])
+    outside = [item.id for item in items if item.span is None]
     if outside:
         raise LikenessError(
             f"{len(outside)} of {len(items)} items are files that are not in a tar shard "
             f"({name_first(outside)}); pack them, or set open_shards to 0"
         )
-    # The whole path of a shard is a beginning. The first item of each is the last to set its place.
-    shard = items.beginnings.numbers
-    first = np.full(len(items.beginnings.names), len(items))
-    first[shard[::-1]] = np.arange(len(items))[::-1]
-    rank = np.empty(first.size, dtype=np.int64)
-    rank[np.argsort(first, kind="stable")] = np.arange(first.size)
-    numbers: NDArray[np.int64] = rank[shard]
-    return numbers
+    known: dict[Path, int] = {}
+    return np.array([known.setdefault(item.path, len(known)) for item in items], dtype=np.int64)
 
 
 def write(
-    items: Iterable[Item],
-    folder: str | Path,
-    *,
-    name: str = "shard",
-    shard_bytes: int = 2**28,
-    seed: int = 0,
+    items: Iterable[Item], folder: str | Path, *, shard_bytes: int = 2**28, seed: int = 0
 ) -> list[Path]:
-    """Packs items in seeded random order into tar shards folder/NAME-000000.tar and so on.
+    """Packs items in seeded random order into tar shards folder/shard-000000.tar and so on.
 
     Members are 000000042.flac and 000000042.json with the item's id and label. Equal arguments give
-    equal bytes. The shards appear in the folder when all of them are whole.
+    equal bytes. The folder is there when all shards are whole.
 
     Args:
         items: Files, or spans of other shards.
-        folder: Where the shards go; made if it does not exist.
-        name: The beginning of their names.
+        folder: Where the shards go; it must not hold anything.
         shard_bytes: The size of a shard in bytes, at most; an item that is larger alone gets a
             shard of its own.
         seed: The seed of the order.
@@ -151,173 +137,82 @@ def write(
     Raises:
         FileNotFoundError: The file of an item is missing.
         LikenessError: An item is empty, over 1 GiB, without a usable suffix, or a stretch; or the
-            folder contains other shards of that name.
+            folder holds something.
     """
     items, folder = list(items), Path(folder)
-    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name), name
     check_unique(items, "items")
-    stretches = [item.id for item in items if item.stretch is not None]
-    if stretches:
+    if not items or (folder.exists() and any(folder.iterdir())):
         raise LikenessError(
-            f"{len(stretches)} of {len(items)} items are stretches of recordings "
-            f"({name_first(stretches)}), and a shard holds whole files; write each stretch as a "
-            "file first"
+            f"{folder}: {len(items)} items are to be packed; name items, and a new folder"
         )
-    records, sizes = _label_members(items), _sizes(items)
-    if others := sorted(path.name for path in folder.glob(f"{name}-*.tar")):
-        raise LikenessError(
-            f"{folder} contains {len(others)} other shards ({name_first(others)}); choose another "
-            "name or folder, or remove them"
-        )
-    order = np.random.default_rng(seed).permutation(len(items)).tolist()
-    plan = _plan(order, sizes, records, shard_bytes)
-    shards = [folder / f"{name}-{number:06d}.tar" for number in range(len(plan))]
-    unfinished = folder / f".{name}.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a packing that was interrupted
-    unfinished.mkdir(parents=True)
-    first = 0
-    for shard, chosen in zip(shards, plan, strict=True):
-        _pack(unfinished / shard.name, [(items[i], sizes[i], records[i]) for i in chosen], first)
-        first += len(chosen)
-    for shard in shards:
-        move(_index_of(unfinished / shard.name), _index_of(shard))
-        move(unfinished / shard.name, shard)
-    unfinished.rmdir()
-    return shards
-
-
-def _plan(
-    order: Sequence[int], sizes: Sequence[int], records: Sequence[bytes], shard_bytes: int
-) -> list[list[int]]:
-    """The numbers of the items of each shard, of at most shard_bytes where the items allow it."""
-    plan: list[list[int]] = []
-    room = 0
-    for number in order:
-        needed = sum(
-            _BLOCK + -(-size // _BLOCK) * _BLOCK for size in (sizes[number], len(records[number]))
-        )
-        if not plan or needed > room:
-            plan.append([])
-            room = shard_bytes - 2 * _BLOCK
-        plan[-1].append(number)
-        room -= needed
-    return plan
-
-
-def _sizes(items: Sequence[Item]) -> list[int]:
-    """The bytes of every item. Raises LikenessError for items that cannot be packed."""
-    sizes: list[int] = []
-    for item in items:
-        size = item.span[1] if item.span is not None else item.path.stat().st_size
-        if not 0 < size <= MAX_SPAN:
-            raise LikenessError(
-                f"{item.name}: it has {size} bytes, but 1 to {MAX_SPAN} are allowed; write the "
-                "file again, or leave the item out"
-            )
-        if not re.fullmatch(r"\.[a-z0-9_]{1,16}", item.suffix) or item.suffix in LABEL_SUFFIXES:
-            raise LikenessError(
-                f"{item.name}: a suffix such as '.flac' is needed, and {', '.join(LABEL_SUFFIXES)} "
-                "are labels"
-            )
-        sizes.append(size)
-    if not sizes:
-        raise LikenessError("there are no items to pack")
-    return sizes
-
-
-def _label_members(items: Sequence[Item]) -> list[bytes]:
-    """The JSON text that states the id and the label of each item."""
-    for item in items:
-        if not (is_name(item.id) and (item.label is None or is_name(item.label))):
-            raise LikenessError(
-                f"{item.id!r}: the id or label is not a line of 1 to {MAX_NAME} printable "
-                "characters"
-            )
-    return [
-        json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
-        for item in items
-    ]
-
-
-def _pack(shard: Path, chosen: list[tuple[Item, int, bytes]], first: int) -> None:
-    """Writes one shard and its index."""
-    packed: list[Member] = []
-    with (
-        atomic_path(shard) as temporary,
-        temporary.open("wb") as file,
-        tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
-    ):
-        for key, (item, size, record) in enumerate(chosen, first):
-            with item.open() as source:
-                content = source.read(size + 1)
-            if len(content) != size:
-                raise LikenessError(
-                    f"{item.name}: it changed while it was packed and had {size} bytes before; "
-                    "run the packing again when nothing writes to it"
-                )
-            packed.append((item.id, item.label, item.suffix, file.tell() + _BLOCK, size))
-            for ending, data in ((item.suffix, content), (".json", record)):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    room = number = 0
+    with staged(folder) as unfinished, ExitStack() as opened:
+        unfinished.mkdir()
+        for key, place in enumerate(np.random.default_rng(seed).permutation(len(items)).tolist()):
+            item = items[place]
+            content = _content(item)
+            record = json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
+            parts = (item.suffix, content), (".json", record)
+            needed = sum(_BLOCK + -(-len(part) // _BLOCK) * _BLOCK for _, part in parts)
+            if not key or needed > room:
+                opened.close()
+                shard = unfinished / f"shard-{number:06d}.tar"
+                tar = opened.enter_context(tarfile.open(shard, "w", format=tarfile.USTAR_FORMAT))
+                room, number = shard_bytes - 2 * _BLOCK, number + 1
+            room -= needed
+            for ending, part in parts:
                 member = tarfile.TarInfo(f"{key:09d}{ending}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-    _write_index(shard, packed)
+                member.size = len(part)
+                tar.addfile(member, io.BytesIO(part))
+        opened.close()
+        for shard in unfinished.glob("*.tar"):
+            _listed(shard)  # which writes its index
+        move(unfinished, folder)
+    return sorted(folder.glob("*.tar"))
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Turns garbage collection off.
-
-    While millions of items are made, it would go through all of them again and again and take three
-    quarters of the time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _find(data: Path, pattern: str) -> list[Path]:
-    """The shards that `data` names. Raises ValueError for compressed and unfinished ones."""
-    paths: Iterable[Path]
-    if data.is_dir():
-        paths = data.glob(pattern)
-    elif data.is_file():
-        paths = [data]
-    else:
-        paths = map(Path, glob.glob(str(data)))
-    shards = sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
-    # A packing that was interrupted leaves a folder behind.
-    begun = [
-        path
-        for folder in {path.parent for path in shards} | {data}
-        for path in folder.glob(".*.unfinished")
-    ]
-    if not shards:
-        again = "; shards that are not finished lie there, pack again" if begun else ""
+def _content(item: Item) -> bytes:
+    """The bytes of an item that can be packed."""
+    with item.open() as source:
+        content = source.read(MAX_SPAN + 1)
+    has_suffix = re.fullmatch(r"\.[a-z0-9_]{1,16}", item.suffix)
+    if (
+        item.stretch is not None
+        or not 0 < len(content) <= MAX_SPAN
+        or not has_suffix
+        or item.suffix in _LABEL_SUFFIXES
+    ):
         raise LikenessError(
-            f"{data}: no tar shards{f' like {pattern!r}' if data.is_dir() else ''}; a folder, a "
-            f"shard (plain .tar, not compressed) or a pattern is needed{again}"
+            f"{item.name}: it cannot be packed; a shard holds whole files (no stretches of "
+            f"recordings) of 1 to {MAX_SPAN} bytes, with a suffix such as .flac that is none of "
+            f"{', '.join(_LABEL_SUFFIXES)}"
         )
-    names = [part.with_name(f"{part.stem[1:]}-") for part in begun]
-    partial = [path.name for path in shards if str(path).startswith(tuple(map(str, names)))]
-    if partial:
-        raise LikenessError(
-            f"{data}: {len(partial)} shards ({name_first(partial)}) are part of a packing that was "
-            "interrupted; remove them, and pack again"
-        )
-    return shards
+    return content
 
 
 def _listed(shard: Path) -> list[Member]:
     """The members of one shard, from its index or by scanning it once."""
-    if _index_of(shard).is_file():
-        return _read_index(shard)
-    members = scan(shard)
+    index, size = shard.with_name(f"{shard.name}.index"), shard.stat().st_size
+    if index.is_file():
+        try:
+            header, *rows = map(json.loads, index.read_text(encoding="utf-8").strip().split("\n"))
+            stated = header["likeness_index"], header["bytes"], header["items"]
+            if stated == (_FORMAT, size, len(rows)) and {len(row) for row in rows} <= {5}:
+                return rows
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise LikenessError(
+            f"{index}: it is not the index of this shard, or damaged; fetch the shard again, or "
+            "delete the index to have it made anew"
+        )
+    members = _scan(shard)
+    header = {"likeness_index": _FORMAT, "shard": shard.name, "bytes": size, "items": len(members)}
     try:
-        _write_index(shard, members)
+        with atomic_path(index) as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.writelines(
+                json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *members)
+            )
     except OSError as error:
         warnings.warn(
             f"{shard}: its index cannot be written ({error}); the shard is scanned each time",
@@ -326,55 +221,96 @@ def _listed(shard: Path) -> list[Member]:
     return members
 
 
-def _index_of(shard: Path) -> Path:
-    """The path of the index of a shard."""
-    return shard.with_name(f"{shard.name}.index")
+class _Headers(io.BufferedReader):
+    """The file that tarfile reads headers through.
+
+    No single read is large, so that no header makes tarfile allocate what the header claims.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Reads at most _MAX_HEADER bytes. Raises tarfile.ReadError for more."""
+        if size is None or not 0 <= size <= _MAX_HEADER:
+            raise tarfile.ReadError(f"a header of {size} bytes; at most {_MAX_HEADER} are read")
+        return super().read(size)
 
 
-def _write_index(shard: Path, members: Sequence[Member]) -> None:
-    """Writes the index of a shard."""
-    header = {
-        "likeness_index": _FORMAT,
-        "shard": shard.name,
-        "bytes": shard.stat().st_size,
-        "items": len(members),
-    }
-    with atomic_path(_index_of(shard)) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *members))
+def _scan(shard: Path) -> list[Member]:
+    """Lists the data members of a shard in its order; nothing is unpacked.
 
-
-def _read_index(shard: Path) -> list[Member]:
-    """The members that the index states, if it is whole and that of the shard."""
-    index, size = _index_of(shard), shard.stat().st_size
-    rows: list[Any] = []
-    is_whole = index.stat().st_size <= _MAX_INDEX
+    Folders, hidden files and names without a suffix are passed over. The label of an item is None
+    where no label member fits.
+    """
+    data = list[tuple[str, str, int, int]]()  # key, suffix, offset and size
+    labels: dict[str, dict[str, tuple[str | None, str | None]]] = {}  # key -> suffix -> label, id
     try:
-        if is_whole:
-            lines = index.read_text(encoding="utf-8").strip().replace("\n", ",")
-            header, *rows = json.loads(f"[{lines}]")
-            stated = (header["likeness_index"], header["bytes"], header["items"])
-            is_whole = stated == (_FORMAT, size, len(rows))
-            is_whole = is_whole and all(_is_entry(size, *row) for row in rows)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        is_whole = False
-    if not is_whole:
+        with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # it would keep all in memory
+                if member.isdir():
+                    continue
+                if not member.isreg() or member.issparse() or not 0 <= member.size <= MAX_SPAN:
+                    raise tarfile.ReadError(
+                        f"the member {member.name[:80]!r} is a link, device or sparse file, or is "
+                        f"over {MAX_SPAN} bytes"
+                    )
+                folder, slash, base = member.name.removeprefix("./").rpartition("/")
+                stem, _, ending = base.rpartition(".")
+                if not stem or base.startswith(".") or not ending:
+                    continue
+                key, ending = folder + slash + stem, "." + ending.lower()
+                if ending not in _LABEL_SUFFIXES:
+                    data.append((key, ending, member.offset_data, member.size))
+                elif member.size <= _MAX_HEADER:
+                    file.seek(member.offset_data)
+                    labels.setdefault(key, {})[ending] = _label(ending, file.read(member.size))
+            end = tar.offset
+        # From the first block that is not a header on, a whole archive has nothing but zeros.
+        with shard.open("rb") as rest:
+            rest.seek(end)
+            tail = rest.read(_MAX_TAIL + 1)
+        if not _BLOCK <= len(tail) <= _MAX_TAIL or tail.strip(b"\0"):
+            raise tarfile.ReadError(f"there is no end of archive at byte {end}")
+    except (tarfile.TarError, ValueError, OverflowError) as error:
         raise LikenessError(
-            f"{index}: it is not the index of this shard, or damaged; fetch the shard again, or "
-            "delete the index to have it made anew"
-        )
-    return rows
+            f"{shard}: it is no whole, plain tar archive ({str(error)[:200]}); it is damaged, cut "
+            "short, joined or compressed: fetch, pack or unpack it again"
+        ) from None
+    return [_member(labels, *member) for member in data]
 
 
-def _is_entry(
-    shard_size: int, id: object, label: object, ending: object, offset: object, size: object
-) -> bool:
-    """Whether these are values of an index, within a shard of this size."""
-    return (
-        is_name(id)
-        and (label is None or is_name(label))
-        and is_name(ending)
-        and type(offset) is int
-        and type(size) is int
-        and 0 <= size <= MAX_SPAN
-        and _BLOCK <= offset <= shard_size - size
-    )
+def _label(ending: str, content: bytes) -> tuple[str | None, str | None]:
+    """The label and the id that a label member states, as far as it does.
+
+    A caption in KEY.txt or metadata in KEY.json state none.
+    """
+    try:
+        text = content.decode("utf-8-sig").strip()
+        value = json.loads(text) if ending == ".json" else {"label": text}
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(value, dict):
+        return None, None
+    label, id = value.get("label"), value.get("id")
+    label = str(label) if type(label) is int else label
+    is_name = isinstance(label, str) and label.isprintable()
+    return (label if is_name else None) or None, id if isinstance(id, str) else None
+
+
+def _member(
+    labels: dict[str, dict[str, tuple[str | None, str | None]]],
+    key: str,
+    ending: str,
+    offset: int,
+    size: int,
+) -> Member:
+    """A data member with its id, and with its label if there is one under either key."""
+    folder, slash, base = key.rpartition("/")
+    mine, shared = labels.get(key, {}), labels.get(folder + slash + base.partition(".")[0], {})
+    stated = [
+        members[suffix][0]
+        for members in (mine, shared)
+        for suffix in _LABEL_SUFFIXES
+        if suffix in members
+    ]
+    label = next((text for text in stated if text is not None), None)
+    return mine.get(".json", (None, None))[1] or key, label, ending, offset, size

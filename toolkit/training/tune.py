@@ -139,7 +139,7 @@ def validation_trials(
     Returns the items that occur and the trials. ValueError if no validation class has two items.
     """
     held_out = held_out_items(data, items=items)
-    held_out = held_out[np.argsort(held_out.labels.numbers, kind="stable")]
+    held_out = held_out[np.argsort(held_out.numbers, kind="stable")]
     drawn = draw_pairs(held_out, MOST_PAIRS, np.random.default_rng(0))
     assert drawn.target is not None
     if drawn.target.all() or not drawn.target.any():

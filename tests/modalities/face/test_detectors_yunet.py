@@ -164,23 +164,6 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_numbers_that_are_none_find_no_face() -> None:
-    outputs = {}
-    for name in detectors.OUTPUTS:
-        part, _, stride = name.partition("_")
-        width = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}[part]
-        outputs[name] = np.full((32 * 32 // int(stride) ** 2, width), np.nan, np.float32)
-    boxes, scores, _ = detectors._decode(outputs, (32, 32))
-    assert len(boxes) == len(scores) == 0
-    for name in ("cls_8", "obj_8"):
-        outputs[name][:] = 1.0
-    outputs["kps_8"][:] = 0.0
-    outputs["bbox_8"][:] = 0.0
-    outputs["bbox_8"][1:, 2] = 1000.0  # infinitely wide
-    boxes, scores, _ = detectors._decode(outputs, (32, 32))
-    assert len(boxes) == len(scores) == 1
-
-
 def test_photographs_become_crops(detector: Path, tmp_path: Path) -> None:
     root = tmp_path / "photographs"
     root.mkdir()

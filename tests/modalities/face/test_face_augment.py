@@ -110,18 +110,6 @@ def test_each_happens_with_its_probability() -> None:
     }
 
 
-def test_they_are_independent_of_each_other() -> None:
-    image = to_floats(FACE)
-    black = flipped = both = 0
-    for seed in range(2000):
-        view = augment.train_view(image, rng(seed), rng(0), crop_prob=0.3)
-        cut, turned = not view.any(axis=0).all(), False
-        kept = view.any(axis=0)
-        turned = np.array_equal(view[:, kept], image[..., ::-1][:, kept])
-        black, flipped, both = black + cut, flipped + turned, both + (cut and turned)
-    assert abs(both / 2000 - black / 2000 * flipped / 2000) < 0.03
-
-
 @pytest.mark.parametrize("view", [augment.FLIP_VIEW, augment.ADAFACE_VIEW, augment.geometric_view])
 def test_views_depend_on_seed_step_and_position_alone(view: Any, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encode(FACE))
@@ -225,13 +213,11 @@ def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
 def test_bad_settings_are_refused() -> None:
     image = to_floats(FACE)
     for wrong, reason in [
-        ({"crop_prob": 1.5}, "crop_prob is 1.5"),
+        ({"crop_prob": 1.5}, "'crop_prob': 1.5"),
         ({"flip_prob": math.nan}, "flip_prob"),
     ]:
         with pytest.raises(ValueError, match=reason):
             augment.train_view(image, rng(0), rng(0), **wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="scale is"):
-        augment.geometric_view(image, rng(0), rng(0), scale=(1.2, 0.8))
     with pytest.raises(ValueError, match="blur_prob"):
         augment.geometric_view(image, rng(0), rng(0), blur_prob=-0.1)
 

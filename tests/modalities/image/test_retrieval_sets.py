@@ -86,13 +86,13 @@ def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Pr
 
 def test_refused_divisions() -> None:
     for arguments, reason in (
-        ({"protocol": "vfm"}, "protocol is 'vfm'"),
+        ({"protocol": "vfm"}, "unknown protocol 'vfm'"),
         ({"protocol": "mlrc", "fold": 4}, "0 to 3 are allowed"),
         ({"fold": 1}, "only 0 is allowed"),
     ):
         with pytest.raises(ValueError, match=reason):
             divide_classes(200, 100, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="cannot be divided"):
+    with pytest.raises(ValueError, match="4 classes to train"):
         divide_classes(6, 3)
     with pytest.raises(ValueError, match="validation share is 1"):
         splits.stratified(["a", "b"], 1.0)
@@ -105,7 +105,7 @@ def test_cub(tmp_path: Path) -> None:
     (root / "images.txt").write_text(
         "".join(f"{i} {item_id}\n" for i, item_id in enumerate(ids, 1))
     )
-    with pytest.raises(ValueError, match=r"400 images .* 11788"):
+    with pytest.raises(ValueError, match=r"400 of 400 .* 11788"):
         cub.items(tmp_path)
     train, test = (
         cub.items(data, split=split, whole=False)
@@ -140,7 +140,7 @@ def test_cub(tmp_path: Path) -> None:
 def test_whole_sets_count_what_is_missing(tmp_path: Path) -> None:
     result = [Item(f"{i}", tmp_path / f"{i}", "a") for i in range(5)]
     touch(*(item.path for item in result[:3]))
-    with pytest.raises(ValueError, match=r"2 of 5 images are missing .'3', '4'."):
+    with pytest.raises(ValueError, match=r"3 of 5 .*'3', '4'"):
         lists.check_whole(result, tmp_path, 5, True, "fetch it")
     assert lists.check_whole(result, tmp_path, 9, False, "fetch it") == result[:3]
 
@@ -202,7 +202,7 @@ def test_cars(tmp_path: Path) -> None:
     assert [item.id for item in cars.items(second, split="test", whole=False)] == [
         f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in (99, 196)
     ]
-    with pytest.raises(ValueError, match=r"4 images .* 16185"):
+    with pytest.raises(ValueError, match=r"4 of 4 .* 16185"):
         cars.items(first)
     (first / "cars_annos.mat").write_bytes(b"no mat" * 40)
     with pytest.raises(ValueError, match="no annotations"):

@@ -53,7 +53,7 @@ def test_mnist_files(tmp_path: Path, compressed: bool, folder: str) -> None:
         small_sets.mnist_items(tmp_path, split="validation")
     if compressed:
         # A span of the compressed bytes would be something else.
-        with pytest.raises(ValueError, match="a suffix such as"):
+        with pytest.raises(ValueError, match="with a suffix such as"):
             shards.write(every, tmp_path / "shards")
     else:
         shards.write(every, tmp_path / "shards")
@@ -177,28 +177,6 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
     assert [item.id for item in every[5:7]] == ["train/00005", "test/00000"]
 
 
-def test_real_omniglot(shared: Path) -> None:
-    parts = {
-        split: small_sets.omniglot_items(shared / "data", split=split, validation_alphabets=4)
-        for split in ("train", "validation", "test")
-    }
-    alphabets = {split: {item.id.split("/")[0] for item in part} for split, part in parts.items()}
-    assert [len(alphabet) for alphabet in alphabets.values()] == [16, 4, 10]
-    assert sum(len(part) for part in parts.values()) == 19_280
-    assert len(set.union(*alphabets.values())) == 30
-    with np.load(shared / "data" / "omniglot" / "images_background.npz") as arrays:
-        ink = np.unpackbits(arrays["ink_packed"][0])[:11025].reshape(105, 105)
-        first = f"{arrays['class_name'][arrays['label'][0]]}/{arrays['name'][0]}"
-    item = next(item for item in parts["train"] if item.id == first)
-    np.testing.assert_array_equal(small_sets.read(item)[0], 255 * ink)
-    assert small_sets.read(item, edge=28).shape == (1, 28, 28)
-    with pytest.raises(BadImage):
-        small_sets.read(item._replace(span=(10**9, 1379)))
-    for number in (-1, 20):
-        with pytest.raises(LikenessError, match="validation_alphabets"):
-            small_sets.omniglot_items(shared / "data", validation_alphabets=number)
-
-
 def test_drawn_characters_of_omniglot_are_whole_and_nested(shared: Path) -> None:
     data = shared / "data"
     every = small_sets.omniglot_items(data)
@@ -227,7 +205,7 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     ]
     assert [len(part) for part in parts] == [1212, 135, 450]
     assert len(set.union(*parts)) == 1797
-    with pytest.raises(ValueError, match="a suffix such as"):
+    with pytest.raises(ValueError, match="with a suffix such as"):
         shards.write(every[:3], tmp_path)
     with pytest.raises(BadImage):
         small_sets.read(every[0]._replace(span=(0, 9)))

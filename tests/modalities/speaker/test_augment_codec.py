@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities.speaker.augment import clip, train_view, volume
+from modalities.speaker.augment import clip, volume
 from modalities.speaker.codec import Codec, round_trip, telephone, transmit
 from modalities.synthetic import voice
 
@@ -134,21 +133,3 @@ def test_silence_stays() -> None:
     silent = np.zeros(100, dtype=np.float32)
     assert not volume(silent, rng()).any()
     assert not clip(silent, rng()).any()
-
-
-def test_refusals_say_what_to_do() -> None:
-    view = [VOICE, rng(), rng()]
-    refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: round_trip(VOICE, "gsm"), "'gsm' is unknown; mulaw"),  # type: ignore[arg-type]
-        (lambda: round_trip(VOICE, "mp3", compression=1.0), "compression is 1.0"),
-        (lambda: round_trip(VOICE, "opus", rate_hz=11025), "opus at 11025 Hz fails in libsndfile"),
-        (lambda: transmit(VOICE, rng(), codecs=()), "codecs"),
-        (lambda: transmit(VOICE, rng(), compression=(0.9, 0.1)), "compression"),
-        (lambda: volume(VOICE, rng(), (-1.0, 1.0)), "volume: peak"),
-        (lambda: clip(VOICE, rng(), (0.0, 0.5)), "clip: level"),
-        (lambda: train_view(*view, clip_prob=2.0), "clip_prob is 2.0"),  # type: ignore[arg-type]
-        (lambda: train_view(*view, codec_prob=-1.0), "codec_prob"),  # type: ignore[arg-type]
-    ]
-    for wrong, sentence in refused:
-        with pytest.raises(ValueError, match=sentence):
-            wrong()

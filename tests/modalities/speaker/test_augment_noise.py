@@ -240,18 +240,6 @@ def test_a_silent_wave_stays(musan: str, rirs: str) -> None:
         assert not corrupt(silent, rng(seed), musan=musan, rirs=rirs, prob=1.0).any()
 
 
-def test_listing_is_sorted_and_read_once(musan: str, tmp_path: Path) -> None:
-    names = [path.relative_to(musan).as_posix() for path in listing(musan)]
-    assert names == sorted(TONES_HZ)
-    (tmp_path / "later").mkdir()
-    with pytest.raises(ValueError, match="no audio files"):
-        listing(str(tmp_path / "later"))
-    soundfile.write(tmp_path / "later" / "a.wav", tone(500), 16000)
-    assert len(listing(str(tmp_path / "later"))) == 1  # a refusal is not remembered
-    soundfile.write(tmp_path / "later" / "b.wav", tone(500), 16000)
-    assert len(listing(str(tmp_path / "later"))) == 1
-
-
 @given(st.integers(0, 2**32))
 @settings(max_examples=15)
 def test_the_view_is_a_function_of_its_generators(musan: str, rirs: str, seed: int) -> None:
@@ -301,20 +289,3 @@ def test_wespeakers_view_runs_and_can_be_described(musan: str, rirs: str) -> Non
     assert describe(recipe_part)["args"]["corrupt"]["args"]["musan"] == musan
     with pytest.raises(ValueError, match="'' is no folder"):
         WESPEAKER_VIEW(VOICE, rng(), rng())
-
-
-def test_refusals_come_with_the_first_view_whatever_it_draws(
-    musan: str, rirs: str, tmp_path: Path
-) -> None:
-    missing = str(tmp_path / "nowhere")
-    for asked, sentence in (
-        (
-            {"musan": missing, "rirs": rirs},
-            "nowhere' is no folder",
-        ),
-        ({"musan": musan, "rirs": missing}, "nowhere' is no folder"),
-        ({"musan": musan}, "'' is no folder"),
-        ({"musan": musan, "rirs": rirs, "prob": 1.5}, "prob is 1.5"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            corrupt(VOICE, rng(), **{"prob": 0.0, **asked})  # type: ignore[arg-type]

@@ -328,28 +328,3 @@ def test_masks_resume_with_torchs_generator() -> None:
     first = masked(8)[1]
     torch.set_rng_state(state)
     assert torch.equal(masked(8)[1], first)
-
-
-def test_refusals_say_what_to_do() -> None:
-    for wrong, sentence in (
-        (partial(MFCC, num_ceps=24), r"num_ceps is 24; 1 to num_mels \(23\)"),
-        (partial(MFCC, lifter=-1.0), "lifter is -1.0"),
-        (partial(SpeechBrainFbank, fft_size=256), "fft_size is 256"),
-        (partial(SpeechBrainFbank, high_hz=9000.0), "Nyquist"),
-        (partial(SpeechBrainFbank, top_db=0.0), "top_db"),
-        (partial(SpeechBrainFbank, num_mels=1), "num_mels"),
-        (partial(SpecAugment, prob=2.0), "prob is 2.0"),
-        (partial(SpecAugment, freq_bins=81), "freq_bins is 81, .*80"),
-        (partial(SpecAugment, time_frames=0), "widths 1 or more"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            wrong()
-    for frontend in (SpeechBrainFbank(), RawWave()):
-        with pytest.raises(ValueError, match=r"\(3200,\)"):
-            frontend(torch.zeros(3200))
-        with pytest.raises(ValueError, match="relative ones"):
-            frontend(torch.zeros(2, 3200), torch.tensor([1.0, 3200.0]))
-    with pytest.raises(ValueError, match="1 of 2 waves have no samples"):
-        SpeechBrainFbank()(torch.zeros(2, 100), torch.tensor([1.0, 0.001]))
-    with pytest.raises(ValueError, match="bfloat16"):
-        SpeechBrainFbank().bfloat16()(torch.zeros(1, 3200))

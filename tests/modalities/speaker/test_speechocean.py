@@ -52,26 +52,6 @@ def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("table", "word"),
-    [
-        (b"", "no speakers"),
-        (b"speaker\tsex\tage\n", "no speakers"),
-        (b"speaker\tsex\tage\n0001\tf\t12\n0001\tm\t12\n", "two sexes or ages"),
-        (b"speaker\tsex\tage\n0001\tf\t" + 5000 * b"9", "no age"),
-        (b"speaker\tsex\tage\n0001\tf\t\xb2", "UTF-8"),
-    ],
-    ids=["empty", "head", "twice", "old", "latin"],
-)
-def test_a_damaged_table_is_named(table: bytes, word: str, tmp_path: Path) -> None:
-    path = tmp_path / "speechocean" / "speakers.tsv"
-    (tmp_path / "speechocean" / "flac").mkdir(parents=True)
-    path.write_bytes(table)
-    with pytest.raises(ValueError, match=word) as refused:
-        speechocean.speakers(tmp_path)
-    assert str(path) in str(refused.value)
-
-
 def test_speakers_have_sex_and_age(data: Path) -> None:
     assert speechocean.speakers(data) == AGES
     bands = Counter(speaker.band for speaker in speechocean.speakers(data).values())

@@ -73,6 +73,7 @@ def test_another_speed_is_that_of_the_stretch(tmp_path: Path) -> None:
 
 
 def test_shards_refuse_stretches(tmp_path: Path) -> None:
+    (tmp_path / "r.wav").write_bytes(b"RIFF")
     item = Item("a", tmp_path / "r.wav", "ann", stretch=(0.0, 1.5))
-    with pytest.raises(ValueError, match="1 of 1 items are stretches"):
+    with pytest.raises(ValueError, match="no stretches"):
         shards.write([item], tmp_path / "s")

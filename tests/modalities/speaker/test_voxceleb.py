@@ -4,14 +4,12 @@ checkout.
 
 from __future__ import annotations
 
-import gzip
 import math
 import shutil
 from pathlib import Path
 
 import pytest
 
-from eval.formats.subjects import subjects_of
 from modalities.speaker import voxceleb
 from modalities.speaker.voxceleb import items, trials
 from toolkit.training import recipe as recipes
@@ -175,35 +173,6 @@ def test_the_number_of_trials_is_checked_and_suffixes_may_differ(
         match=r"1 of .*'id10001/v/1'.*dev and test",
     ):
         trials(data, protocol="E")
-
-
-@pytest.fixture
-def real(shared: Path, tmp_path: Path) -> Path:
-    """The real list, with empty files for the audio that the list names."""
-    protocols = shared / "data" / "protocols"
-    (tmp_path / "vox1" / "meta").mkdir(parents=True)
-    shutil.copy(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", tmp_path / "vox1" / "meta")
-    with gzip.open(protocols / "voxceleb1_o" / "veri_test2_cleaned.txt.gz", "rt") as file:
-        return touch(
-            tmp_path, *{f"vox1/test/wav/{word}" for line in file for word in line.split()[1:]}
-        )
-
-
-def test_the_real_list_(real: Path) -> None:
-    chosen, made = trials(real)
-    assert (len(chosen), len(made)) == (4_708, 37_611)
-    assert made.target is not None
-    assert int(made.target.sum()) == 18_802
-    subjects, how = subjects_of(made)
-    assert how == "first path component of the ids"
-    assert subjects is not None
-    assert {item.label for item in chosen} == {f"id{number}" for number in voxceleb._VOX1_TEST}
-    next(real.rglob("id10309/*/*.wav")).unlink()
-    with pytest.raises(
-        ValueError,
-        match=r"1 of its ids .*'id10309/.*the test split",
-    ):
-        trials(real)
 
 
 @pytest.mark.parametrize(

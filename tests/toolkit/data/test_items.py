@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from eval.types import nfc
 from toolkit.data import tree
 from toolkit.data.batch import Draw, Views, collate_views
-from toolkit.data.columns import Texts
 from toolkit.data.items import (
     MAX_SPAN,
     Item,
     Items,
-    ItemsBuilder,
     check_unique,
     distinct_labels,
     fingerprint,
@@ -29,15 +27,13 @@ from toolkit.data.items import (
 )
 from toolkit.data.shards import shard_numbers
 
-names = st.text(st.characters(codec="utf-8"), max_size=6).map(nfc)  # as lists keep them
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6).map(nfc)  # as in lists
 rows = st.builds(
     Item,
     st.one_of(names, st.sampled_from(["a/b", "a/c.wav", "caf\u00e9"])),
-    st.builds(
-        Path, st.one_of(names, st.sampled_from(["a/b", "/x/a/b", ".", "x/a/c.wav", "\udce9/a"]))
-    ),
+    st.builds(Path, st.one_of(names, st.sampled_from(["a/b", "/x/a/b", ".", "x/a/c.wav"]))),
     st.one_of(st.none(), names, st.sampled_from(["ann", "bob"])),
-    st.one_of(st.none(), st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))),
+    st.one_of(st.none(), st.tuples(st.integers(0, 2**62), st.integers(0, 2**62))),
     st.sampled_from(["", ".wav", ".\u00e9"]),
     st.one_of(
         st.none(),
@@ -64,8 +60,8 @@ def test_spans_outside_the_shard_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "shard.tar"
     path.write_bytes(bytes(1000))
     for span, says in [
-        ((990, 20), "only 10 of its 20 bytes"),
-        ((5000, 1), "only 0 of its 1 bytes"),
+        ((990, 20), "10 of its 20 bytes"),
+        ((5000, 1), "0 of its 1 bytes"),
         ((-1, 5), "from byte -1"),
         ((0, MAX_SPAN + 1), "at most"),
     ]:
@@ -92,11 +88,8 @@ def test_a_name_that_is_no_text_is_refused_as_such() -> None:
 @given(st.lists(rows, max_size=12), st.data())
 def test_columns_are_the_items_of_their_list(listed: list[Item], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(listed)), max_size=2)))
-    built = ItemsBuilder()  # in blocks of any size
-    for start, stop in zip([0, *cuts], [*cuts, len(listed)], strict=True):
-        if start < stop:
-            built.add_items(listed[start:stop])
-    items = built.build()
+    bounds = zip([0, *cuts], [*cuts, len(listed)], strict=True)
+    items = Items.joined(Items.of(listed[start:stop]) for start, stop in bounds)
     assert items == listed
     assert listed == Items.of(iter(listed))
     assert [items[i] for i in range(-len(listed), 0)] == listed
@@ -110,7 +103,7 @@ def test_columns_are_the_items_of_their_list(listed: list[Item], data: st.DataOb
         assert taken == [listed[i] for i in indices]
         assert pickle.loads(pickle.dumps(taken)) == taken
         assert items[np.arange(len(listed)) % 2 == 0] == listed[::2]
-    assert items + listed == listed + items == listed * 2
+    assert items + listed == listed * 2
     for row in (-len(listed) - 1, len(listed)):
         with pytest.raises(IndexError):
             items[row]
@@ -136,17 +129,12 @@ def test_what_is_asked_of_all_items_is_that_of_their_list(listed: list[Item]) ->
     assert shard_numbers(Items.of(inside)).tolist() == expected
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20), max_size=20))
-def test_texts_are_sorted_and_compared_as_python_does(listed: list[str]) -> None:
-    texts = Texts.of(listed)
-    assert list(texts) == listed
-    assert list(texts.take(texts.order())) == sorted(listed)
+@given(st.lists(names, max_size=20))
+def test_paths_are_sorted_part_by_part(listed: list[str]) -> None:
     plain = [text.replace("\0", "").strip("/.") for text in listed]
-    plain = [text for text in plain if "//" not in text and "/." not in text]
-    by_parts = sorted(plain, key=lambda text: text.split("/"))
-    assert list(Texts.of(plain).take(Texts.of(plain).order(of_paths=True))) == by_parts
-    twice = [row for row, text in enumerate(listed) if listed.count(text) > 1]
-    assert texts.repeated().tolist() == twice
+    plain = [text for text in plain if text and "//" not in text and "/." not in text]
+    items = Items.of(Item(text, Path("x")) for text in plain)
+    assert items.sorted_as_paths().ids == sorted(plain, key=lambda text: text.split("/"))
 
 
 def read(item: Item) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -205,28 +193,18 @@ def folders(tmp_path: Path) -> Path:
 def test_a_tree_is_listed_as_pathlib_lists_it(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fits(path: Path) -> bool:
-        return path.suffix.lower() == ".jpg" and path.is_file() and path.name[0] != "."
-
-    inside = sorted(
-        path
-        for folder in folders.iterdir()
-        if folder.is_dir() and folder.name[0] != "."
-        for path in folder.rglob("*")
-        if fits(path)
+    below = sorted(
+        path.relative_to(folders)
+        for path in folders.rglob("*")
+        if path.suffix.lower() == ".jpg" and not path.is_dir()
     )
-    ids = [path.relative_to(folders).as_posix() for path in inside]
+    linked = [Path("linked") / path.relative_to("b") for path in below if path.parts[0] == "b"]
     expected = [
-        Item(id, path, PurePosixPath(id).parts[0]) for id, path in zip(ids, inside, strict=True)
-    ]
-    assert len(expected) == 12
-    assert tree.in_folders(folders, {".jpg"}) == expected
-    below = sorted(path for path in folders.rglob("*") if fits(path))
-    shown = [path.relative_to(folders) for path in below]
-    assert tree.anywhere(folders, {".jpg"}) == [
         Item(path.as_posix(), folders / path, path.parts[0] if len(path.parts) > 1 else None)
-        for path in shown
+        for path in sorted({*below, *linked})
         if not any(part[0] == "." for part in path.parts)
     ]
+    assert len(expected) == 15
+    assert tree.files(folders, {".jpg"}) == expected
     monkeypatch.chdir(folders)
-    assert tree.in_folders(Path(), {".jpg"})[0] == Item(ids[0], Path(ids[0]), "a\u00e9")
+    assert tree.files(Path(), {".jpg"})[0] == expected[0]._replace(path=Path(expected[0].id))

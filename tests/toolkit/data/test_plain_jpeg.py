@@ -156,9 +156,7 @@ def test_sizes_of_encoded_images_are_upright() -> None:
 
 def test_headers_are_refused_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     content = jpeg()
-    at = content.index(b"\xff\xda")
     for bad, says in (
-        (content[:at] + content[at : at + 30] * 600 + content[at:], "scans"),
         (b"not an image", "formats"),
         (content[:20], "decoded"),
     ):

@@ -34,7 +34,7 @@ Members = list[tuple[str, bytes]]
 def packed(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The 32 voices in several shards. Read only: copy it to change it."""
     folder = tmp_path_factory.mktemp("packed")
-    shards.write(folders.scan(voices), folder, name="train", shard_bytes=100_000)
+    shards.write(folders.scan(voices), folder, shard_bytes=100_000)
     return folder
 
 
@@ -67,8 +67,8 @@ def test_packed_items_are_the_items(voices: Path, packed: Path) -> None:
         )
         np.testing.assert_array_equal(audio.read(entry), audio.read(originals[entry.id]))
     numbers = shards.shard_numbers(items)
-    assert [item.path.name for item in items] == [f"train-{number:06d}.tar" for number in numbers]
-    describe(partial(shards.items, pattern="train-*.tar"))  # a recipe can name it
+    assert [item.path.name for item in items] == [f"shard-{number:06d}.tar" for number in numbers]
+    describe(partial(shards.items, pattern="shard-*.tar"))  # a recipe can name it
 
 
 def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
@@ -80,47 +80,35 @@ def test_the_index_says_what_a_scan_finds(packed: Path, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.index")} == {
         path.name: path.read_bytes() for path in packed.glob("*.index")
     }
-    assert shards.items(str(tmp_path / "train-00000[01].tar")) == [
-        item for item in scanned if item.path.stem in ("train-000000", "train-000001")
+    assert shards.items(str(tmp_path / "shard-00000[01].tar")) == [
+        item for item in scanned if item.path.stem in ("shard-000000", "shard-000001")
     ]
-    assert shards.items(tmp_path / "train-000001.tar") == [
-        item for item in scanned if item.path.stem == "train-000001"
+    assert shards.items(tmp_path / "shard-000001.tar") == [
+        item for item in scanned if item.path.stem == "shard-000001"
     ]
 
 
 def test_packing_is_a_pure_function_and_whole_or_absent(
     voices: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    originals = folders.scan(voices)
-    whole, calls = shards._pack, list[str]()
-
-    def third_fails(shard: Path, *rest: object) -> None:
-        calls.append(shard.name)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        whole(shard, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(shards, "_pack", third_fails)
-    with pytest.raises(KeyboardInterrupt):
-        shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
-    assert not list(tmp_path.glob("*.tar"))  # nothing half-written to be seen
-    with pytest.raises(ValueError, match="shards that are not finished"):
-        shards.items(tmp_path)
-    shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+    originals, out = folders.scan(voices), tmp_path / "packed"
+    with monkeypatch.context() as patched:
+        calls = iter(range(20))
+        patched.setattr(shards, "_content", lambda item: next(calls) and item.path.read_bytes())
+        with pytest.raises(TypeError):
+            shards.write(originals, out, shard_bytes=100_000)
+        assert not list(tmp_path.iterdir())  # nothing half-written to be seen
+    shards.write(originals, out, shard_bytes=100_000)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
         path.name: path.read_bytes() for path in packed.iterdir()
     }
-    with pytest.raises(ValueError, match="other shards"):
-        shards.write(originals, tmp_path, name="train", shard_bytes=100_000)
+    with pytest.raises(ValueError, match="a new folder"):
+        shards.write(originals, out, shard_bytes=100_000)
     # from spans, into one shard
-    again = shards.write(shards.items(tmp_path), tmp_path, name="again")
-    assert {item.id: content(item) for item in shards.items(again[0])} == {
+    (again,) = shards.write(shards.items(out), tmp_path / "again")
+    assert {item.id: content(item) for item in shards.items(again)} == {
         item.id: item.path.read_bytes() for item in originals
     }
-    # as if it had been killed between the last renamings
-    (tmp_path / ".train.unfinished").mkdir()
-    with pytest.raises(ValueError, match="part of a packing that was interrupted"):
-        shards.items(tmp_path)
 
 
 def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(
@@ -216,12 +204,7 @@ def test_labels_may_be_missing_and_repeated_ids_are_refused(tmp_path: Path) -> N
     [
         '["a"]',
         "{}",
-        '["a", 3, ".wav", 512, 1]',
-        '["a", null, ".wav", 512, 99999999]',
-        '["a", null, ".wav", -1, 1]',
-        '["a", null, ".wav", true, 1]',
-        '["", null, ".wav", 512, 1]',
-        "[" * 9999,
+        '["a", null, ".wav", 512, 1]\n["b", null, ".wav", 512, 1]',
         "x",
     ],
 )
@@ -253,16 +236,13 @@ LABELLED = header_of(name="x.cls", size=1) + b"0".ljust(512, b"\0")
             header_of(type=tarfile.FIFOTYPE) + header_of(type=tarfile.CHRTYPE) + END,
             "a link, device",
         ),
-        (header_of(name="/x.wav") + END, "absolute"),
-        (header_of(name="a/../../x.wav") + END, "leaves its folder"),
-        (header_of(name="a\nx.wav") + END, "not printable"),
-        (header_of(size=10**9) + bytes(512) + END, "claims 1000000000 bytes|unexpected end"),
-        (header_of(size=-512) + bytes(512) + END, "damaged"),
+        (header_of(size=10**9) + bytes(512) + END, "unexpected end|no end"),
+        (header_of(size=-512) + bytes(512) + END, "tar archive"),
         (header_of(type=tarfile.XHDTYPE, size=2**33) + bytes(2048), "header of 8589934592 bytes"),
         (header_of() + LABELLED, "no end of archive"),
         (header_of() + LABELLED + END + header_of() + END, "joined"),
-        (b"text" * 300, "damaged"),
-        (gzip.compress(header_of() + END), "gzip"),
+        (b"text" * 300, "tar archive"),
+        (gzip.compress(header_of() + END), "compressed"),
     ],
 )
 def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str) -> None:
@@ -273,7 +253,7 @@ def test_hostile_archives_are_refused(tmp_path: Path, archive: bytes, word: str)
 
 
 def test_compressed_and_missing_shards_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no tar shards like '\*.tar'"):
+    with pytest.raises(ValueError, match="0 tar shards"):
         shards.items(tmp_path)
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(b"a"))
     for data in (tmp_path, tmp_path / "a.tar.gz"):
@@ -327,7 +307,7 @@ def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
     broken = damage(folder, 5)
     recipe = replace(
         tiny.BASE,
-        items=partial(shards.items, pattern="train-*.tar"),
+        items=partial(shards.items, pattern="shard-*.tar"),
         measure=None,
         max_bad_share=0.2,
     )
