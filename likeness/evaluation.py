@@ -163,30 +163,29 @@ class Evaluation:
             >>> model.verify("a.wav", "a.wav", far=0.5).same
             True
         """
-        from likeness.thresholds import keep, over_subjects, place_for
+        from eval.thresholds import measure, save
+        from likeness.thresholds import left_out, over_subjects, place_for
 
-        result, compared = self._only.results[0], self.compared
+        result, compared, fars = self._only.results[0], self.compared, self.settings.fars
         name = result.system
         model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
-        path, origin = place_for(model, self.origins.get(name), name=name)
-        thresholds, left_out = keep(
-            path,
+        path, origin = place_for(model, self.origins.get(name))
+        thresholds, too_low = measure(
             compared.scores[name],
             origin,
-            fars=self.settings.fars,
+            data=data or origin.trials or "unnamed trials",
+            fars=fars,
             subjects=result.counts.get("subjects"),
-            data=data,
             guarantee=over_subjects(
                 guarantee,
                 compared.trials.get(name),
                 compared.subject_of,
                 source=result.conventions.get("subjects_from"),
-                name=name,
             ),
         )
-        if left_out:
-            warnings.warn(left_out, stacklevel=2)
-        return thresholds
+        if too_low:
+            warnings.warn(left_out(too_low, thresholds), stacklevel=2)
+        return save(path, thresholds)
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,6 +37,11 @@ def writes(*endings: str) -> Callable[[Path | None], Path | None]:
         return path
 
     return check
+
+
+def output_file(help: str, *endings: str) -> Any:
+    """The option of a file to write, whose ending and folder are checked before the work."""
+    return typer.Option(help=help, callback=writes(*endings))
 
 
 def known_model(model: str | None) -> str | None:
@@ -227,18 +232,13 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     """
     from likeness.thresholds import Rule
 
-    rate: Any = far
-    if far is not None and far != "eer":
-        try:
-            rate = float(far)
-        except ValueError:
-            raise LikenessError(
-                f"--far {far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
-            ) from None
     if file is not None and far is None:
         raise LikenessError(
             "--thresholds without --far would change nothing; name the threshold, as in --far 0.01"
         )
+    rate: Any = far
+    with suppress(TypeError, ValueError):
+        rate = float(rate)
     return Rule(threshold, rate, file)
 
 

@@ -14,9 +14,9 @@ import pytest
 from eval.scoring.origin import Origin
 from eval.thresholds import Thresholds, measure
 from eval.types import Scores
+from likeness.model import Model
 from likeness.models.load import load_to_embed
 from likeness.service.pages import read_examples
-from likeness.verification import verify
 from modalities import synthetic_faces
 from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, httpx, serving, untrained
 from tests.likeness.service.test_page import TIMEOUT_MS, page_of
@@ -96,7 +96,7 @@ def test_the_slider_changes_the_verdict_without_asking_again(
     examples, _ = read_examples(photos, "face", 1_000_000)
     # The score lies where a fifth of strangers' pairs score higher, so that some thresholds are
     # too close to it and others are not.
-    entry = stored(verify(model, *(photos / one.name for one in examples[:2])).score - 0.15)
+    entry = stored(Model(model).verify(*(photos / one.name for one in examples[:2])).score - 0.15)
     with (
         serving(
             model,
