@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -17,8 +18,13 @@ from likeness.row_files import check_written
 from toolkit.console import Interrupted, say, warn
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from likeness.evaluation import Evaluation
     from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -194,8 +200,12 @@ SubjectLines = Annotated[
     input_file("Lines `id subject` (default: the first folder of the ids)."),
 ]
 Resamples = Annotated[
-    int,
-    typer.Option(min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."),
+    int | None,
+    typer.Option(
+        "--resamples",
+        min=0,
+        help="How often the bootstrap resamples for the intervals; 0 gives none (default: 1000).",
+    ),
 ]
 QualityMeasured = Annotated[
     str | None,
@@ -224,6 +234,41 @@ MediaFiles = Annotated[
 ]
 
 
+IjbFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--ijb", help="The folder of IJB-B or IJB-C, whose protocol is evaluated.", **PACK
+    ),
+]
+Presets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        help="With --ijb: whose conventions are used, a name of docs/reference/protocols.md such "
+        "as insightface, adaface or opensphere. It may be given several times (default: likeness).",
+    ),
+]
+Switches = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--switch",
+        help="With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
+        "tar_rule=strict. It may be given several times.",
+    ),
+]
+
+
+def settings_of(context: typer.Context, kind: type[Settings], **more: Any) -> Settings:
+    """The settings of a measurement that were given, by the options of the names of its fields."""
+    names = {field.name for field in fields(kind)}
+    stated = {
+        name: tuple(value) if isinstance(value, list | tuple) else value
+        for name, value in context.params.items()
+        if name in names and value not in (None, [], ())
+    }
+    return kind(**stated | more)
+
+
 def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:
     """What decides, of the options --threshold, --far and --thresholds.
 
@@ -242,16 +287,6 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     return Rule(threshold, rate, file)
 
 
-PRESET = (
-    "With --ijb: whose conventions are used, a name of docs/reference/protocols.md such as "
-    "insightface, adaface or opensphere. It may be given several times (default: likeness)."
-)
-SWITCH = (
-    "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
-    "tar_rule=strict. It may be given several times."
-)
-
-
 def size_of(text: str) -> tuple[int, int]:
     """The height and the width that are written as HEIGHTxWIDTH.
 
@@ -268,12 +303,6 @@ def size_of(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def is_default(context: typer.Context, name: str) -> bool:
-    """Whether an option was left out."""
-    source = context.get_parameter_source(name)
-    return source is None or source.name == "DEFAULT"
-
-
 def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value: object) -> None:
     """Refuse options that would change nothing.
 
@@ -286,29 +315,26 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
     Raises:
         LikenessError: Some of the options were given, and the other was not.
     """
-    idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
+    idle = [name for name in names if context.get_parameter_source(name).name != "DEFAULT"]
     if idle and not value:
         raise LikenessError(
-            f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave "
-            f"{'it' if len(idle) == 1 else 'them'} out"
+            f"{' and '.join(map(_typed, idle))} without {other} would change nothing; give that "
+            "too, or leave it out"
         )
 
 
 def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -> None:
-    """Refuse options that do not go with --ijb, and --preset and --switch without it.
+    """Refuse options that do not go with --ijb, and --preset and --switch without it."""
+    of_ijb = {"preset", "switch"}
+    if ijb is None:
+        refuse_idle(context, sorted(of_ijb), "--ijb", ijb)
+    else:
+        goes = {"ijb", "num_resamples", "json_file", *allowed, *of_ijb}
+        refuse_idle(context, sorted(context.params.keys() - goes), "files in place of --ijb", "")
 
-    Raises:
-        LikenessError: names the options.
-    """
-    refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
-    goes = ("ijb", "preset", "switch", "resamples", "json_file", *allowed)
-    stated = [name for name in context.params if not is_default(context, name)]
-    refused = [f"--{name.replace('_', '-')}" for name in stated if name not in goes]
-    if refused and ijb is not None:
-        raise LikenessError(
-            f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
-            "whose protocol is set by --preset and --switch; leave it out"
-        )
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
@@ -335,11 +361,11 @@ def stoppable(sentence: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def write_search(context: typer.Context, evaluation: SearchEvaluation) -> None:
-    """Print what a search measured, and write the files that --json and --report name."""
+def write_evaluation(context: typer.Context, evaluation: Evaluation | SearchEvaluation) -> None:
+    """Write the files that --report and --json name, and print what was measured."""
     asked = context.params
-    if asked["json_file"]:
-        evaluation.save(asked["json_file"])
     if asked["report"]:
         evaluation.report(asked["report"], media=asked["media"], command=str(context.obj))
-    say(evaluation.table())
+    if asked["json_file"]:
+        evaluation.save(asked["json_file"])
+    say(str(evaluation))
