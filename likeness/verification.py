@@ -395,7 +395,7 @@ def verify_pairs(
     reason_of = {item.id: item.reason for item in bad}
     row_of = {} if embeddings is None else {id: row for row, id in enumerate(embeddings.ids)}
     sides = np.array([[row_of.get(id_of[name], -1) for name in pair[:2]] for pair in pairs])
-    readable = (sides >= 0).all(axis=1)
+    readable = np.asarray((sides >= 0).all(axis=1))
     results: Iterator[Verification] = iter(())
     if embeddings is not None:
         matrix, (first, second) = embeddings.matrix, sides[readable].T

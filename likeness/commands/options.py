@@ -58,15 +58,10 @@ def known_model(model: str | None) -> str | None:
 
 
 # Options and arguments that are the same in several commands.
-DATA_HELP = (
-    "A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a Kaldi "
-    "folder, or an .rttm file."
-)
+DATA_HELP = "A folder of one folder per label, a list, a table, a Kaldi folder or an .rttm file."
 Modality = Annotated[
     Literal["speaker", "face", "image"] | None,
-    typer.Option(
-        help="What the items are (default: speaker where most files are recordings, else image)."
-    ),
+    typer.Option(help="What the items are (default: what most files are, recordings or images)."),
 ]
 ModelName = Annotated[
     str | None,
@@ -79,24 +74,27 @@ ModelName = Annotated[
         callback=known_model,
     ),
 ]
-Recipe = Annotated[
+ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py; :VARIANT after "
-        "it names one of its variants."
+        help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+        "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
+        callback=known_model,
     ),
+]
+Recipe = Annotated[
+    str,
+    typer.Argument(help="RECIPE.py or a name that `likeness recipes` lists; :VARIANT may follow."),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="FIELD=VALUE", help="Changes of the recipe's fields, such as optim.lr=0.05."
-    ),
+    typer.Argument(metavar="FIELD=VALUE", help="Changes of the recipe, such as optim.lr=0.05."),
 ]
 TrainingData = Annotated[
     Path,
     typer.Option(
         help="The folder of the data set. Recipes that are called `folders` also take a list, "
-        "a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file."
+        "a table, a Kaldi folder or an .rttm file."
     ),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="How many processes read files.")]
@@ -117,8 +115,7 @@ Columns = Annotated[
     typer.Option(
         metavar="ROLE=COLUMN",
         help="Which column of a table is which, where its name does not say, such as label=spk or "
-        "path=clip. Numbers count the columns of a table without names. It may be given several "
-        "times.",
+        "path=clip. It may be given several times.",
     ),
 ]
 TrialColumns = Annotated[
@@ -126,9 +123,8 @@ TrialColumns = Annotated[
     typer.Option(
         "--columns",
         metavar="ROLE=COLUMN",
-        help="Which column of a list of pairs is which, where it does not say so itself, such as "
-        "enrol=file_x, probe=file_y, label=Decision, score=3. Numbers count the columns of a list "
-        "without names. It may be given several times.",
+        help="Which column of a list of pairs is which, such as enrol=file_x, probe=file_y, "
+        "label=Decision, score=3. It may be given several times.",
     ),
 ]
 LabelPattern = Annotated[
@@ -141,31 +137,21 @@ LabelPattern = Annotated[
 ]
 Root = Annotated[
     Path | None,
-    typer.Option(
-        help="The folder that relative paths of a list start from (default: the list's own)."
-    ),
+    typer.Option(help="The folder that relative paths start from (default: the list's own)."),
 ]
 BadItems = Annotated[
     Literal["skip", "refuse"],
-    typer.Option(
-        help="What becomes of unreadable items: skip leaves them out and names them, refuse "
-        "writes nothing."
-    ),
+    typer.Option(help="Unreadable items are left out and named, or nothing is written."),
 ]
 ModelCalibration = Annotated[
     Path | None,
-    input_file(
-        "A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if it "
-        "exists)."
-    ),
+    input_file("What `likeness score --calibrate` wrote (default: RUN/calibration.json)."),
 ]
 ModelDetector = Annotated[
     Path | None,
     input_file(
-        "For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
-        "taken, of which the largest face near the centre is aligned. By default the detector of "
-        "insightface:FOLDER is taken; without one, aligned crops are taken, as by "
-        "insightface:FOLDER/FILE.onnx."
+        "For faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in "
+        "photographs. Without one, aligned crops are taken, except by insightface:FOLDER."
     ),
 ]
 OwnThreshold = Annotated[
@@ -183,78 +169,53 @@ StoredThreshold = Annotated[
 ]
 ThresholdFile = Annotated[
     Path | None,
-    input_file(
-        "The file of stored thresholds, for a model that has no place for them, such as "
-        "hub:ID (default: RUN/thresholds.json, or FILE.onnx.thresholds.json)."
-    ),
+    input_file("The file of stored thresholds, for a model that has no place for them."),
 ]
 Similarity = Annotated[
     str | None,
-    typer.Option(
-        help="How two embeddings are compared, a name of docs/reference/protocols.md "
-        "(default: what the embeddings name, else cosine)."
-    ),
+    typer.Option(help="How two embeddings are compared (default: as they name it, else cosine)."),
 ]
 SubjectLines = Annotated[
-    Path | None,
-    input_file("Lines `id subject` (default: the first folder of the ids)."),
+    Path | None, input_file("Lines `id subject` (default: the first folder of the ids).")
 ]
 Resamples = Annotated[
     int | None,
-    typer.Option(
-        "--resamples",
-        min=0,
-        help="How often the bootstrap resamples for the intervals; 0 gives none (default: 1000).",
-    ),
+    typer.Option("--resamples", min=0, help="Draws of the bootstrap; 0: none (default: 1000)."),
 ]
 QualityMeasured = Annotated[
     str | None,
     typer.Option(
         "--quality",
         metavar="norm|FILE",
-        help="Measure how well a quality of the items says which answers are wrong: AUROC, AURC "
-        "and E-AURC. It is the norm of their embeddings, or a list of lines `id quality`.",
+        help="Measure how well the norm, or a list of lines `id quality`, says what is wrong.",
     ),
 ]
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", help="Write the results into this JSON file.", callback=writes()),
 ]
-
 ReportFolder = Annotated[
     Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
 ]
 MediaFiles = Annotated[
     Path | None,
-    typer.Option(
-        exists=True,
-        help="The folder of the images or recordings that the ids name, a list `id path`, or the "
-        "table, Kaldi folder or .rttm file of the items. The report then shows them.",
-    ),
+    typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
 ]
-
-
 IjbFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--ijb", help="The folder of IJB-B or IJB-C, whose protocol is evaluated.", **PACK
-    ),
+    typer.Option("--ijb", help="The folder of IJB-B or IJB-C, whose protocol it is.", **PACK),
 ]
 Presets = Annotated[
     list[str] | None,
     typer.Option(
         "--preset",
         help="With --ijb: whose conventions are used, a name of docs/reference/protocols.md such "
-        "as insightface, adaface or opensphere. It may be given several times (default: likeness).",
+        "as insightface, adaface or opensphere (default: likeness).",
     ),
 ]
 Switches = Annotated[
     list[str] | None,
-    typer.Option(
-        "--switch",
-        help="With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
-        "tar_rule=strict. It may be given several times.",
-    ),
+    typer.Option("--switch", help="With --ijb: change one convention, as in keep_norm=false."),
 ]
 
 
@@ -315,7 +276,8 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
     Raises:
         LikenessError: Some of the options were given, and the other was not.
     """
-    idle = [name for name in names if context.get_parameter_source(name).name != "DEFAULT"]
+    stated = {name: context.get_parameter_source(name) for name in names}
+    idle = [name for name, source in stated.items() if source and source.name != "DEFAULT"]
     if idle and not value:
         raise LikenessError(
             f"{' and '.join(map(_typed, idle))} without {other} would change nothing; give that "

@@ -101,7 +101,7 @@ def score(
     import likeness
 
     scoring = options.settings_of(context, likeness.Scoring)
-    sides = {"models": enrolment, "columns": ",".join(columns or ())}
+    sides: dict[str, Any] = {"models": enrolment, "columns": ",".join(columns or ())}
     sides |= {"strip_extension": strip_extension, "missing": missing}
     if calibrate:
         fitted = likeness.calibrate(trials, embeddings, scoring, quality=quality or (), **sides)
