@@ -347,11 +347,12 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
     if isinstance(scores, Scored | Scores):
         return {"scores": scores}
     if isinstance(scores, Mapping):
-        return dict(scores)
-    listed = [scores] if isinstance(scores, str | PathLike) else list(scores)
-    files = [Path(system) for system in listed if not isinstance(system, Scored)]
-    of_files = iter(names_of_files(files, "score"))
-    names = [of.system if isinstance(of, Scored) else next(of_files) for of in listed]
+        names, listed = list(scores), list(scores.values())
+    else:
+        listed = [scores] if isinstance(scores, str | PathLike) else list(scores)
+        files = [Path(system) for system in listed if not isinstance(system, Scored)]
+        of_files = iter(names_of_files(files, "score"))
+        names = [of.system if isinstance(of, Scored) else next(of_files) for of in listed]
     if len(set(names)) < len(names) or not names:
         raise LikenessError(
             f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "

@@ -326,7 +326,7 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
             return
         unpacked = made if not archive.takes else made.with_name(f"{made.name}.all")
         try:
-            safely = {} if file.suffix == ".zip" else {"filter": "data"}
+            safely: dict[str, Any] = {} if file.suffix == ".zip" else {"filter": "data"}
             shutil.unpack_archive(file, unpacked, **safely)
         except _DAMAGED as error:
             raise LikenessError(

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from eval.errors import LikenessError
 from eval.thresholds import LEAST_ERRORS, Thresholds
-from likeness.signatures import suffix_of
+from likeness.inputs import suffix_of
 from toolkit.data.images import BadImage, decode_bytes, encode
 
 # The script of the page, in files by subject, in the order in which they run. They share their

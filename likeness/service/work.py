@@ -28,10 +28,10 @@ from eval.similarity import pairs
 from eval.temporary import temporary_folder
 from eval.thresholds import Thresholds
 from eval.types import Embeddings
+from likeness.inputs import suffix_of
 from likeness.service.faces import choosing, crop_of, find_faces
 from likeness.service.guard import Limits
 from likeness.service.pages import Example
-from likeness.signatures import suffix_of
 from likeness.verification import Comparer, judged, remedy_for
 from modalities.face import align
 from modalities.face import images as face_images
