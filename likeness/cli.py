@@ -111,33 +111,22 @@ def _complete(group: typer.core.TyperGroup) -> None:
 
 def _checked(run: Callable[..., None], **options: Any) -> None:
     """Run a command, unless an output would replace one of the files that it reads."""
-    for output in ("out", "json_file"):
-        out = options.get(output)
-        if not isinstance(out, Path):
+    outputs = {name: options.get(name) for name in ("out", "json_file")}
+    for name, out in outputs.items():
+        if not isinstance(out, Path) or not out.is_file():
             continue
         inputs = [
             read
-            for name, value in options.items()
+            for other, value in options.items()
             for read in (value if isinstance(value, list | tuple) else [value])
-            if name != output and isinstance(read, Path | str) and os.path.isfile(read)
+            if other != name and isinstance(read, Path | str) and os.path.isfile(read)
         ]
-        for file in _written_with(out):
-            if file.is_file() and any(file.samefile(read) for read in inputs):
-                raise LikenessError(
-                    f"{file} is one of the inputs, and the output would replace it; name "
-                    "another file for the output"
-                )
+        if any(out.samefile(read) for read in inputs):
+            raise LikenessError(
+                f"{out} is one of the inputs, and the output would replace it; name another file "
+                "for the output"
+            )
     run(**options)
-
-
-def _written_with(out: Path) -> list[Path]:
-    """The files that are written where this is the output: itself, and those beside or in it."""
-    files = [out]
-    if out.suffix.lower() == ".csv":
-        files.append(out.with_name(f"{out.stem}.left-out.csv"))
-    if out.suffix.lower() == ".ark":
-        files += [out.with_suffix(".scp"), out.with_suffix(".meta.json")]
-    return files + [out / name for name in ("items.txt", "trials.txt", "labels.txt")]
 
 
 def main(arguments: list[str] | None = None) -> None:

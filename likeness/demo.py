@@ -4,10 +4,8 @@ hand.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -150,30 +148,6 @@ def program() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
 
 
-def summary(folders: Mapping[str, Path]) -> str:
-    """Return a line for each demo with the EER of both systems, of its results.json."""
-    lines = ["All of them: the EER on files that no model was trained on, with 95 % intervals", ""]
-    for name, folder in folders.items():
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
-        cells = []
-        for result in (each for each in results if each["metric"] == "eer"):
-            ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
-            value = f"{100 * result['value']:.1f} %"
-            system = result["system"].partition("-")[2]
-            cells.append((system, f"{value} [{ends}]" if ends else value))
-        (_, ours), (plain, other) = cells
-        lines.append(f"  {name:8}  Likeness {ours:20}  {plain} alone {other}")
-    return "\n".join(lines)
-
-
-def made_in(out: Path) -> Made:
-    """What run() left in the folder `out`, the trained model first."""
-    files = sorted(
-        out.glob("*.npz"), key=lambda file: (not file.stem.endswith("-likeness"), file.stem)
-    )
-    return Made([out / "scores" / f"{file.stem}.txt" for file in files], files, out / "data")
-
-
 def report(made: Made, out: Path) -> str:
     """Write the page of a demo, out/report/index.html, and out/results.json; returns the table."""
     each = [part for file in made.embeddings for part in ("--embeddings", file)]
@@ -185,22 +159,19 @@ def report(made: Made, out: Path) -> str:
     return str(evaluation)
 
 
-def run_all(commands: Mapping[str, Sequence[str]]) -> None:
+def run_all(folders: Mapping[str, Path], out: Path) -> None:
     """Run all demos at the same time, each on one thread, and print what each prints.
 
     Args:
-        commands: Name -> the arguments of Python, in the order in which the output appears.
+        folders: Name of a demo -> its folder, below `out`.
+        out: The page that leads to all reports is out/report/index.html.
 
     Raises:
         LikenessError: A demo failed. The others have run to their end.
-        KeyboardInterrupt: Ctrl-C or SIGTERM. No process is left behind.
     """
-    say(f"{len(commands)} demos run at the same time: {', '.join(commands)}; their lines follow")
-    running: dict[str, subprocess.Popen[str]] = {}
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    say(f"{len(folders)} demos run at the same time: {', '.join(folders)}; their lines follow")
+    running = {name: _start(name, folder) for name, folder in folders.items()}
     try:
-        for name, words in commands.items():
-            running[name] = _start(words)
         for name, process in running.items():
             assert process.stdout is not None
             say(f"\n{name}:")
@@ -211,19 +182,22 @@ def run_all(commands: Mapping[str, Sequence[str]]) -> None:
         for process in running.values():  # after Ctrl-C those that are still there
             process.kill()
             process.wait()
-        signal.signal(signal.SIGTERM, before)
     failed = [name for name, process in running.items() if process.returncode]
     if failed:
         raise LikenessError(
-            f"{len(failed)} of {len(commands)} demos failed, {', '.join(failed)}; the lines above "
+            f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; the lines above "
             "say why; start again with another --out"
         )
+    say(
+        f"\nThe reports, to open in a browser:\n  {overview(folders, out)}\n"
+        f"Two recordings of your own:\n  {command(program(), 'verify')} FIRST.wav SECOND.wav"
+    )
 
 
-def _start(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a process on one thread, which imports what this one does; its output is read here."""
+def _start(name: str, folder: Path) -> subprocess.Popen[str]:
+    """Start a demo on one thread, which imports what this process does; its output is read here."""
     return subprocess.Popen(
-        [sys.executable, *command],
+        [sys.executable, "-m", "likeness", "demo", "--only", name, "--out", str(folder)],
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -250,7 +224,10 @@ def overview(folders: Mapping[str, Path], out: Path) -> Path:
     """
     parts = {}
     for name, folder in folders.items():
-        compared = evaluate(made_in(folder).scores).compared
+        scores = sorted(
+            (folder / "scores").glob("*.txt"), key=lambda file: "-likeness" not in file.stem
+        )
+        compared = evaluate(scores).compared
         target = f"../{folder.relative_to(out).as_posix()}/report/index.html"
         parts[name.capitalize()] = glance(
             compared.results, compared.scores, list(compared.scores)

@@ -9,10 +9,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
-from eval.protocols.side_by_side import Compared, evaluate_together
+from eval.formats.trials import is_bare, read_bare_scores, read_scores
+from eval.protocols.side_by_side import Compared, evaluate_together, refuse_one_kind
+from eval.protocols.side_by_side import labelled as labelled_scores
 from eval.protocols.verification import Evaluated, VerificationSettings
+from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result, write_json
 from eval.scoring.origin import Origin, read_origin
 from eval.scoring.score import Scored
@@ -28,15 +33,17 @@ from likeness.files import (
     files_in,
     groupings_of,
     names_of,
+    names_of_files,
     quality_of,
     trials_of,
 )
-from likeness.systems import System, labelled_systems, measure_alone, systems_of, with_bare
+from likeness.held_out import HeldOutFiles, run_of_scores
 
 if TYPE_CHECKING:
     from eval.reports.media import Media
     from likeness.model import Model
 
+System = File | Scored | Scores
 Embedded = File | Embeddings | Sequence[File | Embeddings]
 """What was scored: of all systems, or of each in their order."""
 
@@ -53,6 +60,7 @@ class Evaluation:
         origins: system -> the model and the scoring behind its scores, where they say it.
         files: what was read; what is written names them with their SHA-256.
         embeddings: system -> what it scored, which a page shows.
+        run: the files of a run whose held-out trials these are; None for other scores.
 
     Example:
         >>> import likeness
@@ -71,6 +79,7 @@ class Evaluation:
     origins: Mapping[str, Origin | None] = field(default_factory=dict)
     files: Sequence[Path] = ()
     embeddings: Mapping[str, Embeddings] = field(default_factory=dict)
+    run: HeldOutFiles | None = None
 
     def __str__(self) -> str:
         return self.compared.table().rstrip("\n")
@@ -163,30 +172,35 @@ class Evaluation:
             >>> model.verify("a.wav", "a.wav", far=0.5).same
             True
         """
-        from likeness.thresholds import keep, over_subjects, place_for
+        from eval.thresholds import measure, save
+        from likeness.thresholds import left_out, over_subjects, place_for
 
-        result, compared = self._only.results[0], self.compared
+        if guarantee is not None and self.run is not None:
+            warnings.warn(
+                "the held-out subjects of a run choose its best checkpoint, so that a guarantee "
+                "over them promises too much; score trials of other subjects",
+                stacklevel=2,
+            )
+        result, compared, fars = self._only.results[0], self.compared, self.settings.fars
         name = result.system
         model = to if isinstance(to, str | PathLike) else to.thresholds_file or to.source
-        path, origin = place_for(model, self.origins.get(name), name=name)
-        thresholds, left_out = keep(
-            path,
+        path, origin = place_for(model, self.origins.get(name))
+        thresholds, too_low = measure(
             compared.scores[name],
             origin,
-            fars=self.settings.fars,
+            data=data or origin.trials or "unnamed trials",
+            fars=fars,
             subjects=result.counts.get("subjects"),
-            data=data,
             guarantee=over_subjects(
                 guarantee,
                 compared.trials.get(name),
                 compared.subject_of,
                 source=result.conventions.get("subjects_from"),
-                name=name,
             ),
         )
-        if left_out:
-            warnings.warn(left_out, stacklevel=2)
-        return thresholds
+        if too_low:
+            warnings.warn(left_out(too_low, thresholds), stacklevel=2)
+        return save(path, thresholds)
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
@@ -219,6 +233,8 @@ class Evaluation:
         from eval.reports.verification import write_page
         from likeness.media import media_of
 
+        if media is None and self.run is not None and self.run.items.is_file():
+            media = self.run.items
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
         shown = files_in(None if isinstance(media, Media) else media)
@@ -230,21 +246,6 @@ class Evaluation:
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
-
-
-def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:
-    """System -> its embeddings. Each is read once; one for all systems may be a single one."""
-    if embeddings is None:
-        return {}
-    if isinstance(embeddings, Embeddings | str | PathLike):
-        embeddings = [embeddings]
-    if len(embeddings) not in (1, len(systems)):
-        raise LikenessError(
-            f"{len(embeddings)} embedding files for {len(systems)} score files; give one for all "
-            "or one for each, in their order"
-        )
-    read = [embeddings_of(of) for of in embeddings]
-    return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
 
 def evaluate(
@@ -262,7 +263,8 @@ def evaluate(
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
     Args:
-        scores: what `score` gives, a score file, or `Scores` of bare numbers; or several systems,
+        scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
+            `Scores` of bare numbers; or several systems,
             which are set side by side: a mapping from names to these, or a sequence. In a sequence
             a file is called by its name, and what `score` gives by its `system`. `Scores` and
             files of lines `label score` know no subjects, so their intervals are over trials and
@@ -299,26 +301,29 @@ def evaluate(
         >>> 0 <= result.eer <= 1, result.threshold(far=0.1) <= 1
         (True, True)
     """
-    named = systems_of(scores)
-    systems = with_bare(named)
+    settings = settings or VerificationSettings()
+    run = run_of_scores(scores)
+    if run is not None:
+        scores, embeddings = run.scores, embeddings or run.embeddings
+        subjects = subjects or (run.labels if run.labels.is_file() else None)
+    named = _named(scores)
     if reference is not None:
         reference = _name_of(reference, named)
-    settings = settings or VerificationSettings()
-    bare = {name: of for name, of in systems.items() if isinstance(of, Scores)}
+    embedded = _by_system(embeddings, list(named))
+    listed = None if trials is None else trials_of(trials, columns)
+    systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
+    labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
     about = (trials, subjects, groups, quality, embeddings)
-    if bare and any(each is not None for each in about):
+    if labelled.keys() != systems.keys() and (labelled or any(each is not None for each in about)):
         raise LikenessError(
-            "scores without ids: trials, subjects, groups, quality and embeddings tell nothing of "
-            "them; give what likeness.score gives, or a score file with ids"
+            f"{next(name for name in systems if name not in labelled)}: these scores have no ids, "
+            "so that they cannot be set beside scores with ids, and trials, subjects, groups, "
+            "quality and embeddings tell nothing of them; give a score file with ids, or what "
+            "likeness.score gives"
         )
-    embedded = _by_system(embeddings, list(systems))
-    if bare:
-        compared = measure_alone(bare, settings)
-    else:
-        labels = None if trials is None else trials_of(trials, columns)
-        labelled = labelled_systems(systems, labels, columns if trials is None else "")
-        for name, of in embedded.items():
-            sides_with(labelled[name][0], frozenset(of.ids))  # refuses what has no embedding
+    if labelled:
+        for name, of_system in embedded.items():
+            sides_with(labelled[name][0], frozenset(of_system.ids))  # refuses what has none
         compared = evaluate_together(
             labelled,
             settings,
@@ -327,13 +332,100 @@ def evaluate(
             groupings=groupings_of(groups),
             quality=None if quality is None else _qualities(quality, list(systems), embedded),
         )
-    return Evaluation(
-        compared,
-        settings,
-        {name: _origin(of) for name, of in systems.items()},
-        files_in(named, *about),
-        embedded,
-    )
+    else:
+        compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
+    origins = {name: of[2] for name, of in systems.items()}
+    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
+
+
+def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
+    """Name -> scores of each system.
+
+    Raises:
+        LikenessError: There are none, or two have one name.
+    """
+    if isinstance(scores, Scored | Scores):
+        return {"scores": scores}
+    if isinstance(scores, Mapping):
+        names, listed = list(scores), list(scores.values())
+    else:
+        listed = [scores] if isinstance(scores, str | PathLike) else list(scores)
+        files = [Path(system) for system in listed if not isinstance(system, Scored)]
+        of_files = iter(names_of_files(files, "score"))
+        names = [of.system if isinstance(of, Scored) else next(of_files) for of in listed]
+    if len(set(names)) < len(names) or not names:
+        raise LikenessError(
+            f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "
+            "more, or a mapping from names of your own to scores"
+        )
+    return dict(zip(names, listed, strict=True))
+
+
+def _read(
+    name: str, system: System, labels: Trials | None, columns: ColumnNames
+) -> tuple[Trials | None, Scores, Origin | None]:
+    """The trials of a system, None where scores have no ids; its scores; and what gave them.
+
+    Args:
+        name: What the system is called.
+        system: Its scores.
+        labels: The trials with labels, for scores that have none.
+        columns: Which column of a score file is which, where `labels` are not a file.
+
+    Raises:
+        LikenessError: The trials have no labels, or labels of one kind only.
+    """
+    if isinstance(system, Scores):
+        return None, system, None
+    if isinstance(system, Scored):
+        trials, values, origin = system.trials, system.values, system.origin
+        if trials.target is None and labels is not None:
+            trials = _with_labels(trials, labels)
+    elif is_bare(path := Path(system)):
+        return None, read_bare_scores(path), None
+    else:
+        name, origin = str(system), read_origin(path)
+        trials, values = read_scores(path, labels, columns="" if labels is not None else columns)
+    lacks = "has no labels" if labels is None else "has no labels, nor has the trial list"
+    unlabelled = f"{name} {lacks}; give the trial list that has them, as trials or --trials"
+    return *labelled_scores(name, trials, values, unlabelled=unlabelled), origin
+
+
+def _with_labels(trials: Trials, labels: Trials) -> Trials:
+    """The same list with labels."""
+    same = (trials.enrol_ids, trials.probe_ids) == (labels.enrol_ids, labels.probe_ids)
+    rows = (trials.enrol, trials.probe), (labels.enrol, labels.probe)
+    if not same or not np.array_equal(*rows):
+        raise LikenessError(
+            "the scores are those of another list than `trials`; score the list with the labels"
+        )
+    return labels
+
+
+def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
+    """Measure each system whose scores have no ids: neither subjects nor differences are known."""
+    results: list[Result] = []
+    for name, scores in systems.items():
+        refuse_one_kind(name, scores.target)
+        results += evaluate_values(
+            scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
+        ).results
+    return Compared(results, systems, {})
+
+
+def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:
+    """System -> its embeddings. Each is read once; one for all systems may be a single one."""
+    if embeddings is None:
+        return {}
+    if isinstance(embeddings, Embeddings | str | PathLike):
+        embeddings = [embeddings]
+    read = [embeddings_of(of) for of in embeddings]
+    if len(read) not in (1, len(systems)):
+        raise LikenessError(
+            f"{len(read)} embedding files for {len(systems)} score files; give one for all or one "
+            "for each, in their order"
+        )
+    return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
 
 
 def _name_of(reference: File, systems: Mapping[str, System]) -> str:
@@ -365,10 +457,3 @@ def _qualities(
     return {
         name: dict(zip(of.ids, of.norms.tolist(), strict=True)) for name, of in embedded.items()
     }
-
-
-def _origin(system: System) -> Origin | None:
-    """The model and the scoring behind the scores of one system."""
-    if isinstance(system, Scores):
-        return None
-    return system.origin if isinstance(system, Scored) else read_origin(Path(system))

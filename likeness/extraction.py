@@ -1,5 +1,5 @@
-"""Embeddings of long lists: in pieces that are finished one by one and joined in the list's order,
-by the processes of torchrun, or in parts of a job array.
+"""Embeddings of long lists as files: in pieces that are finished one by one and joined in the
+list's order, by the processes of torchrun, by a cluster, or in parts of a job array.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eval.formats import embeddings as files
 from eval.formats.files import atomic_path, json_object
 from eval.formats.provenance import digest
 from eval.progress import as_part
-from eval.types import Embeddings
+from eval.types import Embeddings, check_choice
 from likeness.models.load import (
     aligned_size,
     in_parts,
@@ -30,10 +30,18 @@ from likeness.models.load import (
     refuse_head,
     refuse_other_reading,
 )
+from likeness.presence import NUM_NAMED, print_bad, refuse_missing_files
+from modalities.folders import suffixes_of
 from toolkit.console import say
 from toolkit.data.items import Item, check_unique
+from toolkit.data.listing import list_items
 from toolkit.data.reading import Bad
-from toolkit.models.embed import NO_NUMBERS, embed_where_readable, refuse_diverged
+from toolkit.models.embed import (
+    NO_NUMBERS,
+    embed_where_readable,
+    refuse_diverged,
+    warn_if_alike,
+)
 from toolkit.models.loaded import Embedder, Flip, Flipped, Loaded
 from toolkit.training.lock import Busy, empty, only_writer
 
@@ -58,7 +66,100 @@ class Reading:
     trust: Sequence[str] = ()
 
 
-def load(model: str, reading: Reading) -> tuple[Loaded, list[Item]]:
+def embed_files(
+    model: str,
+    listed: Path | None,
+    out: Path,
+    reading: Reading,
+    *,
+    root: Path | None = None,
+    columns: str = "",
+    ray: str | None = None,
+    part: str | None = None,
+    batch_size: int = 16,
+    workers: int = 0,
+    skips_bad: bool = True,
+) -> None:
+    """Embed every item and write the embeddings. The first process says what was done.
+
+    Args:
+        model: A MODEL of `likeness.models.load`.
+        listed: A folder or a list of items; None for the faces of `reading.ijb`.
+        out: The file of embeddings.
+        reading: How the model reads an item.
+        root: The folder that relative paths start from.
+        columns: Which column of a table is which.
+        ray: The address of a Ray cluster; None for this machine.
+        part: "I/N", the part of the list that is embedded; None for all of it.
+        batch_size: The largest number of inputs in a batch.
+        workers: The number of processes that read files.
+        skips_bad: Whether unreadable items are left out; otherwise they are refused.
+
+    Raises:
+        LikenessError: Items are refused; and as in reading, loading and `extract`. No embeddings
+            are written then.
+    """
+    loaded, items = load(model, reading)
+    if listed is not None:
+        suffixes = suffixes_of(loaded.modality)
+        items = list_items(listed, suffixes=suffixes, columns=columns, root=root, missing="leave")
+    meta = dict(loaded.meta)
+    if part is not None:
+        items, of_part = take_part(items, part)
+        meta |= of_part
+    files.check_ids(out, [item.id for item in items])
+    refuse_missing_files([item.path for item in items], allow_some=skips_bad)
+    sizes = {"batch_size": batch_size, "workers": workers}
+    if ray is not None:
+        from likeness import ray_embedding
+
+        embedded = ray_embedding.embed(partial(_load, model, reading), items, ray, **sizes)
+        write(embedded, out, meta, skips_bad=skips_bad)
+        return
+    with joined_processes() as device:
+        loaded.embedder.to_device(device)
+        extracted = extract(loaded, items, out, **sizes)
+        if extracted is not None:  # the first process
+            try:
+                write(extracted, out, meta, skips_bad=skips_bad)
+            except LikenessError:  # items were refused, which may be repaired before the next try
+                finish(out)
+                raise
+            finish(out)
+
+
+def _load(model: str, reading: Reading) -> Loaded:
+    """The model on a machine of a cluster."""
+    return load(model, reading)[0]
+
+
+def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) -> None:
+    """Write embeddings, and name the items that have none.
+
+    Raises:
+        LikenessError: Items cannot be read and are not to be left out, or none can be.
+    """
+    embedded, bad = piece
+    print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
+    if "part" in meta and (skips_bad or not bad):
+        embedded = with_bad(embedded, bad)
+    if embedded is None or (bad and not skips_bad):
+        num_items = len(bad) + (0 if embedded is None else len(embedded.ids))
+        raise LikenessError(
+            f"{len(bad)} of {num_items} items cannot be read, so nothing was written; repair them, "
+            "or leave some out by --bad-items skip"
+            if bad
+            else "there are no items to embed"
+        )
+    warn_if_alike(embedded)
+    files.write(out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta}))
+    say(
+        f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
+        + (f"; {len(bad)} unreadable items left out" if bad else "")
+    )
+
+
+def load(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
     """Load a model that reads items as `reading` says.
 
     Returns:
@@ -71,7 +172,7 @@ def load(model: str, reading: Reading) -> tuple[Loaded, list[Item]]:
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
     loaded = load_to_embed(model, detector=detector, frontend=reading.frontend, trust=reading.trust)
     refuse_head(loaded, model)
-    items: list[Item] = []
+    items: Sequence[Item] = ()
     if reading.ijb is not None:
         loaded, items = ijb_pack(loaded, reading.ijb)
     return read_as(loaded, reading), items
@@ -85,6 +186,8 @@ def read_as(model: Loaded, reading: Reading) -> Loaded:
     Raises:
         LikenessError: The model cannot read so, or there is no such way of joining.
     """
+    flip = reading.flip
+    check_choice("flip", flip, get_args(Flip))
     model = in_parts(
         model,
         crops=reading.crops,
@@ -92,21 +195,15 @@ def read_as(model: Loaded, reading: Reading) -> Loaded:
         chunk_seconds=reading.chunk_seconds,
         only_speech=reading.only_speech,
     )
-    flip = reading.flip
-    if flip not in get_args(Flip):
-        raise LikenessError(f"flip {flip!r}: choose one of {', '.join(get_args(Flip))}")
     if flip == "none":
         return model
     if model.modality == "speaker":
-        raise LikenessError(
-            f"flip {flip!r} is for images; this is a model of modality {model.modality!r}: leave "
-            "it out"
-        )
+        raise LikenessError(f"flip {flip!r} is for images, and this model takes recordings")
     settings = {**model.settings, "flip": flip}
     return replace(model, embedder=cast(Embedder, Flipped(model.embedder, flip)), settings=settings)
 
 
-def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
+def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
     """Return the model reading the faces of an IJB pack, and these faces.
 
     They are aligned by the pack's landmarks to the size that the model takes
@@ -127,7 +224,7 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, list[Item]]:
     pack = ijb.pack(root)
     read = partial(ijb.read, landmarks=str(pack.landmarks), size=height, width=width)
     faces = f"aligned to {height} x {width} by the pack's 5 landmarks"
-    return replace(model, read=read, settings={**model.settings, "faces": faces}), list(pack.items)
+    return replace(model, read=read, settings={**model.settings, "faces": faces}), pack.items
 
 
 def extract(
@@ -382,29 +479,22 @@ def join_parts(paths: Sequence[Path]) -> Piece:
             list or number of parts.
     """
     by_number: dict[int, Piece] = {}
-    first: tuple[int, dict[str, str]] | None = None
+    count, meta = 0, dict[str, str]()
     for path in paths:
         embeddings = files.read(path)
-        meta = dict(embeddings.meta)
-        if not {"part", "list", "bad"} <= meta.keys():
+        of_part = dict(embeddings.meta)
+        if not {"part", "list", "bad"} <= of_part.keys():
             raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")
-        number, count = _part_of(meta.pop("part"))
-        del meta["bad"]
-        first = first or (count, meta)
-        if (count, meta) != first:
+        number, of_count = _part_of(of_part.pop("part"))
+        del of_part["bad"]
+        if by_number and (of_count, of_part) != (count, meta):
             raise LikenessError(
                 f"{path} is a part of another model, list or number of parts than {paths[0]}"
             )
-        if number in by_number:
-            raise LikenessError(f"{path} is part {number}, which another file is as well")
+        count, meta = of_count, of_part
         by_number[number] = _without_bad(embeddings)
-    assert first is not None
-    count, meta = first
-    if len(by_number) < count:
-        first_missing = next(i for i in range(1, count + 1) if i not in by_number)
-        raise LikenessError(
-            f"{count - len(by_number)} of {count} parts are missing, the first is "
-            f"{first_missing}/{count}; name all of them"
-        )
+    if not len(by_number) == len(paths) == count:
+        there = ", ".join(map(str, sorted(by_number)))
+        raise LikenessError(f"{len(paths)} files hold the parts {there} of {count}; give each once")
     del meta["list"]
     return joined([by_number[number] for number in sorted(by_number)], meta)

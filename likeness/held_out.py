@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from eval.per_item import PerItem
     from eval.scoring.score import Scored
     from eval.types import Embeddings, Trials
-    from toolkit.data.items import Item, Items
+    from toolkit.data.items import Items
     from toolkit.training.recipe import Recipe
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
@@ -157,62 +158,43 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
     else:
         remove(files.labels)
     if all(item.span is None for item in items):
-        write_items(files.items, [_absolute(item) for item in items])
+        write_items(files.items, [item._replace(path=item.path.absolute()) for item in items])
     else:
         remove(files.items)
     held_out.scored.save(files.scores)
 
 
-def run_of_scores(scores: Sequence[Path]) -> HeldOutFiles | None:
-    """The files of the run whose folder stands in place of a score file, if one does.
+def run_of_scores(scores: object) -> HeldOutFiles | None:
+    """The files of the run whose folder stands in place of scores, if one does.
 
     Raises:
-        LikenessError: The folder holds no scores, or those of another model than its own, or stands
-            beside other scores.
+        LikenessError: The folder stands beside other scores, or holds no scores, or those of an
+            earlier model: a run that was trained further has a new model before its held-out items
+            are scored again.
     """
-    folders = [path for path in scores if path.is_dir()]
+    listed = scores if isinstance(scores, Sequence) and not isinstance(scores, str) else [scores]
+    folders = [of for of in listed if isinstance(of, str | PathLike) and Path(of).is_dir()]
     if not folders:
         return None
-    files = HeldOutFiles(folders[0])
-    if len(scores) > 1:
-        raise LikenessError(
-            f"{files.run} is a folder, which stands for one run alone; beside others name the "
-            f"score file, as in {files.scores}"
-        )
-    if not files.scores.is_file():
-        raise LikenessError(
-            f"{files.run} is a folder without {files.scores.relative_to(files.run)}, which "
-            "`likeness train` leaves there for recipes that hold subjects out; name a score file"
-        )
-    refuse_another_model(files)
-    return files
-
-
-def refuse_another_model(files: HeldOutFiles) -> None:
-    """Refuse held-out scores of another model than the one that lies in the folder of the run.
-
-    The model of a run that was trained further is new before its held-out items are scored again.
-
-    Raises:
-        LikenessError: They are of another model, or the file that says what gave them is damaged.
-    """
     from eval.formats.provenance import sha256
     from eval.scoring.origin import read_origin
     from toolkit.models.checkpoint import find_model
 
+    files = HeldOutFiles(Path(folders[0]))
+    if len(listed) > 1 or not files.scores.is_file():
+        raise LikenessError(
+            f"{files.run} is a folder, which stands for one run alone and its {files.scores}; "
+            "`likeness train` leaves that for recipes that hold subjects out: name score files"
+        )
     origin = read_origin(files.scores)
     try:
         model = find_model(files.run)
     except ValueError:
-        return  # the folder keeps no model, so nothing contradicts the scores
+        return files  # the folder keeps no model, so nothing contradicts the scores
     if origin is not None and origin.model not in ("", sha256(model)):
         raise LikenessError(
             f"{files.scores} has scores of an earlier model than {model}; finish the training with "
             "`likeness train --resume`, which scores the held-out items anew, or name the score "
             "file itself to measure the earlier model"
         )
-
-
-def _absolute(item: Item) -> Item:
-    """The item with its whole path: the list is read from any folder."""
-    return item._replace(path=item.path.absolute())
+    return files

@@ -52,7 +52,6 @@ def evaluate_files(
     features: Sequence[Path],
     root: Path,
     presets: Mapping[str, Switches],
-    *,
     fars: Sequence[float] = (),
     num_resamples: int = 0,
     json_file: Path | None = None,
@@ -102,7 +101,6 @@ def identify_files(
     features: Path,
     root: Path,
     presets: Mapping[str, Switches],
-    *,
     settings: IdentificationSettings | None = None,
     json_file: Path | None = None,
 ) -> str:

@@ -47,21 +47,6 @@ def is_included(model: str) -> bool:
     return model in _FOLDERS
 
 
-def is_within(path: str | Path) -> bool:
-    """Whether a path lies in the package of an included model, which is never written to.
-
-    Example:
-        >>> is_within("likeness:voice"), is_within(Path(resolved("likeness:voice")) / "a.json")
-        (True, True)
-        >>> is_within("runs/an4")
-        False
-    """
-    place = Path(path).resolve()
-    return is_included(str(path)) or any(
-        place.is_relative_to(folder.resolve()) for folder in _FOLDERS.values()
-    )
-
-
 def model_for(model: str | None, files: Iterable[str | Path]) -> str:
     """The model that somebody named, else the included one for voices.
 

@@ -1,9 +1,14 @@
-"""What people give to be embedded, as items: paths, folders, lists, tables, arrays, files."""
+"""What people give to be embedded, as items: paths, folders, lists, tables, arrays, files.
+
+`suffix_of` tells the format of a file that brings no name that can be trusted.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -16,11 +21,10 @@ from eval.errors import LikenessError
 from eval.formats.column_names import parse_columns
 from eval.temporary import temporary_folder
 from likeness.presence import refuse_missing_files
-from likeness.signatures import suffix_of
 from modalities.folders import suffixes_of
 from toolkit.data.item_lists import SUFFIXES as TABLES
 from toolkit.data.item_lists import items_of_frame
-from toolkit.data.items import MAX_SPAN, Item, Items, check_unique
+from toolkit.data.items import Item, Items, check_unique
 from toolkit.data.labels import LabelPattern
 from toolkit.data.listing import list_items
 from toolkit.data.remote import is_url, place_below
@@ -150,16 +154,16 @@ class _Maker:
         if isinstance(value, str | os.PathLike):
             path = Path(place_below(self.root or Path(), os.fspath(value)))
             return Item(str(value) if key is None else key, path)
-        if _is_recording(value):
-            return Item(number, self._write_wave(value[0], value[1]))
         if isinstance(value, bytes) or hasattr(value, "read"):
             return Item(number, self._write_bytes(value))
-        if _is_array(value):
-            write = self._write_wave if self.modality == "speaker" else self._write_image
-            return Item(number, write(value))
+        if self.modality != "speaker" and _is_array(value):
+            return Item(number, self._write_image(value))
+        if self.modality == "speaker" and (_is_array(value) or _is_recording(value)):
+            wave, rate_hz = (value, self.rate_hz) if _is_array(value) else value
+            return Item(number, self._write_wave(wave, rate_hz))
         raise LikenessError(
-            f"input {number} is of type {type(value).__name__}; give a path, a table with a column "
-            "of paths, an Item, an array or an open file"
+            f"input {number} of a {self.modality} model is of type {type(value).__name__}; give a "
+            "path, a table with a column of paths, an Item, an array or an open file"
         )
 
     def _from_path(self, path: Path, text: str) -> Sequence[Item]:
@@ -198,35 +202,27 @@ class _Maker:
         return self.folder / f"{self.num_written:06d}{suffix}"
 
     def _write_bytes(self, file: Any) -> Path:
-        content = file if isinstance(file, bytes) else _read_whole(file)
-        if len(content) > MAX_SPAN:
-            raise LikenessError(
-                f"an open file holds over {MAX_SPAN} bytes, and at most so many are read; give "
-                "its path"
-            )
+        path = self._new_file("")
+        with path.open("wb") as copy:
+            shutil.copyfileobj(io.BytesIO(file) if isinstance(file, bytes) else file, copy)
         suffix = Path(str(getattr(file, "name", ""))).suffix.lower()
         if suffix not in self.suffixes:
-            suffix = suffix_of(content) or self.suffixes[0]
-        path = self._new_file(suffix)
-        path.write_bytes(content)
-        return path
+            with path.open("rb") as start:
+                suffix = suffix_of(start.read(64)) or self.suffixes[0]
+        return path.rename(path.with_suffix(suffix))
 
-    def _write_wave(self, array: Any, rate_hz: float | None = None) -> Path:
+    def _write_wave(self, array: Any, rate_hz: float | None) -> Path:
         import soundfile
 
-        rate = self.rate_hz if rate_hz is None else rate_hz
-        if self.modality != "speaker":
-            raise LikenessError(f"a {self.modality} model takes images, not recordings")
-        if not isinstance(rate, Real) or not (0 < rate < 2**31 and rate % 1 == 0):
+        if not isinstance(rate_hz, Real) or not (0 < rate_hz < 2**31 and rate_hz % 1 == 0):
             raise LikenessError(
                 "a recording that is an array needs its sampling rate, but rate_hz is "
-                f"{rate!r}; give a whole number of samples a second, such as rate_hz=16000"
+                f"{rate_hz!r}; give a whole number of samples a second, such as rate_hz=16000"
             )
         wave = _as_numpy(array)
-        if wave.ndim == 2 and wave.shape[0] < wave.shape[1] and wave.shape[0] <= _MAX_CHANNELS:
+        if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
             wave = wave.T  # torchaudio gives (channels, samples)
-        channels = wave.shape[1] if wave.ndim == 2 else 1
-        if wave.ndim not in (1, 2) or channels > _MAX_CHANNELS or not wave.size:
+        if wave.ndim not in (1, 2) or (wave.ndim == 2 and wave.shape[1] > _MAX_CHANNELS):
             raise LikenessError(
                 f"a recording must have the shape (samples,) or (samples, channels), but it has "
                 f"{wave.shape}; give several recordings as a list"
@@ -234,7 +230,7 @@ class _Maker:
         if np.issubdtype(wave.dtype, np.integer):
             wave = _full_scale(wave)
         path = self._new_file(".wav")
-        soundfile.write(path, wave.astype(np.float32), int(rate), subtype="FLOAT")
+        soundfile.write(path, wave.astype(np.float32), int(rate_hz), subtype="FLOAT")
         return path
 
     def _write_image(self, array: Any) -> Path:
@@ -252,23 +248,6 @@ class _Maker:
         path = self._new_file(".png")
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, compress_level=1)
         return path
-
-
-def _read_whole(file: Any) -> bytes:
-    """Read an open file to its end, or to one byte more than is allowed.
-
-    A pipe or a raw file gives less than was asked for before its end.
-    """
-    content = bytearray()
-    while len(content) <= MAX_SPAN:
-        # Reading in text mode may fail, because what is there is no text.
-        part = None if isinstance(file, io.TextIOBase) else file.read(MAX_SPAN + 1 - len(content))
-        if not isinstance(part, bytes):
-            raise LikenessError("an open file must be in binary mode; open it with 'rb'")
-        if not part:
-            break
-        content += part
-    return bytes(content)
 
 
 def _is_array(value: Any) -> bool:
@@ -308,3 +287,40 @@ def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtyp
         centred = centred - 2.0 ** (bits - 1)
     scaled: np.ndarray[Any, np.dtype[np.float64]] = centred / 2.0 ** (bits - 1)
     return scaled
+
+
+# The ending by which readers choose a decoder, and what such a file begins with.
+_STARTS = {
+    ".wav": rb"RIFF....WAVE|RF64|RIFX",
+    ".flac": rb"fLaC",
+    ".opus": rb"OggS.{24}OpusHead",  # in a page header of 28 bytes; before .ogg, which fits as well
+    ".ogg": rb"OggS",
+    ".aiff": rb"FORM....AIF",
+    ".sph": rb"NIST_1A",
+    ".m4a": rb"....ftyp",
+    ".jpg": rb"\xff\xd8\xff",
+    ".png": rb"\x89PNG\r\n",
+    ".webp": rb"RIFF....WEBP",
+    ".bmp": rb"BM",
+    ".gif": rb"GIF8",
+    ".tif": rb"II\*\x00|MM\x00\*",
+    ".ppm": rb"P[3-6]\s",
+    ".mp3": rb"ID3|\xff[\xe2-\xff]",
+}
+
+
+def suffix_of(content: bytes) -> str:
+    """Give the ending that fits the first bytes of a file.
+
+    Args:
+        content: The file, or at least its first 64 bytes.
+
+    Returns:
+        The ending in lower case, such as ".wav"; "" if the format is not known.
+
+    Example:
+        >>> suffix_of(b"fLaC and so on"), suffix_of(b"no sound")
+        ('.flac', '')
+    """
+    kinds = (name for name, start in _STARTS.items() if re.match(start, content, re.DOTALL))
+    return next(kinds, "")

@@ -13,13 +13,12 @@ from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.types import name_first
 from likeness.embeddings import Embeddings
-from likeness.presence import refuse_missing_model
+from likeness.presence import refuse_missing_files, refuse_missing_model
 from toolkit.console import shown
 
 if TYPE_CHECKING:
     from eval.thresholds import Far, Thresholds
-    from likeness.pairs import VerifiedPairs
-    from likeness.verification import Comparer, Verification
+    from likeness.verification import Comparer, Verification, VerifiedPairs
     from toolkit.data.items import Item
     from toolkit.data.reading import Bad
     from toolkit.models.export import Parity
@@ -236,21 +235,22 @@ class Model:
             >>> round(result.score, 3), result.same
             (1.0, None)
         """
+        from eval.similarity import pairs
         from likeness.inputs import items_of
-        from likeness.verification import verify
+        from likeness.verification import judged, remedy_for
+        from toolkit.models.embed import embed_where_readable
 
-        model, calibration, threshold, source = self.comparer(threshold, far)
-        with items_of(
-            {"first": first, "second": second}, modality=self.modality, rate_hz=rate_hz
-        ) as items:
-            return verify(
-                model,
-                items[0],
-                items[1],
-                threshold=threshold,
-                calibration=calibration,
-                source=source,
+        comparer, model = self.comparer(threshold, far), self.loaded
+        inputs = {"first": first, "second": second}
+        with items_of(inputs, modality=self.modality, rate_hz=rate_hz) as items:
+            embeddings, bad = embed_where_readable(model.embedder, items, model.read, batch_size=2)
+        if embeddings is None or bad:
+            raise LikenessError(
+                f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
             )
+        (score,) = pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], self.similarity)
+        norms = float(embeddings.norms[0]), float(embeddings.norms[1])
+        return judged(comparer, float(score), norms)
 
     def verify_pairs(
         self,
@@ -292,16 +292,15 @@ class Model:
             >>> found.rows[0].first, found.rows[0].same
             ('a.wav', None)
         """
-        from likeness.pairs import Pair, read_pairs, verify_pairs
+        from likeness.verification import Pair, read_pairs, verify_pairs
 
         if isinstance(pairs, str | PathLike) or hasattr(pairs, "columns"):
             listed = read_pairs(pairs, columns=columns)
         else:
             listed = [Pair(str(pair[0]), str(pair[1]), *pair[2:]) for pair in pairs]
-        comparer = self.comparer(threshold, far)
         with shown(progress):
             return verify_pairs(
-                comparer,
+                self.comparer(threshold, far),
                 listed,
                 root=None if root is None else Path(root),
                 batch_size=batch_size,
@@ -416,9 +415,8 @@ def load(
         ('speaker', 8, 'cosine')
     """
     refuse_missing_model(str(model))
-    for file in (detector, calibration, thresholds):
-        if isinstance(file, str | PathLike) and not Path(file).is_file():
-            raise LikenessError(f"{file}: there is no such file; correct the path")
+    named = (detector, calibration, thresholds)
+    refuse_missing_files([Path(file) for file in named if isinstance(file, str | PathLike)])
 
     from likeness.models import load as loading
     from likeness.models.trust import entries_of

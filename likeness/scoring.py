@@ -1,21 +1,27 @@
-"""Score a list of trials and fit a calibration, of files or of values in memory."""
+"""Score a list of trials, fit a calibration, and fuse systems: of files or of values in memory."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from eval.calibration import Calibration
-from eval.scoring.score import Scored, lacking, with_spellings
+from eval.calibration import Calibration, Fusion, fit_fusion, load_fusion
+from eval.errors import LikenessError
+from eval.formats.subjects import read_durations
+from eval.formats.trials import read_scores
+from eval.scoring.origin import read_origin
+from eval.scoring.score import Scored, lacking, quality_of, sides_of, with_spellings
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
-from eval.scoring.settings import Scoring
-from eval.types import Embeddings, Ints, Trials, name_first
+from eval.scoring.settings import Scoring, column_names, measures_of
+from eval.types import Embeddings, Floats, Ints, Trials, name_first
 from likeness.files import ColumnNames, File, Models, embeddings_of, models_of, trials_of
 
 Missing = Literal["refuse", "skip"]
@@ -64,34 +70,14 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
-    trials_read = trials_of(trials, columns)
-    listed, sides, left_out = _read(
-        trials_read, embeddings, probe, models, strip_extension, missing
-    )
-    scored = score_values(listed, scoring=scoring or Scoring(), **sides)
+    listed = trials_of(trials, columns)
+    sides = _sides(listed, embeddings, probe, models, strip_extension)
     name = str(trials) if isinstance(trials, str | PathLike) else ""
-    return named(scored, name + left_out) if name or left_out else scored
-
-
-def _read(
-    listed: Trials,
-    embeddings: File | Embeddings,
-    probe: File | Embeddings | None,
-    models: Models | None,
-    strip_extension: bool,
-    missing: Missing,
-) -> tuple[Trials, dict[str, Any], str]:
-    """The trials, what they are scored with, and words for the list's name where trials were left
-    out.
-    """
-    of_models = models_of(models)
-    sides = embeddings_of(embeddings), None if probe is None else embeddings_of(probe)
-    if strip_extension:
-        sides = _spelt_as(listed, *sides, of_models)
-    left_out = ""
     if missing == "skip":
-        listed, of_models, left_out = _with_embeddings(listed, *sides, of_models)
-    return listed, {"embeddings": sides[0], "probe": sides[1], "models": of_models}, left_out
+        listed, sides["models"], left_out = _with_embeddings(listed, **sides)
+        name += left_out
+    scored = score_values(listed, scoring=scoring or Scoring(), **sides)
+    return named(scored, name) if name else scored
 
 
 def named(scored: Scored, trials: str) -> Scored:
@@ -101,23 +87,26 @@ def named(scored: Scored, trials: str) -> Scored:
     return replace(scored, origin=replace(scored.origin, trials=trials))
 
 
-def _spelt_as(
+def _sides(
     trials: Trials,
-    embeddings: Embeddings,
-    probe: Embeddings | None,
-    models: Mapping[str, Sequence[str]] | None,
-) -> tuple[Embeddings, Embeddings | None]:
-    """The embeddings of both sides with the ids of the trials, whatever the extensions of files.
+    embeddings: File | Embeddings,
+    probe: File | Embeddings | None,
+    models: Models | None,
+    strip_extension: bool,
+) -> dict[str, Any]:
+    """What trials are scored with: the embeddings of both sides, and the items of models.
 
     Raises:
         LikenessError: Several embeddings have one id but for their extensions.
     """
-    enrolled = list(trials.enrol_ids)
-    if models is not None:
-        enrolled = [item for items in models.values() for item in items]
-    if probe is None:
-        return with_spellings(embeddings, [*enrolled, *trials.probe_ids]), None
-    return with_spellings(embeddings, enrolled), with_spellings(probe, trials.probe_ids)
+    enrol, of_models = embeddings_of(embeddings), models_of(models)
+    probes = None if probe is None else embeddings_of(probe)
+    if strip_extension:
+        asked = [*trials.enrol_ids, *trials.probe_ids]
+        asked += [item for items in (of_models or {}).values() for item in items]
+        enrol = with_spellings(enrol, asked)
+        probes = None if probes is None else with_spellings(probes, asked)
+    return {"embeddings": enrol, "probe": probes, "models": of_models}
 
 
 def _with_embeddings(
@@ -139,7 +128,6 @@ def _with_embeddings(
         such as ", without 3 of 28 trials". All as they were where nothing is missing, and where
         nothing would be left.
     """
-    probed = lacking(trials.probe_ids, embeddings if probe is None else probe)
     whole = models
     if models is None:
         enrolled = lacking(trials.enrol_ids, embeddings)
@@ -148,22 +136,28 @@ def _with_embeddings(
         no_item = set(lacking(items, embeddings))
         whole = {name: its for name, its in models.items() if no_item.isdisjoint(its)}
         enrolled = [name for name in trials.enrol_ids if name not in whole]
-    sides = (trials.enrol_ids, trials.enrol, enrolled), (trials.probe_ids, trials.probe, probed)
+    probed = lacking(trials.probe_ids, embeddings if probe is None else probe)
     kept = np.ones(len(trials), dtype=np.bool_)
-    for ids, rows, absent in sides:
-        out = set(absent)
-        kept &= np.array([name not in out for name in ids], dtype=np.bool_)[rows]
+    for ids, rows, absent in (
+        (trials.enrol_ids, trials.enrol, set(enrolled)),
+        (trials.probe_ids, trials.probe, set(probed)),
+    ):
+        kept &= np.array([name not in absent for name in ids], dtype=np.bool_)[rows]
     if kept.all() or not kept.any():
         return trials, models, ""
-    (enrol_ids, enrol), (probe_ids, probes) = (_used(ids, rows[kept]) for ids, rows, _ in sides)
-    target = None if trials.target is None else trials.target[kept]
-    count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
     both = list(dict.fromkeys([*enrolled, *probed]))
+    count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
     warnings.warn(
         f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
-        stacklevel=4,
+        stacklevel=3,
     )
-    return Trials(enrol_ids, probe_ids, enrol, probes, target), whole, f", without {count}"
+    (enrol_ids, enrol), (probe_ids, probes) = (
+        _used(trials.enrol_ids, trials.enrol[kept]),
+        _used(trials.probe_ids, trials.probe[kept]),
+    )
+    target = None if trials.target is None else trials.target[kept]
+    left = Trials(enrol_ids, probe_ids, enrol, probes, target)
+    return left, whole, f", without {count}"
 
 
 def _used(ids: tuple[str, ...], rows: Ints) -> tuple[tuple[str, ...], Ints]:
@@ -221,8 +215,10 @@ def calibrate(
         >>> likeness.load_calibration("calibration.json") == fitted
         True
     """
-    trials_read = trials_of(trials, columns)
-    listed, sides, _ = _read(trials_read, embeddings, probe, models, strip_extension, missing)
+    listed = trials_of(trials, columns)
+    sides = _sides(listed, embeddings, probe, models, strip_extension)
+    if missing == "skip":
+        listed, sides["models"], _ = _with_embeddings(listed, **sides)
     return calibrate_values(
         listed,
         scoring=scoring or Scoring(),
@@ -230,3 +226,60 @@ def calibrate(
         p_target=p_target,
         **sides,
     )
+
+
+def fuse(
+    scores: Sequence[File],
+    fusion: File | None = None,
+    *,
+    quality: Sequence[str] = (),
+    embeddings: File | Embeddings | None = None,
+    durations: File | None = None,
+) -> tuple[Trials, Fusion, Floats]:
+    """Fit a fusion of several systems on labelled trials, or apply one.
+
+    Args:
+        scores: K score files of the same trials, whose rows may be in any order.
+        fusion: the file of a fusion that is applied; None fits one.
+        quality: measures that help a fusion that is fitted, "log_norm" or "log_duration".
+        embeddings: of the items, for the measures.
+        durations: a list `id seconds`, for "log_duration".
+
+    Returns:
+        The P trials, the fusion, and the fused scores (P,), which are log-likelihood ratios.
+
+    Raises:
+        LikenessError: The files are of other trials, of other systems than the fusion, or without
+            labels where one is fitted; or a measure lacks its embeddings or durations.
+    """
+    trials, values = read_scores(Path(scores[0]))
+    columns = [values]
+    for path in scores[1:]:
+        trials, values = read_scores(Path(path), trials)
+        columns.append(values)
+    origins = [read_origin(Path(path)) for path in scores]
+    systems = tuple("" if origin is None else origin.system for origin in origins)
+    fitted = None if fusion is None else load_fusion(Path(fusion))
+    measured = None
+    if measures := quality if fitted is None else measures_of(fitted.names):
+        if embeddings is None:
+            raise LikenessError(
+                f"the quality measures {', '.join(measures)} need the embeddings of the items; "
+                "give --embeddings"
+            )
+        scoring = Scoring(durations=read_durations(Path(durations)) if durations else None)
+        sides = sides_of(trials, embeddings_of(embeddings), scoring)
+        measured = quality_of(sides, measures, scoring)
+    values = np.stack(columns, axis=1)
+    if fitted is None:
+        if trials.target is None:
+            raise LikenessError("a fusion is fitted on labelled trials, and no file has labels")
+        names = column_names(measures)
+        fitted = fit_fusion(values, trials.target, systems=systems, quality=measured, names=names)
+    pairs = list(zip_longest(systems, fitted.systems))
+    if any(None in pair or (all(pair) and pair[0] != pair[1]) for pair in pairs):
+        raise LikenessError(
+            f"the fusion was fitted for scores of {list(fitted.systems)}, but these are of "
+            f"{list(systems)}; give the score files of its systems, in its order"
+        )
+    return trials, fitted, fitted.apply(values, measured)

@@ -15,21 +15,11 @@ import numpy as np
 from eval.errors import LikenessError
 from eval.formats.provenance import digest, sha256
 from eval.formats.subjects import CONNECTED
-from eval.guarantee import check_confidence
 from eval.scoring.origin import Origin
 from eval.scoring.settings import Scoring
-from eval.thresholds import (
-    LEAST_ERRORS,
-    Far,
-    OverSubjects,
-    Thresholds,
-    load,
-    measure,
-    save,
-)
-from eval.types import Scores, Trials
-from likeness.included import is_within, resolved
-from likeness.presence import refuse_missing_folder
+from eval.thresholds import LEAST_ERRORS, Far, OverSubjects, Thresholds, load, save
+from eval.types import Trials
+from likeness.included import resolved
 from toolkit.gallery.store import contradictions
 
 FILE = "thresholds.json"  # in the folder of a run
@@ -48,11 +38,13 @@ def place_of(model: str) -> Path | None:
         ('runs/voices/thresholds.json', 'm.onnx.thresholds.json', None)
     """
     path = Path(model)
-    if not model:
-        return None
-    if path.suffix.lower() in _BESIDE and (path.is_file() or not path.exists()):
-        return None if _has_kind(model) else path.with_name(f"{path.name}.{FILE}")
-    return path / FILE if path.is_dir() else None
+    if model and path.is_dir():
+        return path / FILE
+    kind, colon, _ = model.partition(":")  # as in insightface:FILE.onnx
+    has_kind = bool(colon) and kind.isidentifier() and len(kind) > 1
+    if path.suffix.lower() in _BESIDE and not has_kind:
+        return path.with_name(f"{path.name}.{FILE}")
+    return None
 
 
 def find(model: str, file: str | PathLike[str] | None = None) -> tuple[Thresholds, ...]:
@@ -141,17 +133,13 @@ class Rule:
     file: str | PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise LikenessError(f"threshold {self.threshold!r}: must be a finite number")
-        if self.threshold is not None and self.far is not None:
+        number, far = self.threshold, self.far
+        is_rate = far in (None, "eer") or (isinstance(far, Real) and 0 < far < 1)
+        is_number = number is None or (far is None and math.isfinite(number))
+        if not (is_rate and is_number):
             raise LikenessError(
-                f"far {self.far} names a stored threshold, and threshold {self.threshold} is one; "
-                "give one of them"
-            )
-        is_rate = isinstance(self.far, Real) and 0 < self.far < 1
-        if self.far not in (None, "eer") and not is_rate:
-            raise LikenessError(
-                f"far {self.far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
+                f"far {far} and threshold {number}: give one of them, a false-accept rate between "
+                "0 and 1, such as 0.01, or eer, or a finite number"
             )
 
     @property
@@ -196,73 +184,25 @@ class Rule:
         return point.value, chosen.source(point)
 
 
-def keep(
-    path: Path,
-    scores: Scores,
-    origin: Origin,
-    *,
-    fars: Sequence[float],
-    subjects: int | None = None,
-    data: str | None = None,
-    guarantee: OverSubjects | None = None,
-) -> tuple[Thresholds, str]:
-    """Measure the thresholds of scores and keep them in a file.
-
-    Args:
-        path: The file, which `place_for` gives.
-        scores: P trials with labels.
-        origin: What gave the scores.
-        fars: The false-accept rates.
-        subjects: How many subjects the trials are of, where it is known.
-        data: What the trials are called; by default the name of their list.
-        guarantee: The confidence with which each rate is to be kept, as `over_subjects` gives it;
-            None for the rates that were measured.
-
-    Returns:
-        The thresholds that the file now has of this scoring, and a sentence on the rates that are
-        not stored, or "".
-
-    Raises:
-        LikenessError: At the EER every trial has to be rejected, or there are too few subjects for
-            a guarantee. The file stays as it was.
-    """
-    called = data or origin.trials or "unnamed trials"
-    thresholds, left_out = measure(
-        scores,
-        origin,
-        data="".join(sign if sign.isprintable() else "?" for sign in called),
-        fars=fars,
-        subjects=subjects,
-        guarantee=guarantee,
-    )
-    if not thresholds.points:
-        raise LikenessError(
-            "every trial has to be rejected at the EER, so there is no threshold to keep"
-        )
-    return save(path, thresholds), _left_out(left_out, thresholds)
-
-
 def over_subjects(
     confidence: float | None,
     trials: Trials | None,
     subject_of: Mapping[str, str],
     *,
     source: object = "",
-    name: str = "the scores",
 ) -> OverSubjects | None:
-    """What `keep` needs for false-accept rates that are kept with a confidence over subjects.
+    """What `eval.thresholds.measure` needs for rates that are kept with a confidence.
 
     Args:
         confidence: Between 0 and 1; None for no guarantee.
         trials: P trials; None where they are not known.
         subject_of: Id -> name of its subject.
         source: Where the subjects come from, as `subjects_of` and results say it.
-        name: What errors call the scores.
 
     Raises:
-        LikenessError: The confidence is out of range, or the subjects are not known. They are only
-            supposed where they are the ids that target trials connect: one subject may be several
-            such groups, and the trials of different groups are then not independent.
+        LikenessError: The subjects are not known. They are only supposed where they are the ids
+            that target trials connect: one subject may be several such groups, and the trials of
+            different groups are then not independent.
 
     Example:
         >>> trials = Trials(("b/1",), ("a/1", "b/2"), [0, 0], [0, 1])
@@ -271,18 +211,11 @@ def over_subjects(
     """
     if confidence is None:
         return None
-    check_confidence(confidence)
     ids = () if trials is None else sorted({*trials.enrol_ids, *trials.probe_ids})
-    if trials is None or any(id not in subject_of for id in ids):
+    if trials is None or source == CONNECTED or any(id not in subject_of for id in ids):
         raise LikenessError(
-            f"{name}: the subjects of the trials are not known, and a guarantee is over subjects; "
-            "give an `id subject` list"
-        )
-    if source == CONNECTED:
-        raise LikenessError(
-            f"{name}: the ids do not name their subjects, and one subject may be several of the "
-            "groups that target trials connect, so nothing can be guaranteed over subjects; give "
-            "an `id subject` list"
+            "the subjects of the trials are not known, and a guarantee is over subjects; give an "
+            "`id subject` list"
         )
     # Numbers by the first id of each subject: the draw of pairs is then the same for any order of
     # rows, and whatever the subjects are called.
@@ -315,71 +248,49 @@ def carry(model: str, meta: Mapping[str, str], exported: Path) -> bool:
     return bool(entries)
 
 
-def _left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
-    if not fars:
-        return ""
+def left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
+    """A sentence on rates that too few trials stand behind."""
     rates = ", ".join(f"{100 * far:.3g} %" for far in fars)
-    least = LEAST_ERRORS / thresholds.nontargets
-    supported = "no FAR" if least >= 1 else f"a FAR of {100 * least:.2g} % or more"
     return (
-        f"not stored: the threshold at FAR {rates}; {thresholds.nontargets:,} nontarget trials "
-        f"support {supported} ({LEAST_ERRORS} / their number)"
+        f"not stored: the threshold at FAR {rates}; a FAR of {thresholds.nontargets:,} nontarget "
+        f"trials has to be {LEAST_ERRORS} / their number or more"
     )
 
 
-def place_for(
-    to: str | PathLike[str], origin: Origin | None, *, name: str = "the scores"
-) -> tuple[Path, Origin]:
+def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Origin]:
     """Where the thresholds of scores go, after checking that it is the place of their model.
 
     Args:
         to: The folder of a run, an .onnx or .safetensors file, or a .json file of any name.
         origin: What gave the scores; None where they do not say it.
-        name: What errors call the scores.
 
     Returns:
         The file, and the origin.
 
     Raises:
         LikenessError: The scores do not say their model, or `to` is another model or no place for
-            thresholds. `to` does not exist.
+            thresholds.
     """
     if origin is None or not origin.model:
         raise LikenessError(
-            f"{name}: nothing says which model gave these scores, so no threshold is kept; embed "
-            "by `likeness embed` and score by `likeness score`, which writes that beside the scores"
+            "nothing says which model gave these scores, so no threshold is kept; embed by "
+            "`likeness embed` and score by `likeness score`, which writes that beside the scores"
         )
-    to = str(to)
     path = Path(to)
-    if path.suffix.lower() == ".json" and not is_within(to):
-        if path.exists() and (other := {e.origin.model for e in load(path)} - {origin.model}):
-            raise LikenessError(
-                f"{path} holds thresholds of another model ({min(other)[:16]}) than that of the "
-                f"scores ({origin.model[:16]}); name another file"
-            )
-        refuse_missing_folder(path)
-        return path, origin
-    if not (_has_kind(to) or is_within(to) or path.exists()):
-        raise LikenessError(f"model {to!r} does not exist; correct the path")
-    place = None if is_within(to) else place_of(to)
-    if place is None:
+    if path.suffix.lower() == ".json":
+        place: Path | None = path
+        known = [entry.origin.model for entry in load(path)] if path.exists() else [origin.model]
+    else:
+        place = place_of(str(to))
+        known = _digests(path) if place is not None and path.exists() else []
+    if place is None or origin.model not in known:
         raise LikenessError(
-            f"{to} has no place of its own for thresholds; name a file, such as thresholds.json, "
-            "and give it to verify, gallery and serve as --thresholds"
-        )
-    known = _digests(path)
-    if origin.model not in known:
-        raise LikenessError(
-            f"the scores are of model {origin.model[:16]}, but {to} is model {known[0][:16]}; "
-            "name the model that embedded them"
+            f"{to} is no place for the thresholds of model {origin.model[:16]}"
+            + (f", but of model {known[0][:16]}" if known else "")
+            + "; name the run or .onnx file that gave the scores, or a .json file for its "
+            "thresholds, which verify, gallery and serve take as --thresholds"
         )
     return place, origin
-
-
-def _has_kind(model: str) -> bool:
-    """Whether a MODEL names its kind, as in hub:ID."""
-    kind, colon, _ = model.partition(":")
-    return bool(colon) and kind.isidentifier() and len(kind) > 1
 
 
 def _digests(path: Path) -> list[str]:

@@ -1,5 +1,5 @@
-"""Two recordings (or images): are they of one subject? The whole of `likeness verify` as one
-function.
+"""Are two recordings (or images) of one subject? What `likeness verify` gives, of one pair and of
+many.
 """
 
 from __future__ import annotations
@@ -7,21 +7,27 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from eval.calibration import Calibration, by_side, load_calibration, log_measure
 from eval.errors import LikenessError
+from eval.formats import trials
 from eval.formats.writing import atomic_path
 from eval.scoring.settings import Scoring
-from eval.similarity import pairs
+from eval.similarity import pairs as similarities
+from eval.types import name_first
 from likeness.included import resolved
+from likeness.presence import refuse_missing_files
+from likeness.row_files import table_text, write_rows
 from toolkit.data.items import Item
-from toolkit.models.embed import embed
+from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
@@ -85,9 +91,6 @@ class Verification(NamedTuple):
         return self.same
 
     def __str__(self) -> str:
-        return self.text()
-
-    def text(self) -> str:
         """What it says, in lines."""
         lines = [
             f"score        {self.score:.4f} ({self.similarity})",
@@ -146,53 +149,6 @@ class Comparer(NamedTuple):
     source: str
 
 
-def verify(
-    model: Loaded,
-    first: Path | Item,
-    second: Path | Item,
-    *,
-    threshold: float | None = None,
-    calibration: Calibration | None = None,
-    source: str = "",
-) -> Verification:
-    """Embed two files and score them with the model's similarity.
-
-    Args:
-        model: What embeds them.
-        first: A recording or an image.
-        second: The other one.
-        threshold: Both are taken for one subject if score >= threshold. Without it a calibration
-            decides, by probability >= 0.5 at its prior.
-        calibration: Turns the score into a probability; `calibration_for` gives one that fits.
-        source: Where the threshold comes from; "" for a number of the caller's own.
-
-    Returns:
-        The score, and what follows from the threshold and the calibration.
-
-    Raises:
-        LikenessError: The model cannot read a file.
-    """
-    items = [
-        side._replace(id=name) if isinstance(side, Item) else Item(name, side)
-        for name, side in (("first", first), ("second", second))
-    ]
-    remedy = remedy_for(model)
-    try:
-        embeddings, bad = embed(model.embedder, items, model.read, batch_size=2)
-    except ValueError as error:
-        raise LikenessError(f"with this {model.modality} model, {error}{remedy}") from None
-    if bad:
-        raise LikenessError(
-            f"with this {model.modality} model, 1 of 2 items cannot be read: "
-            f"{bad[0].reason}{remedy}"
-        )
-    score = float(
-        pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], model.similarity)[0]
-    )
-    norms = (float(embeddings.norms[0]), float(embeddings.norms[1]))
-    return judged(Comparer(model, calibration, threshold, source), score, norms)
-
-
 def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Verification:
     """What follows from a score.
 
@@ -201,16 +157,24 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
         score: Of two embeddings, by the model's similarity.
         norms: Of the two raw embeddings.
     """
-    _, calibration, threshold, source = comparer
-    similarity = comparer.model.similarity
-    result = Verification(score, similarity, norms, threshold=threshold, source=source)
-    if calibration is not None:
-        result = _calibrated(result, calibration)
-    if threshold is not None:
-        return result._replace(same=score >= threshold)
-    if result.probability is not None:
-        return result._replace(same=result.probability >= 0.5)
-    return result
+    model, calibration, threshold, source = comparer
+    same = None if threshold is None else score >= threshold
+    if calibration is None:
+        return Verification(
+            score, model.similarity, norms, threshold=threshold, same=same, source=source
+        )
+    quality = None
+    if calibration.names:
+        measured = log_measure("the norm", norms)
+        quality = by_side(measured[:1], measured[1:], [0], [0])
+    llr, prior = float(calibration.apply([score], quality)[0]), calibration.p_target
+    log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
+    probability = float(1 / (1 + np.exp(-log_odds)))
+    if same is None:
+        same = probability >= 0.5
+    return Verification(
+        score, model.similarity, norms, llr, prior, probability, threshold, same, source
+    )
 
 
 def calibration_for(
@@ -231,33 +195,22 @@ def calibration_for(
         LikenessError: The calibration that was named was fitted on scores of another system, or
             needs quality measures that two files alone do not give. Its file is damaged.
     """
-    if named is False or isinstance(named, Calibration):
-        fitted = named or None
-    else:
-        path = Path(resolved(source)) / CALIBRATION if named is None else Path(named)
-        fitted = load_calibration(path) if named is not None or path.is_file() else None
-    if fitted is None or not (reason := _misfit(model, fitted)):
+    beside = Path(resolved(source)) / CALIBRATION
+    if named is False or (named is None and not beside.is_file()):
+        return None
+    fitted = named if isinstance(named, Calibration) else load_calibration(Path(named or beside))
+    system = Scoring().system(model.meta)
+    if fitted.system in ("", system) and fitted.names in ((), _QUALITY):
         return fitted
+    reason = (
+        f"the calibration was fitted for [{fitted.system or system}] with the quality measures "
+        f"[{', '.join(fitted.names)}], but these scores are [{system}], and two files alone give "
+        f"[{', '.join(_QUALITY)}] or none; fit one for this system"
+    )
     if named is not None:
         raise LikenessError(reason)
     warnings.warn(f"{CALIBRATION} beside the model is left out: {reason}", stacklevel=3)
     return None
-
-
-def _misfit(model: Loaded, calibration: Calibration) -> str:
-    """Why a calibration does not serve the scores of a model; "" if it does."""
-    system = Scoring().system(model.meta)
-    if calibration.system and calibration.system != system:
-        return (
-            f"the calibration was fitted for [{calibration.system}], but these scores are "
-            f"[{system}]; fit one for this system"
-        )
-    if calibration.names not in ((), _QUALITY):
-        return (
-            f"the calibration needs {', '.join(calibration.names)}; two files alone give "
-            f"{' and '.join(_QUALITY)}: fit one with these or none"
-        )
-    return ""
 
 
 def remedy_for(model: Loaded) -> str:
@@ -267,13 +220,203 @@ def remedy_for(model: Loaded) -> str:
     return ""
 
 
-def _calibrated(result: Verification, calibration: Calibration) -> Verification:
-    """The result with its log-likelihood ratio and its probability."""
-    quality = None
-    if calibration.names:
-        norms = log_measure("the norm", result.norms)
-        quality = by_side(norms[:1], norms[1:], [0], [0])
-    llr, prior = float(calibration.apply([result.score], quality)[0]), calibration.p_target
-    log_odds = np.clip(llr + math.log(prior / (1 - prior)), -700, 700)
-    probability = float(1 / (1 + np.exp(-log_odds)))
-    return result._replace(llr=llr, prior=prior, probability=probability)
+class Pair(NamedTuple):
+    """Two files, and whether they are of one subject where that is known."""
+
+    first: str
+    second: str
+    label: bool | None = None
+
+
+class PairRow(NamedTuple):
+    """What the comparison of one pair gave.
+
+    Attributes:
+        first: The path of the first file, as it was given.
+        second: That of the second one.
+        label: Whether they are of one subject, where the list says it.
+        score: A higher score is more similar; None where a file cannot be read.
+        same: The verdict; None where nothing decides or a file cannot be read.
+        threshold: The score from which on two are taken for one subject, or None.
+        probability: That both are of one subject; None without a calibration.
+        quality_first: The norm of the first embedding, where norms measure quality; else None.
+        quality_second: That of the second one.
+        note: What is wrong with the pair; "" if nothing is.
+    """
+
+    first: str
+    second: str
+    label: bool | None
+    score: float | None = None
+    same: bool | None = None
+    threshold: float | None = None
+    probability: float | None = None
+    quality_first: float | None = None
+    quality_second: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class VerifiedPairs:
+    """The rows of a list of pairs, in its order.
+
+    Attributes:
+        rows: One for each pair.
+        similarity: How embeddings were compared.
+        source: Where the threshold comes from; "" for a number of the caller's own, or for none.
+    """
+
+    rows: Sequence[PairRow]
+    similarity: str
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the rows, whole or not at all.
+
+        Args:
+            path: The file. It ends in .csv, .tsv, .parquet or .json.
+
+        Raises:
+            LikenessError: It has another ending.
+        """
+        document = {
+            "schema": "likeness.pairs/1",
+            "similarity": self.similarity,
+            "source": self.source,
+            "pairs": [row._asdict() for row in self.rows],
+        }
+        types = dict.fromkeys(PairRow._fields, "float64")
+        types |= dict.fromkeys(("first", "second", "note"), "string")
+        types |= dict.fromkeys(("label", "same"), "bool")
+        write_rows(Path(path), PairRow._fields, self.rows, document=document, types=types)
+
+    def text(self) -> str:
+        """The rows as a table of text with a head; what is not known is left empty."""
+        return table_text(PairRow._fields, self.rows, ",")
+
+    def summary(self) -> str:
+        """What was done, and how often the verdicts agree with the labels, in a few lines."""
+        scored = [row for row in self.rows if row.score is not None]
+        lines = [f"{len(scored):,} of {len(self.rows):,} pairs compared ({self.similarity})"]
+        decided = [row for row in scored if row.same is not None]
+        if decided:
+            same = sum(bool(row.same) for row in decided)
+            lines[0] += f": {same:,} the same subject, {len(decided) - same:,} different"
+        elif scored:
+            lines.append(f"no verdict: {NO_DECISION}")
+        threshold = decided[0].threshold if decided else None
+        if threshold is not None:
+            at = f" at {self.source}" if self.source else ""
+            lines.append(f"threshold {threshold:.4g}{at}")
+        wrong = [row for row in decided if row.label is not None and row.same is not row.label]
+        if labelled := sum(row.label is not None for row in decided):
+            false_accepts = sum(bool(row.same) for row in wrong)
+            lines.append(
+                f"of {labelled:,} pairs with a label: {false_accepts:,} false accepts, "
+                f"{len(wrong) - false_accepts:,} false rejects"
+            )
+        noted = [row for row in self.rows if row.note]
+        if noted:
+            names = name_first(f"{row.first} {row.second}" for row in noted)
+            lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
+        return "\n".join(lines)
+
+
+def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pair]:
+    """Read a list of pairs of files.
+
+    Args:
+        source: A trial list of paths in any form (`eval.formats.trials`): lines of two paths and
+            possibly a label, or a table with a header: a text, a .parquet file, or one in memory,
+            as of pandas. Its columns of paths are called first and second, path1 and path2, file_a
+            and file_b, left and right, or enrol and probe. That of labels, if there is one, is
+            called label, same or decision, and may be empty in some rows.
+        columns: Which column is which, where their names do not say it: "enrol=a,probe=b,label=c".
+
+    Returns:
+        The pairs, in the order of the file.
+
+    Raises:
+        LikenessError: There is no such file. A column is missing or there twice, a row lacks a
+            path, or a label is of no known kind.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pairs.csv"
+        ...     _ = path.write_text("path1;path2;same\\na.wav;b.wav;1\\n")
+        ...     read_pairs(path)
+        [Pair(first='a.wav', second='b.wav', label=True)]
+    """
+    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
+
+
+def verify_pairs(
+    comparer: Comparer,
+    pairs: Sequence[Pair],
+    *,
+    root: Path | None = None,
+    batch_size: int = 16,
+    workers: int = 0,
+) -> VerifiedPairs:
+    """Compare many pairs of files; each file is embedded once.
+
+    Args:
+        comparer: The model and what decides.
+        pairs: Paths, and labels where they are known.
+        root: The folder that relative paths start from; by default the current one.
+        batch_size: How many files pass through the network at once.
+        workers: How many processes read files.
+
+    Returns:
+        A row for each pair. A pair with a file that cannot be read has a note in place of a score.
+
+    Raises:
+        LikenessError: There are no pairs. None of the files exists.
+    """
+    if not pairs:
+        raise LikenessError("there are no pairs; give at least one")
+    model, base = comparer.model, root or Path()
+    path_of = {name: base / name for pair in pairs for name in pair[:2]}
+    refuse_missing_files(list(path_of.values()), allow_some=True)
+    # Two names of one file are embedded once.
+    id_of = {name: str(path.resolve()) for name, path in path_of.items()}
+    items = [Item(id_of[name], path) for name, path in path_of.items()]
+    items = list({item.id: item for item in items}.values())
+    embeddings, bad = embed_where_readable(
+        model.embedder, items, model.read, batch_size=batch_size, workers=workers
+    )
+    reason_of = {item.id: item.reason for item in bad}
+    row_of = {} if embeddings is None else {id: row for row, id in enumerate(embeddings.ids)}
+    sides = np.array([[row_of.get(id_of[name], -1) for name in pair[:2]] for pair in pairs])
+    readable = np.asarray((sides >= 0).all(axis=1))
+    results: Iterator[Verification] = iter(())
+    if embeddings is not None:
+        matrix, (first, second) = embeddings.matrix, sides[readable].T
+        scores = similarities(matrix, matrix, first, second, model.similarity)
+        norms = zip(
+            embeddings.norms[first].tolist(), embeddings.norms[second].tolist(), strict=True
+        )
+        results = map(partial(judged, comparer), scores.tolist(), norms)
+    rows = []
+    for pair, is_readable in zip(pairs, readable.tolist(), strict=True):
+        if is_readable:
+            result = next(results)
+            quality = result.norms if model.norm_is_quality else (None, None)
+            rows.append(
+                PairRow(
+                    *pair, result.score, result.same, result.threshold, result.probability, *quality
+                )
+            )
+        else:
+            name = next(name for name in pair[:2] if id_of[name] in reason_of)
+            reason = reason_of[id_of[name]]
+            note = reason if name in reason else f"{name}: {reason}"
+            rows.append(PairRow(*pair, threshold=comparer.threshold, note=note))
+    return VerifiedPairs(rows, model.similarity, comparer.source)

@@ -13,8 +13,8 @@ import likeness
 from eval.formats.column_names import ITEMS, TRIALS
 from eval.formats.trials import read_scores
 from eval.scoring.templates import read_enrolment
-from likeness.pairs import PairRow, read_pairs
 from likeness.recipe_files import located
+from likeness.verification import PairRow, read_pairs
 from tests.scripts import loaded
 from toolkit.training import recipe as recipes
 from toolkit.training.memory import Memory

@@ -11,17 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import (
-    Frontend,
-    Root,
-    Trust,
-    input_file,
-    known_model,
-    refuse_idle,
-    size_of,
-    writes,
-)
-from likeness.defaults import MAX_LOSS, NUM_CALIBRATED
+from likeness.commands import options
+from likeness.commands.options import input_file
 
 app = typer.Typer()
 
@@ -32,31 +23,17 @@ app = typer.Typer()
 )
 def export(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
-            callback=known_model,
-        ),
-    ],
+    model: options.ModelArgument,
     out: Annotated[
-        Path, typer.Argument(help="The file to write, FILE.onnx.", callback=writes(".onnx"))
+        Path, typer.Argument(help="The .onnx file to write.", callback=options.writes(".onnx"))
     ],
     size: Annotated[
         str,
-        typer.Option(
-            metavar="HEIGHTxWIDTH",
-            help="The size of the images, such as 112x112, where the model does not say it.",
-        ),
+        typer.Option(metavar="HEIGHTxWIDTH", help="Of images, where the model does not say it."),
     ] = "",
     runtime: Annotated[
         Literal["likeness", "sherpa-onnx"],
-        typer.Option(
-            "--for",
-            help="What loads the file: likeness and every ONNX Runtime, or sherpa-onnx's speaker "
-            "identification.",
-        ),
+        typer.Option("--for", help="What loads the file: every ONNX Runtime, or sherpa-onnx."),
     ] = "likeness",
     precision: Annotated[
         Literal["float32", "float16", "int8"],
@@ -65,35 +42,22 @@ def export(
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            exists=True,
-            help="With int8: a folder or list of items like those that the model will see, of "
-            f"which {NUM_CALIBRATED} are used. Convolutions are then computed in int8 too, which "
-            "is faster.",
+            exists=True, help="With int8: items like those that the model will see, for speed."
         ),
     ] = None,
     trials: Annotated[
-        Path | None,
-        input_file(
-            "A trial list with labels, on which the cost of a smaller precision is measured."
-        ),
+        Path | None, input_file("With a smaller precision: labelled trials to measure its cost.")
     ] = None,
     items: Annotated[
-        Path | None,
-        typer.Option(exists=True, help="With --trials: the folder or list of their items."),
+        Path | None, typer.Option(exists=True, help="The folder or list of the trials' items.")
     ] = None,
-    root: Root = None,
-    far: Annotated[
-        float, typer.Option(help="With --trials: the false-accept rate of the TAR.")
-    ] = 0.01,
+    root: options.Root = None,
+    far: Annotated[float, typer.Option(help="With --trials: the rate of the TAR.")] = 0.01,
     max_loss: Annotated[
-        float,
-        typer.Option(
-            help="With --trials: by how many percentage points the EER may rise. Nothing is "
-            "written if it rises more."
-        ),
-    ] = MAX_LOSS,
-    frontend: Frontend = "wespeaker",
-    trust: Trust = None,
+        float, typer.Option(help="By how many percentage points the EER may rise.")
+    ] = 0.2,
+    frontend: options.Frontend = "wespeaker",
+    trust: options.Trust = None,
 ) -> None:
     """Write front-end and network as one file.
 
@@ -101,18 +65,16 @@ def export(
     written only if it gives the same embeddings as torch; with a smaller --precision, only if it
     costs no more than --max-loss on your --trials.
     """
-    if precision != "float32" and runtime != "likeness":
+    if (precision != "float32" and runtime != "likeness") or (trials is None) != (items is None):
         raise LikenessError(
-            f"--precision {precision} makes .onnx files for ONNX Runtime, and not for {runtime}; "
-            "leave one of the two out"
+            f"--precision {precision} is for ONNX Runtime, not for {runtime}, and --trials goes "
+            "with --items; change one of them"
         )
-    refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
-    refuse_idle(
+    options.refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
+    options.refuse_idle(
         context, ("trials",), "--precision float16 or --precision int8", precision != "float32"
     )
-    if trials is not None and items is None:
-        raise LikenessError("--trials needs the items that the trials name; give --items LIST")
-    height_width = size_of(size) if size else None
+    height_width = options.size_of(size) if size else None
 
     # These are slow to import, so that what is wrong was refused before.
     from likeness.exports import writing

@@ -1,7 +1,4 @@
-"""`likeness identify`: embeddings and their subjects become a table and JSON.
-
-With --ijb the work is done by likeness/ijb.py.
-"""
+"""`likeness identify`: embeddings and their subjects become a table and JSON."""
 
 from __future__ import annotations
 
@@ -11,20 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import (
-    PACK,
-    PRESET,
-    SWITCH,
-    JsonFile,
-    MediaFiles,
-    ReportFolder,
-    Resamples,
-    Similarity,
-    SubjectLines,
-    input_file,
-    refuse_beside_ijb,
-    write_search,
-)
+from likeness.commands import options
+from likeness.commands.options import input_file
 from toolkit.console import say
 
 app = typer.Typer()
@@ -41,27 +26,23 @@ def identify(
         Path, input_file("The embeddings to search for, or with --ijb those of all its faces.")
     ],
     gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
-    ijb: Annotated[
-        Path | None,
-        typer.Option(help="The folder of IJB-B or IJB-C, whose 1:N protocol is evaluated.", **PACK),
-    ] = None,
-    preset: Annotated[list[str] | None, typer.Option(help=PRESET)] = None,
-    switch: Annotated[list[str] | None, typer.Option(help=SWITCH)] = None,
-    gallery_subjects: SubjectLines = None,
-    probe_subjects: SubjectLines = None,
+    ijb: options.IjbFolder = None,
+    preset: options.Presets = None,
+    switch: options.Switches = None,
+    gallery_subjects: options.SubjectLines = None,
+    probe_subjects: options.SubjectLines = None,
     second_gallery: Annotated[
         Path | None,
         input_file("A second gallery, such as G2 of IJB. Open-set rates are the mean over both."),
     ] = None,
-    fpir: Annotated[
+    fpirs: Annotated[
         list[float] | None,
-        typer.Option(help="A false-positive identification rate (default: .01 and .1)."),
+        typer.Option("--fpir", help="A false-positive identification rate (default: .01 and .1)."),
     ] = None,
-    rank: Annotated[
-        list[int] | None,
-        typer.Option(help="A K of rank-K (default: 1, 5 and 10)."),
+    ranks: Annotated[
+        list[int] | None, typer.Option("--rank", help="A K of rank-K (default: 1, 5 and 10).")
     ] = None,
-    similarity: Similarity = None,
+    similarity: options.Similarity = None,
     protocol: Annotated[
         Literal["open", "closed"],
         typer.Option(
@@ -69,10 +50,10 @@ def identify(
             "and OpenSphere."
         ),
     ] = "open",
-    resamples: Resamples = 1000,
-    json_file: JsonFile = None,
-    report: ReportFolder = None,
-    media: MediaFiles = None,
+    num_resamples: options.Resamples = None,
+    json_file: options.JsonFile = None,
+    report: options.ReportFolder = None,
+    media: options.MediaFiles = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
 
@@ -80,31 +61,21 @@ def identify(
     """
     if (gallery is None) == (ijb is None):
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
-    refuse_beside_ijb(context, ijb, "probes", "fpir", "rank")
-    from eval.protocols.identification import IdentificationSettings
+    options.refuse_beside_ijb(context, ijb, "probes", "fpirs", "ranks")
+    import likeness
 
-    settings = IdentificationSettings(
-        similarity=similarity,
-        fpirs=tuple(fpir or (0.01, 0.1)),
-        ranks=tuple(rank or (1, 5, 10)),
-        protocol=protocol,
-        num_resamples=resamples,
-    )
+    settings = options.settings_of(context, likeness.IdentificationSettings)
     if ijb is not None:
-        from likeness import ijb as pack
+        from likeness.ijb import identify_files, read_presets
 
-        presets = pack.read_presets(preset, switch)
-        say(pack.identify_files(probes, ijb, presets, settings=settings, json_file=json_file))
-        return
-    from likeness.searching import identify as search
-
-    assert gallery is not None
-    evaluation = search(
-        gallery,
-        probes,
-        settings,
-        gallery_subjects=gallery_subjects,
-        probe_subjects=probe_subjects,
-        second_gallery=second_gallery,
-    )
-    write_search(context, evaluation)
+        say(identify_files(probes, ijb, read_presets(preset, switch), settings, json_file))
+    elif gallery is not None:
+        evaluation = likeness.identify(
+            gallery,
+            probes,
+            settings,
+            gallery_subjects=gallery_subjects,
+            probe_subjects=probe_subjects,
+            second_gallery=second_gallery,
+        )
+        options.write_evaluation(context, evaluation)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -17,8 +18,13 @@ from likeness.row_files import check_written
 from toolkit.console import Interrupted, say, warn
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from likeness.evaluation import Evaluation
     from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -39,6 +45,11 @@ def writes(*endings: str) -> Callable[[Path | None], Path | None]:
     return check
 
 
+def output_file(help: str, *endings: str) -> Any:
+    """The option of a file to write, whose ending and folder are checked before the work."""
+    return typer.Option(help=help, callback=writes(*endings))
+
+
 def known_model(model: str | None) -> str | None:
     """Refuse a model that is a path to nothing, before the work."""
     if model is not None:
@@ -47,15 +58,10 @@ def known_model(model: str | None) -> str | None:
 
 
 # Options and arguments that are the same in several commands.
-DATA_HELP = (
-    "A folder whose sub-folders are the labels, a list, a .csv, .tsv or .parquet file, a Kaldi "
-    "folder, or an .rttm file."
-)
+DATA_HELP = "A folder of one folder per label, a list, a table, a Kaldi folder or an .rttm file."
 Modality = Annotated[
     Literal["speaker", "face", "image"] | None,
-    typer.Option(
-        help="What the items are (default: speaker where most files are recordings, else image)."
-    ),
+    typer.Option(help="What the items are (default: what most files are, recordings or images)."),
 ]
 ModelName = Annotated[
     str | None,
@@ -68,24 +74,27 @@ ModelName = Annotated[
         callback=known_model,
     ),
 ]
-Recipe = Annotated[
+ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="The name of a recipe, as `likeness recipes` lists them, or RECIPE.py; :VARIANT after "
-        "it names one of its variants."
+        help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+        "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
+        callback=known_model,
     ),
+]
+Recipe = Annotated[
+    str,
+    typer.Argument(help="RECIPE.py or a name that `likeness recipes` lists; :VARIANT may follow."),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="FIELD=VALUE", help="Changes of the recipe's fields, such as optim.lr=0.05."
-    ),
+    typer.Argument(metavar="FIELD=VALUE", help="Changes of the recipe, such as optim.lr=0.05."),
 ]
 TrainingData = Annotated[
     Path,
     typer.Option(
         help="The folder of the data set. Recipes that are called `folders` also take a list, "
-        "a .csv, .tsv or .parquet file, a Kaldi folder or an .rttm file."
+        "a table, a Kaldi folder or an .rttm file."
     ),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="How many processes read files.")]
@@ -106,8 +115,7 @@ Columns = Annotated[
     typer.Option(
         metavar="ROLE=COLUMN",
         help="Which column of a table is which, where its name does not say, such as label=spk or "
-        "path=clip. Numbers count the columns of a table without names. It may be given several "
-        "times.",
+        "path=clip. It may be given several times.",
     ),
 ]
 TrialColumns = Annotated[
@@ -115,9 +123,8 @@ TrialColumns = Annotated[
     typer.Option(
         "--columns",
         metavar="ROLE=COLUMN",
-        help="Which column of a list of pairs is which, where it does not say so itself, such as "
-        "enrol=file_x, probe=file_y, label=Decision, score=3. Numbers count the columns of a list "
-        "without names. It may be given several times.",
+        help="Which column of a list of pairs is which, such as enrol=file_x, probe=file_y, "
+        "label=Decision, score=3. It may be given several times.",
     ),
 ]
 LabelPattern = Annotated[
@@ -130,31 +137,21 @@ LabelPattern = Annotated[
 ]
 Root = Annotated[
     Path | None,
-    typer.Option(
-        help="The folder that relative paths of a list start from (default: the list's own)."
-    ),
+    typer.Option(help="The folder that relative paths start from (default: the list's own)."),
 ]
 BadItems = Annotated[
     Literal["skip", "refuse"],
-    typer.Option(
-        help="What becomes of unreadable items: skip leaves them out and names them, refuse "
-        "writes nothing."
-    ),
+    typer.Option(help="Unreadable items are left out and named, or nothing is written."),
 ]
 ModelCalibration = Annotated[
     Path | None,
-    input_file(
-        "A calibration of `likeness score --calibrate` (default: RUN/calibration.json, if it "
-        "exists)."
-    ),
+    input_file("What `likeness score --calibrate` wrote (default: RUN/calibration.json)."),
 ]
 ModelDetector = Annotated[
     Path | None,
     input_file(
-        "For faces: an SCRFD (with landmarks) or YuNet .onnx file. Photographs are then "
-        "taken, of which the largest face near the centre is aligned. By default the detector of "
-        "insightface:FOLDER is taken; without one, aligned crops are taken, as by "
-        "insightface:FOLDER/FILE.onnx."
+        "For faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in "
+        "photographs. Without one, aligned crops are taken, except by insightface:FOLDER."
     ),
 ]
 OwnThreshold = Annotated[
@@ -172,51 +169,65 @@ StoredThreshold = Annotated[
 ]
 ThresholdFile = Annotated[
     Path | None,
-    input_file(
-        "The file of stored thresholds, for a model that has no place for them, such as "
-        "hub:ID (default: RUN/thresholds.json, or FILE.onnx.thresholds.json)."
-    ),
+    input_file("The file of stored thresholds, for a model that has no place for them."),
 ]
 Similarity = Annotated[
     str | None,
-    typer.Option(
-        help="How two embeddings are compared, a name of docs/reference/protocols.md "
-        "(default: what the embeddings name, else cosine)."
-    ),
+    typer.Option(help="How two embeddings are compared (default: as they name it, else cosine)."),
 ]
 SubjectLines = Annotated[
-    Path | None,
-    input_file("Lines `id subject` (default: the first folder of the ids)."),
+    Path | None, input_file("Lines `id subject` (default: the first folder of the ids).")
 ]
 Resamples = Annotated[
-    int,
-    typer.Option(min=0, help="How often the bootstrap resamples for the intervals; 0 gives none."),
+    int | None,
+    typer.Option("--resamples", min=0, help="Draws of the bootstrap; 0: none (default: 1000)."),
 ]
 QualityMeasured = Annotated[
     str | None,
     typer.Option(
         "--quality",
         metavar="norm|FILE",
-        help="Measure how well a quality of the items says which answers are wrong: AUROC, AURC "
-        "and E-AURC. It is the norm of their embeddings, or a list of lines `id quality`.",
+        help="Measure how well the norm, or a list of lines `id quality`, says what is wrong.",
     ),
 ]
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", help="Write the results into this JSON file.", callback=writes()),
 ]
-
 ReportFolder = Annotated[
     Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
 ]
 MediaFiles = Annotated[
     Path | None,
+    typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
+]
+IjbFolder = Annotated[
+    Path | None,
+    typer.Option("--ijb", help="The folder of IJB-B or IJB-C, whose protocol it is.", **PACK),
+]
+Presets = Annotated[
+    list[str] | None,
     typer.Option(
-        exists=True,
-        help="The folder of the images or recordings that the ids name, a list `id path`, or the "
-        "table, Kaldi folder or .rttm file of the items. The report then shows them.",
+        "--preset",
+        help="With --ijb: whose conventions are used, a name of docs/reference/protocols.md such "
+        "as insightface, adaface or opensphere (default: likeness).",
     ),
 ]
+Switches = Annotated[
+    list[str] | None,
+    typer.Option("--switch", help="With --ijb: change one convention, as in keep_norm=false."),
+]
+
+
+def settings_of(context: typer.Context, kind: type[Settings], **more: Any) -> Settings:
+    """The settings of a measurement that were given, by the options of the names of its fields."""
+    names = {field.name for field in fields(kind)}
+    stated = {
+        name: tuple(value) if isinstance(value, list | tuple) else value
+        for name, value in context.params.items()
+        if name in names and value not in (None, [], ())
+    }
+    return kind(**stated | more)
 
 
 def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:
@@ -227,29 +238,14 @@ def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule
     """
     from likeness.thresholds import Rule
 
-    rate: Any = far
-    if far is not None and far != "eer":
-        try:
-            rate = float(far)
-        except ValueError:
-            raise LikenessError(
-                f"--far {far!r}: give a false-accept rate between 0 and 1, such as 0.01, or eer"
-            ) from None
     if file is not None and far is None:
         raise LikenessError(
             "--thresholds without --far would change nothing; name the threshold, as in --far 0.01"
         )
+    rate: Any = far
+    with suppress(TypeError, ValueError):
+        rate = float(rate)
     return Rule(threshold, rate, file)
-
-
-PRESET = (
-    "With --ijb: whose conventions are used, a name of docs/reference/protocols.md such as "
-    "insightface, adaface or opensphere. It may be given several times (default: likeness)."
-)
-SWITCH = (
-    "With --ijb: change one convention by SWITCH=VALUE, such as keep_norm=false or "
-    "tar_rule=strict. It may be given several times."
-)
 
 
 def size_of(text: str) -> tuple[int, int]:
@@ -268,12 +264,6 @@ def size_of(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def is_default(context: typer.Context, name: str) -> bool:
-    """Whether an option was left out."""
-    source = context.get_parameter_source(name)
-    return source is None or source.name == "DEFAULT"
-
-
 def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value: object) -> None:
     """Refuse options that would change nothing.
 
@@ -286,29 +276,27 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
     Raises:
         LikenessError: Some of the options were given, and the other was not.
     """
-    idle = [f"--{name.replace('_', '-')}" for name in names if not is_default(context, name)]
+    stated = {name: context.get_parameter_source(name) for name in names}
+    idle = [name for name, source in stated.items() if source and source.name != "DEFAULT"]
     if idle and not value:
         raise LikenessError(
-            f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave "
-            f"{'it' if len(idle) == 1 else 'them'} out"
+            f"{' and '.join(map(_typed, idle))} without {other} would change nothing; give that "
+            "too, or leave it out"
         )
 
 
 def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -> None:
-    """Refuse options that do not go with --ijb, and --preset and --switch without it.
+    """Refuse options that do not go with --ijb, and --preset and --switch without it."""
+    of_ijb = {"preset", "switch"}
+    if ijb is None:
+        refuse_idle(context, sorted(of_ijb), "--ijb", ijb)
+    else:
+        goes = {"ijb", "num_resamples", "json_file", *allowed, *of_ijb}
+        refuse_idle(context, sorted(context.params.keys() - goes), "files in place of --ijb", "")
 
-    Raises:
-        LikenessError: names the options.
-    """
-    refuse_idle(context, ("preset", "switch"), "--ijb", ijb)
-    goes = ("ijb", "preset", "switch", "resamples", "json_file", *allowed)
-    stated = [name for name in context.params if not is_default(context, name)]
-    refused = [f"--{name.replace('_', '-')}" for name in stated if name not in goes]
-    if refused and ijb is not None:
-        raise LikenessError(
-            f"{' and '.join(refused)} {'does' if len(refused) == 1 else 'do'} not go with --ijb, "
-            "whose protocol is set by --preset and --switch; leave it out"
-        )
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
@@ -335,11 +323,11 @@ def stoppable(sentence: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def write_search(context: typer.Context, evaluation: SearchEvaluation) -> None:
-    """Print what a search measured, and write the files that --json and --report name."""
+def write_evaluation(context: typer.Context, evaluation: Evaluation | SearchEvaluation) -> None:
+    """Write the files that --report and --json name, and print what was measured."""
     asked = context.params
-    if asked["json_file"]:
-        evaluation.save(asked["json_file"])
     if asked["report"]:
         evaluation.report(asked["report"], media=asked["media"], command=str(context.obj))
-    say(evaluation.table())
+    if asked["json_file"]:
+        evaluation.save(asked["json_file"])
+    say(str(evaluation))

@@ -7,16 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import (
-    JsonFile,
-    MediaFiles,
-    QualityMeasured,
-    ReportFolder,
-    Resamples,
-    Similarity,
-    input_file,
-    write_search,
-)
+from likeness.commands import options
+from likeness.commands.options import input_file
 
 app = typer.Typer()
 
@@ -34,42 +26,29 @@ def retrieve(
         Path | None, input_file("Lines `id label` (default: the first folder of the ids).")
     ] = None,
     gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
-    similarity: Similarity = None,
-    k: Annotated[
+    similarity: options.Similarity = None,
+    ks: Annotated[
         list[int] | None,
         typer.Option("--k", help="A K of recall@K (default: 1, 2, 4 and 8)."),
     ] = None,
     lone: Annotated[
         Literal["exclude", "zero", "error"],
-        typer.Option(
-            help="Queries without any relevant item are left out, count as 0, or are an error."
-        ),
+        typer.Option(help="What becomes of queries without any relevant item."),
     ] = "exclude",
-    quality: QualityMeasured = None,
-    resamples: Resamples = 1000,
-    json_file: JsonFile = None,
-    report: ReportFolder = None,
-    media: MediaFiles = None,
+    quality: options.QualityMeasured = None,
+    num_resamples: options.Resamples = None,
+    json_file: options.JsonFile = None,
+    report: options.ReportFolder = None,
+    media: options.MediaFiles = None,
 ) -> None:
     """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes.
 
     The search takes about 250 MB beside the embeddings and their ids, whatever their number.
     """
-    from eval.protocols.retrieval import RetrievalSettings
+    import likeness
     from likeness.files import quality_of
-    from likeness.searching import retrieve as search
 
-    settings = RetrievalSettings(
-        similarity=similarity,
-        ks=tuple(k or (1, 2, 4, 8)),
-        lone=lone,
-        num_resamples=resamples,
-        quality=None if quality is None else quality_of(quality),
-    )
-    evaluation = search(
-        embeddings,
-        labels,
-        settings,
-        gallery=gallery,
-    )
-    write_search(context, evaluation)
+    measured = None if quality is None else quality_of(quality)
+    settings = options.settings_of(context, likeness.RetrievalSettings, quality=measured)
+    evaluation = likeness.retrieve(embeddings, labels, settings, gallery=gallery)
+    options.write_evaluation(context, evaluation)

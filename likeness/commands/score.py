@@ -4,20 +4,14 @@ that is fitted on them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import (
-    Similarity,
-    TrialColumns,
-    input_file,
-    refuse_idle,
-)
+from likeness.commands import options
+from likeness.commands.options import input_file
 from toolkit.console import say
 
 app = typer.Typer()
@@ -29,114 +23,63 @@ app = typer.Typer()
 )
 def score(
     context: typer.Context,
+    out: Annotated[
+        Path, typer.Option(help="The score file to write, or with --calibrate a .json file.")
+    ],
     scores: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="With --fuse: the score files of several systems on the same trials.",
-            exists=True,
-            dir_okay=False,
-        ),
+        typer.Argument(help="With --fuse: score files of several systems.", exists=True),
     ] = None,
-    trials: Annotated[
-        Path | None,
-        input_file("The trial list, as text, .npz or .parquet; its columns are detected."),
-    ] = None,
-    columns: TrialColumns = None,
-    embeddings: Annotated[
-        Path | None, input_file("The embeddings of the enrolment side, or of both sides.")
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="The score file to write (text, .npz or .parquet), or with --calibrate the "
-            "calibration, a .json file."
-        ),
-    ] = ...,  # type: ignore[assignment]
+    trials: Annotated[Path | None, input_file("The trial list.")] = None,
+    columns: options.TrialColumns = None,
+    embeddings: Annotated[Path | None, input_file("The embeddings of both sides.")] = None,
     fuse: Annotated[
         bool,
-        typer.Option(
-            "--fuse",
-            help="Fuse the score files SCORES: with --calibrate fit the weights, and with "
-            "--calibration apply them.",
-        ),
+        typer.Option("--fuse", help="Fuse SCORES: fit by --calibrate, or apply by --calibration."),
     ] = False,
-    probe_embeddings: Annotated[
-        Path | None, input_file("The embeddings of the probe side, where they are in another file.")
-    ] = None,
     enrolment: Annotated[
-        Path | None,
-        input_file(
-            "Lines `model item item ...`: the enrolment ids of the trials are then models, "
-            "which several items enrol."
-        ),
+        Path | None, input_file("Lines `model item item ...`: several items enrol a model.")
     ] = None,
     pooling: Annotated[
-        Literal["mean", "norm_weighted"], typer.Option(help="How the items of a model are pooled.")
+        Literal["mean", "norm_weighted"], typer.Option(help="How items of a model are pooled.")
     ] = "mean",
-    similarity: Similarity = None,
+    similarity: options.Similarity = None,
     subtract_mean: Annotated[
         Path | None, input_file("Embeddings whose mean is subtracted from all others.")
     ] = None,
-    plda: Annotated[
-        Path | None,
-        input_file("Score by a PLDA that `likeness plda` has fitted, instead of a similarity."),
-    ] = None,
+    plda: Annotated[Path | None, input_file("Score by this PLDA of `likeness plda`.")] = None,
     scoring_length: Annotated[
         Literal["kaldi", "simple", "none"] | None,
         typer.Option(help="With --plda: scale vectors to another length than the file says."),
     ] = None,
     cohort: Annotated[
-        Path | None, input_file("Embeddings of other subjects, by which the scores are normalised.")
+        Path | None, input_file("Embeddings of other subjects, by which scores are normalised.")
     ] = None,
     cohort_subjects: Annotated[
-        Path | None,
-        input_file(
-            "Lines `id subject` of the cohort: the mean embeddings of its subjects are then "
-            "the cohort."
-        ),
+        Path | None, input_file("Lines `id subject`, whose means are then the cohort.")
     ] = None,
     norm: Annotated[
-        Literal["as", "s", "z", "t"],
-        typer.Option(help="How the scores are normalised by the cohort."),
+        Literal["as", "s", "z", "t"], typer.Option(help="With --cohort: how it normalises.")
     ] = "as",
     top_n: Annotated[
         int, typer.Option(min=1, help="How many of the highest cohort scores AS-norm takes.")
     ] = 300,
     calibration: Annotated[
-        Path | None,
-        input_file(
-            "A calibration made with --calibrate, which turns the scores into log-likelihood "
-            "ratios."
-        ),
+        Path | None, input_file("What --calibrate wrote; gives log-likelihood ratios.")
     ] = None,
     calibrate: Annotated[
-        bool,
-        typer.Option(
-            "--calibrate",
-            help="Fit a calibration on these labelled trials instead of writing scores.",
-        ),
+        bool, typer.Option("--calibrate", help="Fit a calibration on these labelled trials.")
     ] = False,
     quality: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A quality measure of the calibration: log_norm, log_duration or cohort_mean."
-        ),
+        typer.Option(help="With --calibrate: log_norm, log_duration or cohort_mean."),
     ] = None,
-    durations: Annotated[
-        Path | None, input_file("Lines `id seconds`, from which log_duration is taken.")
-    ] = None,
+    durations: Annotated[Path | None, input_file("Lines `id seconds`, for log_duration.")] = None,
     strip_extension: Annotated[
-        bool,
-        typer.Option(
-            "--strip-extension",
-            help="Ids may differ in the extension of a file, as ann/1.wav and ann/1 do.",
-        ),
+        bool, typer.Option("--strip-extension", help="Ids may differ in a file's extension.")
     ] = False,
     missing: Annotated[
-        Literal["refuse", "skip"],
-        typer.Option(
-            help="Whether trials without an embedding are refused, or left out and counted."
-        ),
+        Literal["refuse", "skip"], typer.Option(help="What becomes of ids without an embedding.")
     ] = "refuse",
 ) -> None:
     """Score the trials of a list, or fuse the scores of several systems.
@@ -146,26 +89,20 @@ def score(
     and applied to another by `--fuse A2.txt B2.txt --calibration FUSION.json --out FUSED.txt`.
     """
     if fuse:
-        say(_fuse(context.params, scores or [], out))
+        _fuse(context.params, scores or [], out)
         return
     if scores or trials is None or embeddings is None:
         raise LikenessError(
             "scoring needs --trials and --embeddings; score files are taken with --fuse only"
         )
-    refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
+    options.refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
     # A calibration that is applied names its own measures.
-    refuse_idle(context, ("quality",), "--calibrate", calibrate)
+    options.refuse_idle(context, ("quality",), "--calibrate", calibrate)
     import likeness
 
-    options = context.params
-    scoring = likeness.Scoring(**{of.name: options[of.name] for of in fields(likeness.Scoring)})
-    sides: dict[str, Any] = {
-        "probe": probe_embeddings,
-        "models": enrolment,
-        "columns": ",".join(columns or ()),
-        "strip_extension": strip_extension,
-        "missing": missing,
-    }
+    scoring = options.settings_of(context, likeness.Scoring)
+    sides: dict[str, Any] = {"models": enrolment, "columns": ",".join(columns or ())}
+    sides |= {"strip_extension": strip_extension, "missing": missing}
     if calibrate:
         fitted = likeness.calibrate(trials, embeddings, scoring, quality=quality or (), **sides)
         fitted.save(out)
@@ -178,24 +115,24 @@ def score(
     say(f"{len(scored)} trials scored by {scored.system}{fitted_at or ''} in {out}")
 
 
-def _fuse(options: dict[str, Any], scores: Sequence[Path], out: Path) -> str:
-    """Fit a fusion of score files, or apply one; says what was done."""
-    if len(scores) < 2 or bool(options["calibrate"]) == bool(options["calibration"]):
+def _fuse(asked: dict[str, Any], scores: list[Path], out: Path) -> None:
+    """Fit a fusion of score files, or apply one."""
+    if len(scores) < 2 or bool(asked["calibrate"]) == bool(asked["calibration"]):
         raise LikenessError(
             "--fuse needs two score files or more; and --calibrate, which fits the weights on "
             "labelled trials, or --calibration FUSION.json, which applies them"
         )
-    from likeness import fusing
+    from eval.formats.trials import write_scores
+    from likeness.scoring import fuse
 
-    files = fusing.ScoreFiles(scores, options["embeddings"], options["durations"])
-    num_trials = len(files.trials)
-    if options["calibration"]:
-        fusing.apply(files, options["calibration"], out)
-        return f"{num_trials} trials fused from {len(scores)} systems in {out}"
-    fitted = fusing.fit(files, options["quality"] or ())
-    fitted.save(out)
-    weights = (f"{w:.4g} x {path.name}" for w, path in zip(fitted.weights, scores, strict=True))
-    return (
-        f"fusion of {len(scores)} systems fitted on {num_trials} trials in {out}: "
-        f"{', '.join(weights)}"
+    more = {name: asked[name] for name in ("embeddings", "durations")}
+    trials, fusion, fused = fuse(
+        scores, asked["calibration"], quality=asked["quality"] or (), **more
     )
+    if asked["calibrate"]:
+        fusion.save(out)
+        done = "fitted, with the weights " + ", ".join(f"{weight:.4g}" for weight in fusion.weights)
+    else:
+        write_scores(out, trials, fused)
+        done = "applied"
+    say(f"fusion of {len(scores)} systems {done}, on {len(trials)} trials, in {out}")

@@ -1,84 +1,52 @@
-"""`likeness verify`: compare two files by a model. The work is done by likeness/verification.py."""
+"""`likeness verify`: compare two files, or many pairs of them, by a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from eval.errors import LikenessError
-from likeness.commands.options import (
-    Frontend,
-    JsonFile,
-    ModelCalibration,
-    ModelDetector,
-    ModelName,
-    OwnThreshold,
-    StoredThreshold,
-    ThresholdFile,
-    TrialColumns,
-    Trust,
-    Workers,
-    input_file,
-    refuse_idle,
-    rule_of,
-    writes,
-)
+from likeness.commands import options
+from likeness.commands.options import input_file, output_file
 from likeness.included import about, model_for
-from likeness.presence import refuse_missing_files
 from toolkit.console import say
 
 app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: likeness verify a.wav b.wav; likeness verify a.wav b.wav --model runs/an4 "
-    "--far 0.01; likeness "
-    "verify a.jpg b.jpg --model insightface:buffalo_l; "
-    "likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out verdicts.csv"
+    epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg --model "
+    "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
+    "verdicts.csv"
 )
 def verify(
     context: typer.Context,
-    first: Annotated[
-        Path | None,
-        typer.Argument(metavar="A", help="A recording or image, as the model takes them."),
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="A B", help="Two recordings or images.", exists=True),
     ] = None,
-    second: Annotated[Path | None, typer.Argument(metavar="B", help="The other one.")] = None,
-    model: ModelName = None,
+    model: options.ModelName = None,
     pairs: Annotated[
         Path | None,
-        input_file(
-            "Many pairs instead of A and B: a .csv, .tsv or .parquet file with the columns "
-            "first and second (or path1 and path2) and possibly label, or a list of two paths on "
-            "each line."
-        ),
+        input_file("Many pairs instead of A and B: a list, or a table with first and second."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="With --pairs: the file to write, .csv, .tsv, .parquet or .json (default: CSV on "
-            "the standard output).",
-            callback=writes(".csv", ".tsv", ".parquet", ".json"),
-        ),
+        output_file("With --pairs: the table to write.", ".csv", ".tsv", ".parquet", ".json"),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --pairs: the folder that relative paths start from (default: the current "
-            "one)."
-        ),
-    ] = None,
-    columns: TrialColumns = None,
-    workers: Workers = 0,
-    detector: ModelDetector = None,
-    far: StoredThreshold = None,
-    threshold: OwnThreshold = None,
-    thresholds: ThresholdFile = None,
-    calibration: ModelCalibration = None,
-    frontend: Frontend = "wespeaker",
-    trust: Trust = None,
-    json_file: JsonFile = None,
+    root: options.Root = None,
+    columns: options.TrialColumns = None,
+    workers: options.Workers = 0,
+    detector: options.ModelDetector = None,
+    far: options.StoredThreshold = None,
+    threshold: options.OwnThreshold = None,
+    thresholds: options.ThresholdFile = None,
+    calibration: options.ModelCalibration = None,
+    frontend: options.Frontend = "wespeaker",
+    trust: options.Trust = None,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
 
@@ -87,13 +55,12 @@ def verify(
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
-    refuse_idle(context, ("out",), "--pairs", pairs)
-    refuse_idle(context, ("json_file",), "A and B", pairs is None)
-    files = [path for path in (first, second) if path is not None]
+    options.refuse_idle(context, ("out",), "--pairs", pairs)
+    options.refuse_idle(context, ("json_file",), "A and B", pairs is None)
+    files = files or []
     if len(files) != (2 if pairs is None else 0):
         raise LikenessError("verify takes two files, or --pairs LIST and none; give one of both")
-    refuse_missing_files(files)
-    rule = rule_of(threshold, far, thresholds)
+    rule = options.rule_of(threshold, far, thresholds)
     chosen = model_for(model, files)
     import likeness
 
@@ -105,21 +72,25 @@ def verify(
         trust=trust or (),
         thresholds=thresholds,
     )
-    decides: dict[str, Any] = {"threshold": rule.threshold, "far": rule.far}
-    if pairs is None:
-        verified = loaded.verify(*files, **decides)
-        if json_file:
-            verified.save(json_file, files=files, meta=loaded.meta)
-        text, summary = verified.text(), ""
-    else:
-        roles = ",".join(columns or ())
-        many = loaded.verify_pairs(pairs, root=root, columns=roles, workers=workers, **decides)
-        text, summary = many.text().rstrip("\n"), many.summary()
-        if out is not None:
-            many.save(out)
-            text, summary = f"{summary}\n{len(many):,} rows in {out}", ""
     if model is None:
         say(about(chosen), error=True)
-    say(text)
-    if summary:
-        say(summary, error=True)
+    if pairs is None:
+        verified = loaded.verify(*files, threshold=rule.threshold, far=rule.far)
+        if json_file:
+            verified.save(json_file, files=files, meta=loaded.meta)
+        say(str(verified))
+        return
+    many = loaded.verify_pairs(
+        pairs,
+        root=root,
+        columns=",".join(columns or ()),
+        workers=workers,
+        threshold=rule.threshold,
+        far=rule.far,
+    )
+    if out is None:
+        say(many.text().rstrip("\n"))
+        say(many.summary(), error=True)
+    else:
+        many.save(out)
+        say(f"{many.summary()}\n{len(many):,} rows in {out}")

@@ -12,7 +12,6 @@ from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
 from eval.results import aligned, metric_label, metric_text, signed_ends, signed_text
 from eval.types import Trials
-from likeness.defaults import MAX_LOSS
 from likeness.evaluation import evaluate
 from likeness.models import onnx as exported
 from likeness.scoring import score
@@ -37,7 +36,7 @@ class OnTrials:
     items: Sequence[Item]
     name: str
     far: float = 0.01
-    max_loss: float = MAX_LOSS
+    max_loss: float = 0.2
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval.formats.trials import read_trials
-from likeness.defaults import NUM_CALIBRATED
 from likeness.exports import cost, sherpa
 from likeness.thresholds import carry
 from modalities.folders import suffixes_of
@@ -19,6 +18,7 @@ from toolkit.data.listing import list_items
 from toolkit.models import export as exporting
 from toolkit.models.loaded import Loaded
 
+NUM_CALIBRATED = 100  # items for int8; more change the ranges little, and take longer
 FAR_APART = 0.1  # cosine distance on synthetic inputs from which on an export is warned of
 
 

@@ -8,8 +8,8 @@ Nothing half-written lies under a final name at any time, and what was interrupt
 
 from __future__ import annotations
 
-import difflib
 import gzip
+import hashlib
 import os
 import re
 import shutil
@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import pooch
 import requests
 
 from eval.errors import LikenessError
@@ -36,11 +34,9 @@ from toolkit.training.lock import only_writer
 Say = Callable[[str], None]
 _BLOCK = 1 << 16
 _TIMEOUT_SECONDS = (2, 60)  # for a connection, which the system tries twice in this time; for bytes
-# An archive may expand to 100 times its size, and to 256 MB in any case.
-_EXPANSION, _FREE_EXPANSION = 100, 1 << 28
 _DAMAGED = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile),
-    *(ValueError, NotImplementedError, RuntimeError),
+    *(tarfile.TarError, zipfile.BadZipFile, shutil.ReadError),
+    *(zlib.error, EOFError, gzip.BadGzipFile),
 )
 
 
@@ -130,15 +126,13 @@ def named(name: str) -> Dataset:
     """Return the data set of this name.
 
     Raises:
-        LikenessError: There is none. The message names the nearest and lists all.
+        LikenessError: There is none.
     """
     datasets = {dataset.name: dataset for dataset in catalogue()}
     if name.lower() in datasets:
         return datasets[name.lower()]
-    near = difflib.get_close_matches(name.lower(), datasets, n=1)
-    meant = f"; did you mean {near[0]!r}" if near else ""
     raise LikenessError(
-        f"there is no data set {name!r} to prepare{meant}; there are {', '.join(datasets)}"
+        f"there is no data set {name!r} to prepare; there are {', '.join(datasets)}"
     )
 
 
@@ -164,16 +158,14 @@ def prepare(dataset: Dataset, data: Path, *, say: Say = print) -> None:
     )
     downloads = data / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
-    connected = True
     with only_writer(downloads):
         for archive in dataset.archives:
             try:
-                _bring(archive, data, fetch=connected, say=say)
-            except (ConnectionError, requests.HTTPError) as error:
+                _bring(archive, data, say)
+            except OSError as error:
                 if not dataset.by_hand:
                     raise
                 # The files may be there in another place; counting will show it.
-                connected = connected and not isinstance(error, ConnectionError)
                 say(f"not fetched: {error}")
     wrong = _count(dataset, data, say)
     if wrong:
@@ -207,34 +199,32 @@ def _count(dataset: Dataset, data: Path, say: Say) -> list[str]:
     return wrong
 
 
-def _bring(archive: Archive, data: Path, *, fetch: bool, say: Say) -> None:
+def _bring(archive: Archive, data: Path, say: Say) -> None:
     """Bring one archive to its place, unless it is there or cannot be had; counting shows that."""
     final, downloads = data / archive.makes, data / "downloads"
     if final.is_dir() and any(final.iterdir()):
         say(f"{archive.makes} is there already; its files are counted")
         return
     if final.is_file():
-        if wrong := _wrong_sum(archive, final):
-            raise LikenessError(f"{final}: {wrong}; remove it and run the command again")
+        _check_sum(archive, final)
         say(f"{archive.makes} is there already")
         return
     file = downloads / (archive.file or archive.urls[0].rpartition("/")[2])
     own = not file.is_file()
-    if own and fetch and archive.urls:
-        _fetch(archive, file, say)
-    elif own and archive.parts and all((downloads / part).is_file() for part in archive.parts):
-        _join([downloads / part for part in archive.parts], file)
-    elif own:
-        return
-    with step(f"checking the sum of {file.name}"):
-        wrong = _wrong_sum(archive, file)
-    if wrong:
+    if own:
+        parts = [downloads / part for part in archive.parts]
+        if archive.urls:
+            _fetch(archive, file, say)
+        elif parts and all(part.is_file() for part in parts):
+            _join(parts, file)
+        else:
+            return
+    try:
+        _check_sum(archive, file)
+    except LikenessError:
         if own:
             file.unlink()
-        raise LikenessError(
-            f"{file}: {wrong}; {'it was removed' if own else 'remove it'}: run the command again, "
-            "or fetch it by hand if this happens twice"
-        )
+        raise
     known = "SHA-256 is right" if archive.sha256 else "MD5 is right" if archive.md5 else ""
     say(f"{file.name}: {known or 'UNVERIFIED, no checksum of it is known'}")
     with step(f"unpacking {file.name}"):
@@ -244,12 +234,18 @@ def _bring(archive: Archive, data: Path, *, fetch: bool, say: Say) -> None:
     say(f"{archive.makes} is ready")
 
 
-def _wrong_sum(archive: Archive, file: Path) -> str:
-    """Return which sum of a file differs from the published one; "" if none does."""
+def _check_sum(archive: Archive, file: Path) -> None:
+    """Refuse a file whose sum is not the published one."""
     for name, expected in (("sha256", archive.sha256), ("md5", archive.md5)):
-        if expected and (actual := pooch.file_hash(str(file), alg=name)) != expected:
-            return f"its {name} is {actual}, but {expected} is expected"
-    return ""
+        if not expected:
+            continue
+        with step(f"checking the sum of {file.name}"), file.open("rb") as content:
+            actual = hashlib.file_digest(content, name).hexdigest()
+        if actual != expected:
+            raise LikenessError(
+                f"{file}: its {name} is {actual}, but {expected} is expected; remove it and run "
+                "the command again, or fetch it by hand if this happens twice"
+            )
 
 
 def _fetch(archive: Archive, file: Path, say: Say) -> None:
@@ -276,24 +272,6 @@ def _join(parts: list[Path], file: Path) -> None:
         move(temporary, file)
 
 
-class _Progress:
-    """Reports the bytes of a download, in the form that pooch asks of a progress bar."""
-
-    def __init__(self, name: str, before: int):
-        self.total, self._name, self._before, self._done = 0, name, before, 0
-
-    def update(self, size: int) -> None:
-        self._done = min(self._done + size, self.total or self._done + size)
-        total = self._before + self.total if self.total else None
-        report(f"fetching {self._name}", self._before + self._done, total, unit="bytes")
-
-    def reset(self) -> None:
-        self._done = 0
-
-    def close(self) -> None:
-        """Nothing is left to do."""
-
-
 def _download(url: str, path: Path, *, resume: bool) -> None:
     """Fetch a file to `path`, over `path`.part.
 
@@ -301,51 +279,45 @@ def _download(url: str, path: Path, *, resume: bool) -> None:
     checksum to compare with, what arrived is kept, and the download goes on from there.
 
     Raises:
-        ConnectionError: There is no connection, or it broke again.
-        requests.HTTPError: The server refuses.
+        ConnectionError: There is no connection, it broke again, or the server refuses.
     """
     part = path.with_name(path.name + ".part")
     while True:
         have = part.stat().st_size if resume and part.is_file() else 0
         try:
-            _request(url, part, have)
+            with full_disk(part):
+                _request(url, part, have)
             break
-        except requests.HTTPError as error:
-            if have and "416" in str(error):  # there is nothing after these bytes
-                break
-            raise requests.HTTPError(
-                f"{url}: the server refuses ({error}); the file may have moved: fetch it by hand"
-            ) from None
-        except requests.RequestException:
+        except requests.RequestException as error:
             if not resume or not part.is_file() or part.stat().st_size <= have:
                 raise ConnectionError(
-                    f"{url}: there is no connection to {urlsplit(url).hostname}, or it broke; "
-                    "check the network and run the command again"
+                    f"{url}: it cannot be fetched ({error}); check the network and run the command "
+                    "again, or fetch it by hand if the file has moved"
                 ) from None
     move(part, path)
 
 
 def _request(url: str, part: Path, have: int) -> None:
     """Fetch what follows the first `have` bytes of a file to the end of `part`."""
-    with full_disk(part), part.open("ab" if have else "wb") as file:
-
-        def start_again(response: requests.Response, **_: object) -> None:
-            if response.status_code == 200:  # the server sends the whole file, not the rest
-                file.truncate(0)
-
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-        fetch = pooch.HTTPDownloader(
-            progressbar=_Progress(part.stem, have),
-            chunk_size=_BLOCK,
-            timeout=_TIMEOUT_SECONDS,
-            headers=headers,
-            hooks={"response": start_again},
-        )
-        fetch(url, file, None)
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS, headers=headers) as response:
+        if have and response.status_code == 416:  # there is nothing after these bytes
+            return
+        response.raise_for_status()
+        done = have if response.status_code == 206 else 0  # else the server sends the whole file
+        total = done + int(response.headers.get("Content-Length", 0))
+        with part.open("ab" if done else "wb") as file:
+            for block in response.iter_content(_BLOCK):
+                done += file.write(block)
+                report(f"fetching {part.stem}", done, total or None, unit="bytes")
 
 
 def _place(archive: Archive, file: Path, final: Path) -> None:
-    """Copy a file, or unpack an archive and take the wanted part, to its final name in one step."""
+    """Copy a file, or unpack an archive and take the wanted part, to its final name in one step.
+
+    Raises:
+        LikenessError: The archive is damaged, would write outside of its folder, or is another one.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     with staged(final) as made:
         if not file.name.endswith((".zip", ".tar.gz", ".tgz")):
@@ -353,49 +325,19 @@ def _place(archive: Archive, file: Path, final: Path) -> None:
             move(made, final)
             return
         unpacked = made if not archive.takes else made.with_name(f"{made.name}.all")
-        _unpack(file, unpacked)
+        try:
+            safely: dict[str, Any] = {} if file.suffix == ".zip" else {"filter": "data"}
+            shutil.unpack_archive(file, unpacked, **safely)
+        except _DAMAGED as error:
+            raise LikenessError(
+                f"{file}: cannot be unpacked ({error}); nothing of it was kept; remove it and "
+                "fetch it again"
+            ) from None
         if archive.takes:
             made.mkdir()
-            matches = [path for pattern in archive.takes for path in unpacked.glob(pattern)]
-            if not matches:
-                raise LikenessError(
-                    f"{file}: holds nothing like {archive.takes[0]!r}; it is not the archive that "
-                    "was published"
-                )
-            for path in matches:
+            for path in [path for pattern in archive.takes for path in unpacked.glob(pattern)]:
                 os.replace(path, made / path.name)
         if hasattr(os, "sync"):
             os.sync()  # all files must be on the disk before the archive may be removed
         os.replace(made, final)
         sync_names(final.parent)
-
-
-def _unpack(file: Path, into: Path) -> None:
-    """Unpack a .zip or .tar.gz within bounds.
-
-    Raises:
-        LikenessError: It is damaged, expands too far, or would write outside of the folder.
-    """
-    left = max(_FREE_EXPANSION, _EXPANSION * file.stat().st_size)
-
-    def within(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-        nonlocal left
-        left -= member.size
-        if left < 0 or not (member.isreg() or member.isdir()):
-            raise ValueError(f"{member.name[:100]!r} is too large, a link or a device")
-        return tarfile.data_filter(member, folder)
-
-    try:
-        if file.name.endswith(".zip"):
-            with zipfile.ZipFile(file) as archive:
-                if sum(member.file_size for member in archive.infolist()) > left:
-                    raise ValueError(f"it expands to over {left} bytes")
-                archive.extractall(into)  # which strips what leads outside of a name
-        else:
-            with tarfile.open(file, "r:gz") as tar:
-                tar.extractall(into, filter=within)
-    except _DAMAGED as error:
-        raise LikenessError(
-            f"{file}: cannot be unpacked ({error}); nothing of it was kept; remove it and fetch it "
-            "again"
-        ) from None

@@ -43,7 +43,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from likeness.defaults import METRICS_FOLDER
+from likeness.service import METRICS_FOLDER
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from eval.errors import LikenessError
 from eval.thresholds import LEAST_ERRORS, Thresholds
-from likeness.signatures import suffix_of
+from likeness.inputs import suffix_of
 
 # The script of the page, in files by subject, in the order in which they run. They share their
 # names: each may use those of the files before it, and within functions those of all.

@@ -27,9 +27,9 @@ from typing import Any
 from eval.cores import num_cores
 from eval.errors import LikenessError
 from eval.temporary import temporary_folder
-from likeness.defaults import METRICS_FOLDER
 from likeness.included import about
 from likeness.models.filterbanks import Frontend
+from likeness.service import METRICS_FOLDER
 from likeness.thresholds import Rule
 from toolkit.console import say, warn
 

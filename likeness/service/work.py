@@ -29,10 +29,10 @@ from eval.similarity import pairs
 from eval.temporary import temporary_folder
 from eval.thresholds import Thresholds
 from eval.types import Embeddings
+from likeness.inputs import suffix_of
 from likeness.service import inputs, pages
 from likeness.service.guard import Limits
 from likeness.service.pages import Example
-from likeness.signatures import suffix_of
 from likeness.verification import Comparer, judged, remedy_for
 from toolkit.data.images import SUFFIXES, open_encoded
 from toolkit.data.items import Item

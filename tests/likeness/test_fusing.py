@@ -77,7 +77,7 @@ def test_labels_may_stand_in_any_of_the_files(place: Path) -> None:
     [
         (("--fuse", "dev1.txt", "--calibrate"), "two score files"),
         (("--fuse", "dev1.txt", "dev2.txt"), "--calibrate"),
-        (("--fuse", "dev1.txt", "other.txt", "--calibrate"), "not of the same trials"),
+        (("--fuse", "dev1.txt", "other.txt", "--calibrate"), "other.txt"),
         (("dev1.txt",), "--fuse only"),
         ((), "--trials and --embeddings"),
     ],

@@ -322,7 +322,7 @@ def test_intervals_switches_and_wrong_options(
     assert loaded["interval"][0] <= loaded["value"] <= loaded["interval"][1]
     evaluate, identify = ["evaluate", str(features)], ["identify", "--probes", str(features)]
     for command, word in (
-        ([*evaluate, *rest, "--tar-rule", "strict", "--llr"], "--tar-rule and --llr"),
+        ([*evaluate, *rest, "--tar-rule", "strict", "--llr"], "--llr and --tar-rule"),
         ([*evaluate, "--preset", "adaface"], "--ijb"),
         ([*evaluate, *rest, "--switch", "norm=yes"], "keep_norm"),
         ([*evaluate, *rest, "--switch", "keep_norm=yes"], "true or false"),

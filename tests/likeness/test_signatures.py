@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from likeness.signatures import suffix_of
+from likeness.inputs import suffix_of
 
 
 @pytest.mark.parametrize(

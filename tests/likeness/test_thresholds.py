@@ -23,8 +23,8 @@ from eval.guarantee import guaranteed_threshold
 from eval.scoring.origin import read_origin, write_origin
 from eval.types import Embeddings, Scores
 from likeness.cli import main
-from likeness.pairs import read_pairs
 from likeness.thresholds import Rule, carry, find, over_subjects
+from likeness.verification import read_pairs
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
 
@@ -156,7 +156,7 @@ def test_thresholds_of_other_scores_are_not_stored_and_not_used(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save = ("evaluate", "s", *FARS, "--save-to")
-    for place, word in (("hub:a/b", ".json"), ("nothing", "does not exist"), ("no/t.json", "no")):
+    for place, word in (("hub:a/b", ".json"), ("nothing", ".json"), ("no/t.json", "no")):
         assert likeness(*save, place) == 2
         assert word in capsys.readouterr().err
     # Of another model, which a second checkpoint is.
@@ -165,7 +165,7 @@ def test_thresholds_of_other_scores_are_not_stored_and_not_used(
     content = (other / "last.safetensors").read_bytes()
     (other / "last.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
     assert likeness(*save, other) == 2
-    assert "the scores are of model" in capsys.readouterr().err
+    assert "is no place for the thresholds" in capsys.readouterr().err
     assert likeness(*save, "t.json") == 0
     verify = ("verify", "a.wav", "b.wav", "--far", 0.5, "--thresholds", "t.json", "--model")
     assert likeness(*verify, "runs/voices") == 0
@@ -266,7 +266,7 @@ def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
         ("first,second\n", "no rows"),
         ("first,second\na.wav,\n", "are empty"),
         ("first,second,label\na.wav,b.wav,maybe\n", "labels must be"),
-        ("first,second\nnobody.wav,noone.wav\n", "none of the 2 files"),
+        ("first,second\nnobody.wav,noone.wav\n", "does not exist"),
         ("first,second\n\x00\xff", "UTF-8"),
     ],
 )

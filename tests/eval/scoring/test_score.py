@@ -37,7 +37,7 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
     """A new option is a field of Scoring and a parameter of the command, of the same name."""
     parameters = inspect.signature(score_command).parameters
     assert [field.name for field in fields(Scoring) if field.name not in parameters] == []
-    not_a_field = {"context", "trials", "embeddings", "out", "probe_embeddings", "enrolment"}
+    not_a_field = {"context", "trials", "embeddings", "out", "enrolment"}
     assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {
         "calibrate",
         "quality",

@@ -18,9 +18,9 @@ from eval.formats import embeddings as files
 from eval.formats.trials import write_scores
 from eval.protocols.verification import VerificationSettings
 from eval.scoring.origin import Origin, write_origin
+from eval.thresholds import measure, save
 from eval.types import Embeddings, Scores, Trials
 from likeness.cli import main
-from likeness.thresholds import keep
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -129,8 +129,8 @@ def test_wrong_input_of_a_page_writes_none(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (("--save-to", "nowhere"), "does not exist"),
-        (("--save-to", "other.json"), "another model"),
+        (("--save-to", "nowhere"), "no place"),
+        (("--save-to", "other.json"), "of model two"),
         (("--save-to", "t.json", "--guarantee", "95"), "0.95"),
         (("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"), "has no embedding"),
     ],
@@ -147,7 +147,8 @@ def test_what_cannot_be_written_leaves_nothing(
     origin = Origin("cosine", {"model": "one"})
     write_origin("x.txt", origin)
     other = Scores(np.arange(4.0), np.arange(4) > 1)
-    keep(Path("other.json"), other, replace(origin, meta={"model": "two"}), fars=())
+    of_two = replace(origin, meta={"model": "two"})
+    save(Path("other.json"), measure(other, of_two, data="x", fars=())[0])
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", "x.txt", *options, "--json", "r.json"])
     assert ended.value.code == 2

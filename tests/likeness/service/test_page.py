@@ -19,10 +19,10 @@ from eval.calibration import Calibration
 from eval.scoring.origin import Origin
 from eval.thresholds import Thresholds, measure
 from eval.types import Scores
+from likeness.model import Model
 from likeness.models.load import load_to_embed
 from likeness.service.pages import read_examples
 from likeness.service.work import Extras
-from likeness.verification import verify
 from modalities import synthetic_faces
 from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, httpx, serving, untrained
 from tests.tiny_yunet import network, tiny_yunet
@@ -273,7 +273,7 @@ def test_the_slider_changes_the_verdict_without_asking_again(
     examples, _ = read_examples(folder, "face", 1_000_000)
     # The score lies where a fifth of strangers' pairs score higher, so that some thresholds are
     # too close to it and others are not.
-    entry = stored(verify(model, *(folder / one.name for one in examples[:2])).score - 0.15)
+    entry = stored(Model(model).verify(*(folder / one.name for one in examples[:2])).score - 0.15)
     with (
         serving(
             model,

@@ -16,7 +16,7 @@ import soundfile
 
 from eval.calibration import Calibration
 from likeness import open_gallery
-from likeness.verification import verify
+from likeness.model import Model
 from tests.likeness.service.serving import SPEAKER, asking, untrained
 from toolkit.models.loaded import Loaded
 
@@ -56,7 +56,7 @@ def test_verify_says_what_the_command_says(
     model: Loaded, paths: list[Path], files: list[bytes]
 ) -> None:
     calibration = Calibration(8.0, -3.0, p_target=0.2)
-    expected = verify(model, paths[0], paths[9], calibration=calibration)
+    expected = Model(model, calibration).verify(paths[0], paths[9])
     ask = asking(service_of(model, calibration=calibration))
     got = ask("POST", "/verify", files={"first": files[0], "second": files[9]})
     assert got.status_code == 200
