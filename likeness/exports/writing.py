@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval.formats.trials import read_trials
+from eval.protocols.side_by_side import Compared
 from likeness.exports import cost, sherpa
 from likeness.thresholds import carry
 from modalities.folders import suffixes_of
@@ -66,12 +67,12 @@ def smaller(
         calibration: Items whose ranges are measured, for int8.
         about: The trials on which the cost is measured; None to measure nothing.
     """
-    measured: list[cost.Cost] = []
+    measured: list[Compared] = []
 
     def measure(file: Path) -> dict[str, Any]:
         assert about is not None
         measured.append(cost.measure(loaded, file, about))
-        return measured[0].to_json()
+        return cost.to_json(measured[0], about)
 
     chosen = exporting.Smaller(precision, calibration, None if about is None else measure)
     parity = exporting.export(loaded, path, size=size, smaller=chosen)
@@ -81,7 +82,7 @@ def smaller(
         f"its embeddings differ from float32 by a cosine distance of at most {parity.distance:.1e}"
     )
     if measured:
-        say(measured[0].table())
+        say(measured[0].table().rstrip("\n"))
     else:
         say(
             "What it costs was not measured: --trials TRIALS --items ITEMS gives EER and TAR "

@@ -41,8 +41,8 @@ _NO_OTHERS = {"", "torch", "likeness", *HOMES, *sys.stdlib_module_names}
 def load(path: Path, name: str = DEFAULT) -> Loaded:
     """Run a Python file and load the network that it defines.
 
-    The digest is of the file's text, the name and the weights, and of the files and packages that
-    the network is defined in.
+    The digest is of the file's text, the name, what is stated of the network and the weights, and
+    of the files and packages that the network is defined in.
 
     Args:
         path: The Python file.
@@ -81,18 +81,20 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
         backbone.try_out(part.keywords["input_shape"])
     except LikenessError as error:  # it becomes one that names the file
         reason = str(error).removeprefix("External: ")
-        raise LikenessError(f"{where} with weights {str(network.weights)!r}: {reason}") from error
+        where += f" with {network.weights}" if network.weights else ""
+        raise LikenessError(f"{where}: {reason}") from error
     embedder = TorchEmbedder(made, backbone)
     parts = {}
     with suppress(ValueError):  # a part without a name: the model can be used, but not joined
         named = {"frontend": frontend, "backbone": part, "read": read}
         parts = {name: describe(part, name) for name, part in named.items()}
+    stated = [repr(value) for value in vars(network).values() if not callable(value)]
     return Loaded(
         embedder.eval(),
         read,
         network.modality,
         network.similarity,
-        digest([text, name, weights, *_versions(embedder, read)]),
+        digest([text, name, *stated, weights, *_versions(embedder, read)]),
         0,
         parts=parts,
     )

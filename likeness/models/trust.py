@@ -43,11 +43,10 @@ def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozen
             for name in others[:3]
         ]
         options = " ".join(f"--trust {entry}" for entry in entries)
-        listed = ", ".join(f'"{entry}"' for entry in [*trust, *entries])
         raise LikenessError(
             f"{where}: it has parts of others ({named}), which are imported only if you trust "
-            f"them; if you do, add {options}, in Python trust=[{listed}]; of your own files, give "
-            "the path, or that of the folder in which they lie"
+            f"them; if you do, add {options} (in Python, trust={[*trust, *entries]}); of your own "
+            "files, give the path, or that of the folder in which they lie"
         )
     for package, version in stated.items():
         now = version_of(package)

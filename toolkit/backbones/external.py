@@ -30,10 +30,9 @@ class External(nn.Module):
         in_dim: What the front-end gives: channels of images, features of a frame, 1 for waves.
         network: Makes the network when it is called: a class, a function that is annotated to
             return a module, or either in functools.partial.
-        dim: D. 0 finds it by an input of `input_shape`.
         input_shape: The shape of one input as the network takes it, such as (3, 112, 96) for
-            images, (16000,) for waves or (200, 80) for frames of features. With it, the network is
-            tried when it is built.
+            images, (16000,) for waves or (200, 80) for frames of features. The network is tried
+            with it when it is built, which finds D.
         lengths: What the network takes as its second argument. "none": nothing, and batches hold
             inputs of one length. "relative": lengths (B,) of at most 1, as parts of the longest.
             "counts": the numbers (B,) of samples or frames. A network that takes lengths has to
@@ -59,17 +58,11 @@ class External(nn.Module):
         in_dim: int,
         *,
         network: Callable[..., nn.Module],
-        dim: int = 0,
-        input_shape: tuple[int, ...] = (),
+        input_shape: tuple[int, ...],
         lengths: Lengths = "none",
         output: int | str = "",
     ) -> None:
         super().__init__()
-        if not dim and not input_shape:
-            raise LikenessError(
-                "External: dim is 0; give the size of the network's embeddings, or input_shape, "
-                "the shape of one input, by which the size is found"
-            )
         made = network() if not isinstance(network, nn.Module) else None
         if not isinstance(made, nn.Module):
             raise LikenessError(
@@ -77,13 +70,12 @@ class External(nn.Module):
                 "class, or a function that makes a torch.nn.Module, perhaps in functools.partial"
             )
         self.network, self.name = made, type(made).__qualname__
-        self.in_dim, self.dim, self.lengths, self.output = in_dim, dim, lengths, output
+        self.in_dim, self.lengths, self.output = in_dim, lengths, output
         self.pads_exactly = lengths != "none"
         if len(input_shape) == 3:
             self.image_size = input_shape[1:]  # an export takes it from here
-        if input_shape:
-            # Weights that are loaded later may be NaN until then.
-            self.dim = self.try_out(input_shape, finite=False).shape[1]
+        # Weights that are loaded later may be NaN until then.
+        self.dim = self.try_out(input_shape, finite=False).shape[1]
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim).
@@ -177,11 +169,11 @@ class External(nn.Module):
                 z = None
         if isinstance(z, Tensor) and z.ndim > 2 and sum(size != 1 for size in z.shape[1:]) <= 1:
             z = z.flatten(1)
-        if not isinstance(z, Tensor) or z.ndim != 2 or (self.dim and z.shape[1] != self.dim):
+        if not isinstance(z, Tensor) or z.ndim != 2:
             raise LikenessError(
-                f"External: {self.name} gives {described(given)}, and embeddings (B, "
-                f"{self.dim or 'D'}) are needed; pool what it gives, or name where they are by "
-                "output, such as output=0 or output='embeddings'"
+                f"External: {self.name} gives {described(given)}, and embeddings (B, D) are "
+                "needed; pool what it gives, or name where they are by output, such as output=0 "
+                "or output='embeddings'"
             )
         return z
 

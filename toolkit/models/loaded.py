@@ -78,7 +78,7 @@ class Flipped:
 
     def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
         """Return the embeddings (B, dim) of images (B, C, H, W)."""
-        sides = (inputs, np.ascontiguousarray(inputs[..., ::-1]))
+        sides: tuple[Array, Any] = (inputs, np.ascontiguousarray(inputs[..., ::-1]))
         z, mirrored = (self._embedder.embed_batch(side, lengths) for side in sides)
         if self._flip == "concat":
             return np.concatenate((z, mirrored), axis=1)

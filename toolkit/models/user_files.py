@@ -139,7 +139,8 @@ def _sum(spec: ModuleSpec | None) -> str:
         return ""
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     if not folders:
-        return file_digest(Path(spec.origin)) if os.path.isfile(spec.origin or "") else ""
+        origin = Path(spec.origin or "")
+        return file_digest(origin) if origin.is_file() else ""
     whole = hashlib.sha256()
     for file in sorted(folders[0].rglob("*.py")):
         if file.is_file() and "__pycache__" not in file.parts:

@@ -620,13 +620,20 @@ def test_a_network_in_several_files_needs_one_trust(
 
 
 @pytest.mark.slow  # an export
-def test_a_network_in_several_files_is_exported(several: Path, voices: Path) -> None:
+def test_a_network_in_several_files_is_exported_and_served(several: Path, voices: Path) -> None:
     pytest.importorskip("onnxscript")
+    pytest.importorskip("granian")
+    from likeness.service.server import Setup, _application
+    from likeness.thresholds import Rule
+
     recipe, _ = recipes.load("own files/several_recipe.py:nested")
     fit(recipe, data=voices, out=Path("run"))
     forget_several()
     call("export", "run", "model.onnx", "--trust", "own files")
     assert likeness.load("model.onnx").dim == 8
+    forget_several()
+    _, modality, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["own files"]))
+    assert modality == "speaker"
 
 
 def test_a_folder_opens_its_files_and_no_installed_module(several: Path) -> None:

@@ -224,11 +224,6 @@ def test_a_run_stores_the_commit_that_it_started_from(
     assert description["init"] == {"model": str(out), "digest": tuned.digest}
 
 
-def test_a_folder_has_no_commit_to_store(folder: Path) -> None:
-    assert "revision" not in hub.backbone(str(folder)).keywords  # type: ignore[attr-defined]
-    assert read_initial(f"hub:{folder}").revision == ""
-
-
 def test_a_folder_is_never_asked_for(
     folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,23 +102,15 @@ def test_what_is_no_embedding_is_refused(form: str, output: int | str, keyword: 
 @pytest.mark.parametrize(
     ("settings", "keyword"),
     [
-        ({}, "input_shape"),
         ({"input_shape": (3, 5, 5)}, "RuntimeError"),
-        ({"dim": 5, "input_shape": (3, 2, 2)}, r"\(B, 5\)"),
-        ({"dim": 4, "network": lambda: 7}, "a int"),
-        ({"dim": 4, "network": Several("map")}, "a Several"),
+        ({"network": lambda: 7}, "a int"),
+        ({"network": Several("map")}, "a Several"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], keyword: str) -> None:
-    network = partial(Several, "map")
+    usual: dict[str, Any] = {"network": partial(Several, "map"), "input_shape": (3, 2, 2)}
     with pytest.raises(ValueError, match=keyword):
-        External(3, **{"network": network, **settings})
-
-
-def test_a_size_that_was_stated_is_checked_at_the_first_batch() -> None:
-    external = External(3, network=partial(Several, "map"), dim=5)
-    with pytest.raises(ValueError, match=r"\(B, 5\)"):
-        external(torch.randn(2, 3, 2, 2))
+        External(3, **{**usual, **settings})
 
 
 def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> None:
@@ -156,7 +148,7 @@ def test_lengths_that_keep_no_padding_out_are_refused() -> None:
 
 
 def test_without_lengths_a_padded_batch_is_refused() -> None:
-    external = External(1, network=Waves, dim=4)
+    external = External(1, network=Waves, input_shape=(100,))
     assert not external.pads_exactly
     assert external(torch.randn(2, 100, 1), torch.ones(2)).shape == (2, 4)
     with pytest.raises(ValueError, match="padded"):

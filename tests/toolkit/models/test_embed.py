@@ -6,7 +6,6 @@ import multiprocessing.process
 import tempfile
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,14 +69,6 @@ def test_reading_processes_work_beside_a_long_temporary_path(
     assert (len(made.ids), bad) == (2, [])
 
 
-def test_embeddings_are_raw_and_carry_their_meta(voices: Path) -> None:
-    items = folders.items(voices, split="all")[:3]
-    embeddings, _ = embed(make("resnet"), items, audio.read, meta={"similarity": "simple:0.3"})
-    assert embeddings.matrix.dtype == np.float32
-    assert np.abs(embeddings.norms - 1).max() > 1e-3
-    assert embeddings.meta["similarity"] == "simple:0.3"
-
-
 def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.wav").write_bytes(b"")
     good = folders.items(voices, split="all")[:2]
@@ -96,14 +87,6 @@ def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path
     assert "empty.wav" in bad[0].reason
     with pytest.raises(ValueError, match="none of 1 items could be read"):
         embed(make("resnet"), [Item("none", tmp_path / "none.wav")], audio.read)
-
-
-def test_reading_in_other_processes_changes_nothing(voices: Path) -> None:
-    items = folders.items(voices, split="all")
-    read = partial(audio.read, rate_hz=16_000)
-    here, _ = embed(make("resnet"), items, read)
-    there, _ = embed(make("resnet"), items, read, workers=2)
-    assert np.array_equal(here.matrix, there.matrix)
 
 
 def test_training_mode_comes_back() -> None:

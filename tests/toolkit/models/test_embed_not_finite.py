@@ -21,7 +21,6 @@ from toolkit.data.items import Item
 from toolkit.models.embed import NO_NUMBERS, Diverged, embed, embed_where_readable
 from toolkit.models.embedder import TorchEmbedder
 from toolkit.models.loaded import Loaded
-from toolkit.models.onnx import OnnxEmbedder
 
 
 class Squares(nn.Module):
@@ -92,31 +91,6 @@ def test_a_network_that_gives_little_else_has_diverged() -> None:
         )
     with pytest.raises(Diverged, match="1 of 1 items"):
         embed_where_readable(NETWORK, items("b"), read)
-
-
-def test_onnx_models_do_the_same() -> None:
-    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-    kind = onnx.TensorProto.FLOAT
-    nodes = [
-        onnx.helper.make_node("Mul", ["x", "x"], ["squares"]),
-        onnx.helper.make_node("ReduceSum", ["squares", "axes"], ["z"], keepdims=1),
-    ]
-    graph = onnx.helper.make_graph(
-        nodes,
-        "squares",
-        [onnx.helper.make_tensor_value_info("x", kind, ["batch", "samples"])],
-        [onnx.helper.make_tensor_value_info("z", kind, ["batch", 1])],
-        [onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])],
-    )
-    model = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
-    )
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    embedded, bad = embed(OnnxEmbedder(session, 1), items("abcd"), read)
-    assert embedded.ids == ("a", "c", "d")
-    assert [(item.id, item.reason) for item in bad] == [("b", NO_NUMBERS)]
 
 
 def loaded(reading: Any) -> Loaded:

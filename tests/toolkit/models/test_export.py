@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from eval.formats import embeddings
 from likeness.cli import main
 from likeness.models import onnx as exported_models
 from likeness.models.run import load_model
@@ -385,22 +384,3 @@ def test_files_from_elsewhere_have_no_description(exported: Path, tmp_path: Path
     )
     with pytest.raises(ValueError, match="does not exist"):
         exported_models.load(tmp_path / "none.onnx")
-
-
-def test_embeddings_of_an_export_are_written_with_its_model_s_digest(
-    exported: Path, tmp_path: Path
-) -> None:
-    from PIL import Image
-
-    loaded = exported_models.load(exported)
-    assert loaded is not None
-    Image.fromarray(np.arange(784, dtype=np.uint8).reshape(28, 28)).save(tmp_path / "a.png")
-    embedded, _ = embed(
-        loaded.embedder, [Item("a", tmp_path / "a.png")], loaded.read, meta=loaded.meta
-    )
-    embeddings.write(tmp_path / "e.npz", embedded)
-    assert dict(embeddings.read(tmp_path / "e.npz").meta) == {
-        "model": "e" * 64,
-        "modality": "image",
-        "similarity": "cosine",
-    }
