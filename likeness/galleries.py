@@ -296,7 +296,7 @@ def search(
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Raises:
-        LikenessError: Nobody is enrolled, nothing can be read, or k is below 1.
+        LikenessError: Nobody is enrolled, or nothing can be read.
     """
     if not len(gallery):
         raise LikenessError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")

@@ -64,8 +64,8 @@ class Finding:
         remedy: A sentence that says what to do.
         groups: The items or labels. Those of one group belong together, as copies of one file do.
         details: A text for some of the items, such as the sentence of the reader.
-        are_items: Whether the groups hold ids of items, not labels.
-        pattern: A value of --label that would fit, or "".
+        of: "items", whose ids the groups hold, or "labels".
+        label: A value of --label that would fit, or "".
     """
 
     kind: str
@@ -74,8 +74,8 @@ class Finding:
     remedy: str
     groups: tuple[tuple[str, ...], ...]
     details: Mapping[str, str] = field(default_factory=dict)
-    are_items: bool = True
-    pattern: str = ""
+    of: str = "items"
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def check(
         "Files and folders whose names are not UTF-8, or whose paths are too long",
         "Rename them: they are left out.",
         [(name.encode("utf-8", "backslashreplace").decode(),) for name in passed_over],
-        are_items=False,
+        of="labels",
     )
     result.add_problems(files)
     result.add_copies(files, "decoded content" if decoded else "bytes")
@@ -190,7 +190,7 @@ class _Result:
         *,
         details: Mapping[int | str, str] | None = None,
         leaves_out: bool = False,
-        are_items: bool = True,
+        of: str = "items",
     ) -> None:
         """Add a finding, if there are groups.
 
@@ -204,7 +204,7 @@ class _Result:
             groups: The items or labels.
             details: A text for some of them.
             leaves_out: Whether the rows of the details are left out, with these as the reasons.
-            are_items: Whether the groups are items.
+            of: "items" or "labels".
         """
         chosen = tuple(tuple(map(self._name, group)) for group in groups)
         if not chosen:
@@ -213,7 +213,7 @@ class _Result:
         count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
         texts = {self._name(key): text for key, text in (details or {}).items()}
         text = f"{what}: {count:,}."
-        self.findings.append(Finding(kind, count, text, remedy, chosen, texts, are_items))
+        self.findings.append(Finding(kind, count, text, remedy, chosen, texts, of))
         if leaves_out:
             self.leave_out({row: f"{kind}: {text}" for row, text in (details or {}).items()})
 
@@ -291,7 +291,7 @@ class _Result:
             f"{self.several.capitalize()} that are in the training and in the test data",
             "A test needs subjects that were never trained on: give each to one side.",
             [(name,) for name in sorted(both)],
-            are_items=False,
+            of="labels",
         )
         for row, name in enumerate(self.labels):
             if name in both:
@@ -316,14 +316,14 @@ class _Result:
                 "Labels in all",
                 f"Training needs {LEAST_LABELS} {self.several}: say by --label where they stand.",
                 [tuple(counts)],
-                are_items=False,
+                of="labels",
             )
         self.add(
             "alike-labels",
             "Groups of labels that differ only in case, blanks, _ or -",
             f"If they are one {self.of}, write them alike: training would drive them apart.",
             alike(counts),
-            are_items=False,
+            of="labels",
         )
         few = sorted(name for name, count in counts.items() if count <= FEW)
         self.add(
@@ -332,7 +332,7 @@ class _Result:
             "Nothing can be learnt of what varies within one: collect more, or expect little.",
             [(name,) for name in few if len(counts) > 1],
             details={name: f"items: {counts[name]}" for name in few},
-            are_items=False,
+            of="labels",
         )
         self._note_what_train_refuses()
 
@@ -360,8 +360,8 @@ class _Result:
                 f"'{suggestion.pattern}' gives {len(suggestion.names):,}, as "
                 f"{suggestion.names[0]!r}.",
                 (suggestion.names,),
-                are_items=False,
-                pattern=suggestion.pattern,
+                of="labels",
+                label=suggestion.pattern,
             )
         )
         return True
@@ -401,7 +401,7 @@ class _Result:
             "Microphone, room and light tell them apart too: collect a second session, and test "
             "with `likeness lists --cross-session`.",
             [(name,) for name in sorted(sessions) if len(sessions[name]) == 1],
-            are_items=False,
+            of="labels",
         )
 
     def add_clipped(self, files: Sequence[Seen]) -> None:

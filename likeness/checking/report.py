@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,11 @@ def as_text(checked: Checked) -> str:
 
 def facts(checked: Checked) -> dict[str, str]:
     """Return what the data are, line by line: name -> text."""
-    seen = as_json(checked)
-    files = seen["files"]
-    readable = sum(one.problem is None for one in checked.files)
+    files = _files(checked)
     lines = {
-        "items": f"{seen['num_items']:,}",
-        "labels": f"{seen['num_labels']:,}",
-        "readable": f"{readable:,}",
+        "items": f"{len(checked.items):,}",
+        "labels": f"{_num_labels(checked):,}",
+        "readable": f"{sum(one.problem is None for one in checked.files):,}",
         "bytes": f"{files['bytes']:,}",
         "format": _most(files["formats"]),
         "rate in Hz": _most(files["rates_hz"]),
@@ -80,46 +79,45 @@ def _examples(finding: Finding) -> list[str]:
 
 def as_json(checked: Checked) -> dict[str, Any]:
     """Return everything that was found, with all names."""
-    seen = list(zip(checked.items, (one.header for one in checked.files), strict=True))
-    known = [header for _, header in seen if header is not None]
-    # A file of which several items are stretches counts once.
-    size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
-    seconds = [header.seconds for header in known if header.seconds is not None]
-    quantiles = np.percentile(seconds, _SHARES).tolist() if seconds else []
     return {
         "schema": SCHEMA,
         "likeness": likeness_version(),
         "data": checked.data,
         "modality": checked.modality,
         "num_items": len(checked.items),
-        "num_labels": len(set(checked.items.labels) - {None}),
+        "num_labels": _num_labels(checked),
         "num_left_out": sum(map(bool, checked.left_out)),
         "decoded": checked.was_decoded,
-        "files": {
-            "bytes": sum(size_of.values()),
-            "formats": _counts(header.format for header in known),
-            "rates_hz": _counts(header.rate_hz for header in known),
-            "channels": _counts(header.channels for header in known),
-            "sizes": _counts(f"{h.size[1]}x{h.size[0]}" for h in known if h.size is not None),
-            "seconds": sum(seconds),
-            "seconds_by_quantile": {
-                f"{share} %": value for share, value in zip(_SHARES, quantiles, strict=False)
-            },
-        },
+        "files": _files(checked),
         "findings": [
-            {
-                "kind": finding.kind,
-                "count": finding.count,
-                "text": finding.text,
-                "remedy": finding.remedy,
-                "of": "items" if finding.are_items else "labels",
-                "groups": [list(group) for group in finding.groups],
-                "details": dict(finding.details),
-                **({"label": finding.pattern} if finding.pattern else {}),
-            }
+            {key: value for key, value in asdict(finding).items() if value != ""}
             for finding in checked.findings
         ],
         "notes": list(checked.notes),
+    }
+
+
+def _num_labels(checked: Checked) -> int:
+    return len(set(checked.items.labels) - {None})
+
+
+def _files(checked: Checked) -> dict[str, Any]:
+    """What the headers of the files say, which could be read."""
+    seen = zip(checked.items, (one.header for one in checked.files), strict=True)
+    # A file of which several items are stretches counts once.
+    size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
+    known = [one.header for one in checked.files if one.header is not None]
+    seconds = [header.seconds for header in known if header.seconds is not None]
+    quantiles = np.percentile(seconds, _SHARES).tolist() if seconds else []
+    names = [f"{share} %" for share in _SHARES]
+    return {
+        "bytes": sum(size_of.values()),
+        "formats": _counts(header.format for header in known),
+        "rates_hz": _counts(header.rate_hz for header in known),
+        "channels": _counts(header.channels for header in known),
+        "sizes": _counts(f"{h.size[1]}x{h.size[0]}" for h in known if h.size is not None),
+        "seconds": sum(seconds),
+        "seconds_by_quantile": dict(zip(names, quantiles, strict=False)),
     }
 
 
@@ -157,7 +155,7 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
 def _section(finding: Finding, media: Media) -> Markup:
     """The sentences of a finding, and its first groups with their pictures or sounds."""
     most, together = _SHOWN_ON_PAGE
-    shown = finding.are_items and finding.kind not in ("missing", "unreadable", "cut")
+    shown = finding.of == "items" and finding.kind not in ("missing", "unreadable", "cut")
     rows = [
         [
             [

@@ -152,23 +152,19 @@ def _add_errors(app: FastAPI) -> None:
         return answer(422, f"the request is not as /docs says: {reasons}")
 
     @app.exception_handler(ValueError)
-    async def wrong(_: Request, error: ValueError) -> JSONResponse:
-        # A client need not know where the gallery lies.
-        reason = _PLACE.sub("the gallery", str(error))
-        return answer(404 if isinstance(error, NotEnrolled) else 422, reason)
-
-    @app.exception_handler(ConnectionError)
-    async def unanswered(_: Request, error: ConnectionError) -> JSONResponse:
-        _log.error("the gallery does not answer: %s", error)
-        reason = "the gallery's database does not answer; try again"
-        return answer(503, reason, {"Retry-After": "5"})
-
     @app.exception_handler(OSError)
     @app.exception_handler(RuntimeError)
     async def failed(_: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, ValueError):
+            # A client need not know where the gallery lies.
+            reason = _PLACE.sub("the gallery", str(error))
+            return answer(404 if isinstance(error, NotEnrolled) else 422, reason)
         # A store may quote subjects, which no log names.
         reason = re.sub("'.*'", "'...'", str(error), flags=re.DOTALL)[:300]
         _log.error("a request ended in %s: %s", type(error).__name__, reason)
+        if isinstance(error, ConnectionError):
+            reason = "the gallery's database does not answer; try again"
+            return answer(503, reason, {"Retry-After": "5"})
         return answer(
             500,
             "the server could not do this, for a reason such as a full disk; whoever runs it finds "

@@ -65,15 +65,13 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["style"] = Markup(_source(made, "page.css"))
-    made.globals["script"] = Markup("\n".join(_source(made, name) for name in SCRIPTS))
+    made.globals["style"] = Markup(_source("page.css"))
+    made.globals["script"] = Markup("\n".join(map(_source, SCRIPTS)))
     return made
 
 
-def _source(made: Environment, name: str) -> str:
-    assert made.loader is not None
-    # A browser takes the digest of text whose lines end in one character.
-    return made.loader.get_source(made, name)[0].replace("\r\n", "\n")
+def _source(name: str) -> str:
+    return Path(__file__).with_name("templates").joinpath(name).read_text(encoding="utf-8")
 
 
 def home() -> str:
@@ -115,7 +113,7 @@ def responses(name: str, *, status: int = 200) -> dict[int | str, dict[str, Any]
         name: Of the answer in templates/answers.json. One that is a list is sent as lines of JSON.
         status: Of the answer.
     """
-    answers = json.loads(_source(environment(), "answers.json"))
+    answers = json.loads(_source("answers.json"))
     kind, example = "application/json", answers.get(name)
     if isinstance(example, list):
         kind = "application/x-ndjson"
@@ -187,7 +185,7 @@ class Example(NamedTuple):
         return {**_SOUNDS, **_IMAGES}[suffix_of(self.content[:64])]
 
 
-def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Example], str]:
+def read_examples(folder: Path, modality: str, max_bytes: int) -> list[Example]:
     """Read the examples in a folder and the folders below it, which happens at the start alone.
 
     Links are passed over, and so are hidden files and files of another kind than the model takes.
@@ -199,35 +197,28 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> tuple[list[Exa
         max_bytes: Of one file; larger ones are passed over.
 
     Returns:
-        At most 24 examples of at most 32 MiB together, by their names; and a sentence on what was
-        left out, or "".
+        At most 24 examples of at most 32 MiB together, by their names.
 
     Raises:
         LikenessError: There is nothing to take in it.
     """
     known = _SOUNDS if modality == "speaker" else _IMAGES
     examples: list[Example] = []
-    total = left_out = 0
+    left = MAX_TOTAL
     for path in _in_turn(folder):
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
-        if suffix_of(content) not in known:
-            continue
-        if len(examples) == MAX_EXAMPLES or len(content) > min(max_bytes, MAX_TOTAL - total):
-            left_out += 1
-            continue
-        total += len(content)
-        examples.append(Example(path.relative_to(folder).as_posix(), content))
+        if suffix_of(content) in known and len(content) <= min(max_bytes, left):
+            left -= len(content)
+            examples.append(Example(path.relative_to(folder).as_posix(), content))
+        if len(examples) == MAX_EXAMPLES:
+            break
     if not examples:
         raise LikenessError(
             f"{folder}: there are no examples for a {modality} model in it; name a folder with "
             "recordings or images"
         )
-    text = (
-        f"{left_out} files are left out: the page offers at most {MAX_EXAMPLES}, of "
-        f"{max_bytes / 1e6:.3g} MB each and {MAX_TOTAL >> 20} MiB together"
-    )
-    return sorted(examples), text if left_out else ""
+    return sorted(examples)
 
 
 def _in_turn(folder: Path) -> list[Path]:

@@ -218,7 +218,6 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     from likeness.service.work import Extras, Service
     from likeness.thresholds import look_up
     from likeness.verification import NO_DECISION
-    from toolkit.gallery import media
 
     setup.rule.read(setup.model)  # refuses what is not stored before the model is loaded
     loaded = load(
@@ -238,9 +237,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     if setup.examples is not None:
         # Two of them, and what surrounds them in a request, have to fit.
         most = setup.max_bytes // 2 - 4096
-        examples, left_out = read_examples(setup.examples, model.modality, most)
-        if left_out:
-            warnings.warn(f"{setup.examples}: {left_out}", stacklevel=2)
+        examples = read_examples(setup.examples, model.modality, most)
     thresholds, reason = look_up(setup.model, model.meta, setup.thresholds)
     gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
@@ -258,11 +255,6 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         extras=Extras(thresholds, reason, examples, setup.keeps_media, about(setup.model)),
     )
     lines = [text] if (text := about(setup.model)) else []
-    if gallery is not None and gallery.folder is not None and setup.keeps_media:
-        lines.append(
-            "A small picture or sound of each enrolment is kept in "
-            f"{gallery.folder / media.FOLDER} until its subject is removed."
-        )
     if comparer.source:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:

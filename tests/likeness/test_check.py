@@ -157,7 +157,7 @@ def test_labels(voices: Path) -> None:
 
 def test_one_label_and_folders_that_are_no_speakers(voices: Path) -> None:
     result = checked(voices.parent)
-    assert [(f.kind, f.pattern) for f in result.findings] == [("folder-label", "*/{label}/**")]
+    assert [(f.kind, f.label) for f in result.findings] == [("folder-label", "*/{label}/**")]
     shutil.rmtree(voices / "bob")
     shutil.rmtree(voices / "cyd")
     assert found(checked(voices)) == {"one-label": (("ann",),)}
@@ -167,7 +167,7 @@ def test_one_label_and_folders_that_are_no_speakers(voices: Path) -> None:
         for i, name in enumerate(("ann", "bob", "cyd")):
             soundfile.write(voices / word / f"{name}_0.wav", wave(10 * number + i), RATE_HZ)
     result = checked(voices)
-    assert [(f.kind, f.pattern) for f in result.findings] == [("folder-label", "{word}/{label}_*")]
+    assert [(f.kind, f.label) for f in result.findings] == [("folder-label", "{word}/{label}_*")]
 
 
 def test_leaks(voices: Path, tmp_path: Path) -> None:
@@ -348,10 +348,8 @@ def test_a_list_with_a_path_that_is_too_long_is_checked(voices: Path, tmp_path: 
     rows = ["path,label", "ann/0.wav,ann", "x" * 300 + ".wav,ann", "none.wav,bob"]
     (voices / "l.csv").write_text("\n".join(rows) + "\n")
     result = checked(voices / "l.csv")
-    assert {finding.kind: finding.count for finding in result.findings if finding.are_items} == {
-        "missing": 1,
-        "unreadable": 1,
-    }
+    counts = {finding.kind: finding.count for finding in result.findings}
+    assert (counts["missing"], counts["unreadable"]) == (1, 1)
 
 
 def test_a_list_never_replaces_the_data(voices: Path) -> None:

@@ -31,7 +31,6 @@ MAX_BYTES = 1 << 20  # of one file
 MAX_TOTAL = 1 << 30  # bytes of all files of a gallery
 MAX_OF_SUBJECT = 100  # files
 ENDINGS = (".jpg", ".flac")
-_BLOCK = 1 << 24  # bytes overwritten at once
 _NAME = re.compile(r"([0-9a-f]{32})\.(\d{4}-\d\d-\d\d)(\.jpg|\.flac)")
 
 
@@ -109,19 +108,16 @@ def erase(gallery: Path | None, subjects: Iterable[str]) -> None:
     if gallery is None or not (gallery / FOLDER).is_dir():
         return
     for subject in subjects:
-        _erase(_folder_of(gallery, subject))
+        folder = _folder_of(gallery, subject)
+        for path in folder.rglob("*"):  # what a killed writer left lies in folders below
+            if path.is_file() and not path.is_symlink():
+                with path.open("r+b") as file:
+                    file.write(bytes(path.stat().st_size))
+                    file.flush()
+                    os.fsync(file.fileno())
+        if folder.is_dir():
+            shutil.rmtree(folder)
     sync_names(gallery / FOLDER)
-
-
-def erase_file(path: Path) -> None:
-    """Overwrite a file with zeros and remove it; a link is only removed, and nothing is fine."""
-    if path.is_file() and not path.is_symlink():
-        with path.open("r+b") as file:
-            for start in range(0, path.stat().st_size, _BLOCK):
-                file.write(bytes(min(_BLOCK, path.stat().st_size - start)))
-            file.flush()
-            os.fsync(file.fileno())
-    path.unlink(missing_ok=True)
 
 
 def _folder_of(gallery: Path, subject: str) -> Path:
@@ -145,12 +141,3 @@ def _total(gallery: Path) -> int:
     """The bytes of all media of a gallery."""
     folders = (gallery / FOLDER).iterdir() if (gallery / FOLDER).is_dir() else ()
     return sum(file.stat().st_size for folder in folders for file in _files(folder))
-
-
-def _erase(folder: Path) -> None:
-    # What a killed writer left lies in folders below.
-    for place, _, names in os.walk(folder):
-        for name in names:
-            erase_file(Path(place) / name)
-    if folder.is_dir():
-        shutil.rmtree(folder)

@@ -27,6 +27,7 @@ import numpy as np
 
 from eval.errors import LikenessError, first_line
 from eval.types import Floats32
+from toolkit.gallery import postgres_server
 from toolkit.gallery.store import Candidates, Entry, Templates
 
 INDEXED_FROM = 20_000  # subjects
@@ -144,7 +145,7 @@ class PostgresStore:
         with self._connection.transaction() as cursor:
             cursor.execute(
                 f"SELECT subject FROM {self._schema}.template WHERE subject = ANY(%s)",
-                (_storable(subjects),),
+                (list(subjects),),
             )
             return {name for (name,) in cursor.fetchall()}
 
@@ -155,7 +156,7 @@ class PostgresStore:
             cursor.execute(
                 f"SELECT subject, embedding FROM {self._schema}.enrolment "
                 "WHERE subject = ANY(%s) ORDER BY id",
-                (_storable(subjects),),
+                (list(subjects),),
             )
             for name, blob in cursor.fetchall():
                 blobs.setdefault(name, []).append(blob)
@@ -352,8 +353,6 @@ class _Connection:
         self._connection: Any = None
         self.is_own = not address.is_server
         if self.is_own:
-            from toolkit.gallery import postgres_server  # which needs the locks of Unix
-
             self.name = f"postgresql:{address.place}"
             self._url = postgres_server.start(Path(address.place))
         else:
@@ -453,11 +452,6 @@ def _is_there(cursor: Any, schema: str) -> bool:
         "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'gallery'", (schema,)
     )
     return cursor.fetchone() is not None
-
-
-def _storable(subjects: Sequence[str]) -> list[str]:
-    """Those of the names that can be enrolled; PostgreSQL refuses NUL and half characters."""
-    return [name for name in subjects if name.isprintable()]
 
 
 def _text(vector: Floats32) -> str:

@@ -9,7 +9,6 @@ is the last, and ends the server; after a kill the next user finds the server an
 from __future__ import annotations
 
 import atexit
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -52,6 +51,8 @@ def start(folder: Path) -> str:
         LikenessError: PostgreSQL cannot be started there, or the package with its binaries is
             missing; the message names the extra.
     """
+    import fcntl
+
     folder = folder.expanduser().resolve()
     data = folder / "data"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,6 +80,10 @@ def start(folder: Path) -> str:
 @atexit.register
 def end() -> None:
     """Ends the servers that this process started or took over, where nobody else uses them."""
+    if not _USED:
+        return
+    import fcntl
+
     for process, folder in list(_USED):
         # A fork has the entries of its parent. A server sees by itself that its folder is gone.
         if process != os.getpid() or not folder.is_dir():
@@ -162,6 +167,8 @@ def _answers(sockets: Path) -> bool:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """A block in which no other process starts or ends the server."""
+    import fcntl
+
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
