@@ -116,8 +116,7 @@ def kind(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         if type(None) not in inner or typing.Any in inner:
             return "a part"
-        kinds = [kind(value) for value in inner if value is not type(None)]
-        words = " or ".join(filter(None, kinds))
+        words = " or ".join(filter(None, map(kind, inner)))
         return words and f"{words} or none"
     if origin is Literal:
         *first, last = (f"`{value}`" for value in inner)
