@@ -447,7 +447,6 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
         lambda text: text.replace(",", ", "),
         lambda text: text.replace("\n", "\r\n"),
         lambda text: text.replace("img", "\u00e9"),
-        lambda text: text.replace("\n7", "\n# comment\n7", 1),
     ],
 )
 def test_a_side_lists_its_templates_by_first_occurrence(tmp_path, monkeypatch, size, change):
