@@ -11,7 +11,7 @@ import numpy as np
 
 from eval.errors import LikenessError
 from eval.formats.trials import is_bare, read_bare_scores, read_scores
-from eval.protocols.side_by_side import Compared, labelled, refuse_one_kind
+from eval.protocols.side_by_side import Compared, check_labels
 from eval.protocols.verification import VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result
@@ -30,7 +30,7 @@ def measure_alone(systems: Mapping[str, Scores], settings: VerificationSettings)
     """
     results: list[Result] = []
     for name, scores in systems.items():
-        refuse_one_kind(name, scores.target)
+        check_labels(name, scores.target)
         results += evaluate_values(
             scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
         ).results
@@ -136,7 +136,7 @@ def labelled_systems(
         else:
             called = str(system)
             trials, values = read_scores(Path(system), labels, columns=columns)
-        lacks = "has no labels" if labels is None else "has no labels, nor has the trial list"
-        unlabelled = f"{called} {lacks}; give the trial list that has them, as trials or --trials"
-        with_labels[name] = labelled(called, trials, values, unlabelled=unlabelled)
+        check_labels(called, trials.target)
+        assert trials.target is not None
+        with_labels[name] = trials, Scores(values, trials.target)
     return with_labels

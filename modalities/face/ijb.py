@@ -23,7 +23,6 @@ from eval.protocols.ijb_files import (
     meta_files,
     read_detector_scores,
     read_faces,
-    refuse_torn,
 )
 from eval.types import Floats, name_first
 from modalities.face.align import check, crop
@@ -100,21 +99,18 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
             landmarks.
     """
     points: dict[str, NDArray[np.float64]] = {}
-    torn = []
     for number, text in text_lines(path):
         fields = text.split()
         try:
             values = np.array(fields[1:11], dtype=np.float64)
         except ValueError:
             values = np.full(10, np.nan)
-        if len(fields) != 12 or not np.isfinite(values).all():
+        known = points.setdefault(fields[0], values.reshape(5, 2)).ravel()
+        if len(fields) != 12 or not np.isfinite(values).all() or not np.array_equal(known, values):
             raise LikenessError(
-                f"{path}: line {number} is not `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch "
-                "the file again"
+                f"{path}: line {number} is not `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, or has "
+                f"other landmarks of {fields[0]!r} than a line above; fetch the file again"
             )
-        if not np.array_equal(points.setdefault(fields[0], values.reshape(5, 2)).ravel(), values):
-            torn.append(fields[0])
-    refuse_torn(path, torn)
     return points
 
 
