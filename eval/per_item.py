@@ -28,7 +28,6 @@ from eval.types import Floats, Ints
 
 Columns = Mapping[str, Floats]
 Metric = Callable[[Columns], float]
-_MAX_BYTES = 2**34  # of all arrays of a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +192,7 @@ def read(path: Path) -> PerItem:
     ValueError for a file that is damaged or another one, FileNotFoundError.
     """
     try:
-        with npz.opened(path, _MAX_BYTES) as opened:
-            arrays = {name: opened.read(name) for name in opened.headers}
+        arrays = npz.read(path, ["ids", "over"], optional=None)
         over = json.loads(str(arrays.pop("over")))
         ids, groups = arrays.pop("ids"), arrays.pop("groups", None)
         columns = {

@@ -14,8 +14,7 @@ import numpy as np
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
 from eval.formats.trials import is_bare, read_bare_scores, read_scores
-from eval.protocols.side_by_side import Compared, evaluate_together, refuse_one_kind
-from eval.protocols.side_by_side import labelled as labelled_scores
+from eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
 from eval.results import Result, write_json
@@ -386,9 +385,9 @@ def _read(
     else:
         name, origin = str(system), read_origin(path)
         trials, values = read_scores(path, labels, columns="" if labels is not None else columns)
-    lacks = "has no labels" if labels is None else "has no labels, nor has the trial list"
-    unlabelled = f"{name} {lacks}; give the trial list that has them, as trials or --trials"
-    return *labelled_scores(name, trials, values, unlabelled=unlabelled), origin
+    check_labels(name, trials.target)
+    assert trials.target is not None
+    return trials, Scores(values, trials.target), origin
 
 
 def _with_labels(trials: Trials, labels: Trials) -> Trials:
@@ -406,7 +405,7 @@ def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSetting
     """Measure each system whose scores have no ids: neither subjects nor differences are known."""
     results: list[Result] = []
     for name, scores in systems.items():
-        refuse_one_kind(name, scores.target)
+        check_labels(name, scores.target)
         results += evaluate_values(
             scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
         ).results

@@ -11,8 +11,7 @@ from eval.formats.lists import is_number
 Words = Mapping[str, tuple[str, ...]]
 
 # What a column is, and the names that it has: in small letters, without blanks, _, - and dots.
-# Trial lists, scores and pairs of files. Neither numbers nor labels are among them, because a line
-# that has one is data; but a header may call its column of labels target, same or match.
+# Trial lists, scores and pairs of files.
 TRIALS: Words = {
     "enrol": (
         *("enrol", "enroll", "enrolment", "enrollment", "enrolid", "enrollid", "enrolmentid"),
@@ -26,8 +25,8 @@ TRIALS: Words = {
         *("img2", "audio2", "id2"),
     ),
     "label": (
-        *("label", "labels", "key", "istarget", "issame", "same", "match", "targettype", "truth"),
-        *("groundtruth", "decision"),
+        *("label", "labels", "key", "target", "istarget", "issame", "same", "match"),
+        *("targettype", "truth", "groundtruth", "decision"),
     ),
     "score": ("score", "scores", "llr", "similarity", "cosine"),
 }
@@ -91,26 +90,23 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
         words: The roles that there are.
 
     Raises:
-        LikenessError: A part is not ROLE=COLUMN, or a role is not known or there twice.
+        LikenessError: A part is not ROLE=COLUMN, or a role is not known.
 
     Example:
         >>> parse_columns("label=spk,path=wav file")
         {'label': 'spk', 'path': 'wav file'}
     """
-    if isinstance(text, Mapping):
-        parts = [(str(role), str(name)) for role, name in text.items()]
-    else:
-        split = re.split(rf",(?=\s*(?:{'|'.join(words)})\s*=)", text) if text else []
-        parts = [(part.partition("=")[0].strip(), part.partition("=")[2].strip()) for part in split]
-    wrong = [f"{role}={name}" for role, name in parts if role not in words or not name]
+    if isinstance(text, str):
+        parts = [part.partition("=") for part in re.split(r",(?=\s*\w+\s*=)", text) if part]
+        text = {role.strip(): name.strip() for role, _, name in parts}
+    stated = {role: str(name) for role, name in text.items()}
+    wrong = [role for role, name in stated.items() if role not in words or not name]
     if wrong:
         raise LikenessError(
             f"columns: {wrong[0]!r} is not ROLE=COLUMN; write it as in label=spk, with one of "
             f"{', '.join(words)} before the sign"
         )
-    if len(dict(parts)) < len(parts):
-        raise LikenessError(f"columns: {text!r} names a role twice; leave out one of them")
-    return dict(parts)
+    return stated
 
 
 def choose(
@@ -134,49 +130,39 @@ def choose(
         Role -> place from 0.
 
     Raises:
-        LikenessError: A column that was stated is not there, or no column or several may be of a
-            role. The columns are listed.
+        LikenessError: A role that is stated or needed has no column, or one may have several.
+            The columns are listed.
 
     Example:
         >>> choose(["wav", "spk", "text"], {}, "a.csv")
         {'path': 0, 'label': 1}
         >>> choose(["file", "speaker", "class"], {"label": "class"}, "a.csv")
-        {'label': 2, 'path': 0}
+        {'path': 0, 'label': 2}
     """
-    listed = ", ".join(names[:_MAX_NAMED]) + (", ..." if len(names) > _MAX_NAMED else "")
     places: dict[str, int] = {}
-    numbered = by_number(stated)
-    for role, name in stated.items():
-        place = int(name) - 1 if numbered else names.index(name) if name in names else -1
-        if not 0 <= place < len(names):
+    for role in words:
+        name = stated.get(role)
+        if by_number(stated):
+            fitting = [int(name) - 1] if name and 0 < int(name) <= len(names) else []
+        elif name is not None:
+            fitting = [place for place, other in enumerate(names) if other == name]
+        else:
+            fitting = [
+                place
+                for place, other in enumerate(names)
+                if role_of(other, words) == role and other not in stated.values()
+            ]
+        if len(fitting) == 1:
+            places[role] = fitting[0]
+        elif fitting or role in stated or role in needed:
+            problem = f"{len(fitting)} columns may be the {role}"
+            if not fitting:
+                problem = f"there is no column {name!r}" if name else f"no column is the {role}"
+            likely = [names[place] for place in fitting] or [*names, "NAME"]
             raise LikenessError(
-                f"{where}: there is no column {name!r} for {role}; the columns are ({listed})"
+                f"{where}: {problem}; its columns are ({', '.join(names[:_MAX_NAMED])}): say which "
+                f"it is, as in --columns {role}={likely[0]}"
             )
-        if not numbered and names.count(name) > 1:
-            raise LikenessError(
-                f"{where}: {names.count(name)} columns are called {name!r}; rename one of them"
-            )
-        places[role] = place
-    candidates: dict[str, list[int]] = {}
-    for place, name in enumerate(names if not numbered else ()):
-        likely = role_of(name, words)
-        if likely is not None and likely not in stated and place not in places.values():
-            candidates.setdefault(likely, []).append(place)
-    for role, of_role in candidates.items():
-        if len(of_role) > 1:
-            these = [names[place] for place in of_role]
-            raise LikenessError(
-                f"{where}: {len(these)} columns may be the {role} ({', '.join(these)}), of the "
-                f"columns ({listed}); say which with --columns {role}={these[0]}"
-                f"{', or rename one' if len(set(these)) < len(these) else ''}"
-            )
-        places[role] = of_role[0]
-    missing = [role for role in needed if role not in places]
-    if missing:
-        raise LikenessError(
-            f"{where}: no column is known to be the {missing[0]}; its columns are ({listed}): say "
-            f"which is with --columns {missing[0]}={names[0] if names else 'NAME'}"
-        )
     return places
 
 
@@ -238,31 +224,26 @@ def is_label(text: str) -> bool:
     return any(text.lower() in kind for kind in LABELS)
 
 
-def trial_header(
-    fields: Sequence[str], layouts: Sequence[tuple[str, ...]]
-) -> dict[str, int] | None:
-    """Returns the columns that a header of trials or scores states, None for a line of data.
-
-    A line with a label or a number is never a header.
+def is_trial_header(
+    fields: Sequence[str], needed: Sequence[str] = ("enrol", "probe"), *, partly: bool = False
+) -> bool:
+    """Returns whether fields are names of columns of trials or scores, and no line of data.
 
     Args:
         fields: The fields of the line.
-        layouts: The roles that there may be together.
+        needed: The roles that a header has, each once.
+        partly: Whether any of these roles will do.
 
     Example:
-        >>> trial_header(["file_x", "file_y", "Decision"], TRIAL_LAYOUTS)
-        {'enrol': 0, 'probe': 1, 'label': 2}
-        >>> trial_header(["a", "b"], TRIAL_LAYOUTS)
+        >>> is_trial_header(["file_x", "file_y", "Decision"])
+        True
+        >>> is_trial_header(["enrol", "probe", "0.5"])
+        False
     """
     roles = [role_of(field, TRIALS) for field in fields]
-    lower = [field.lower() for field in fields]
-    if "target" in lower and "label" not in roles and lower.count("target") == 1:
-        roles[lower.index("target")] = "label"
-        if None in roles:
-            return None
-    elif any(is_label(field) or is_number(field) for field in fields):
-        return None
-    places = {role: place for place, role in enumerate(roles) if role is not None}
-    named = [role for role in roles if role is not None]
-    allowed = {frozenset(layout) for layout in layouts}
-    return places if len(places) == len(named) and frozenset(places) in allowed else None
+    others = [field for field, role in zip(fields, roles, strict=True) if role is None]
+    if any(is_label(field) or is_number(field) for field in others):
+        return False
+    known = [role for role in roles if role is not None]
+    is_whole = set(needed) <= set(known) and len(set(known)) == len(known)
+    return is_whole or (partly and bool(set(known) & set(needed)))

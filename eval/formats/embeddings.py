@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,9 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats import kaldi, npz, parquet
-from eval.formats.files import atomic_path, refuse_device
+from eval.formats.files import atomic_path, refuse_device, size_limit
 from eval.progress import step
 from eval.types import Embeddings, name_first, nfc, quoted
-
-# A compressed file may expand to EXPANSION times its size, or to 1 GiB if that is more.
-EXPANSION = 100
-FREE_EXPANSION = 1 << 30
 
 # The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
 Read = tuple[tuple[str, ...], NDArray[Any], str]
@@ -77,21 +73,23 @@ def read(path: str | Path) -> Embeddings:
         FileNotFoundError: There is no such file.
     """
     path = Path(path)
-    suffix, stated = _suffix(path, _READ), path
+    suffix = _suffix(path, _READ)
     refuse_device(path)
-    if suffix == ".npz":
-        ids, matrix, meta = _read_npz(path, _limit(path.stat().st_size))
-    elif suffix in (".ark", ".scp"):
-        ids, matrix, meta = kaldi.read(path, _limit)
-        stated = kaldi.meta_path(path)
-    else:
-        ids, matrix, meta = _read_parquet(path, _limit(path.stat().st_size))
     try:
-        return Embeddings(tuple(map(nfc, ids)), matrix, _meta(stated, meta))
-    except ValueError as error:
-        raise LikenessError(
-            str(error) if str(stated) in str(error) else f"{path}: {error}"
-        ) from None
+        if suffix in (".ark", ".scp"):
+            ids, matrix, meta = kaldi.read(path)
+        else:
+            ids, matrix, meta = (_read_npz if suffix == ".npz" else _read_parquet)(path)
+        stated = json.loads(meta)
+        if not isinstance(stated, dict) or not all(isinstance(v, str) for v in stated.values()):
+            raise LikenessError(
+                'its meta must be a JSON object of texts, such as {"similarity": "cosine"}, but is '
+                f"{quoted(meta)}"
+            )
+        return Embeddings(tuple(map(nfc, ids)), matrix, stated)
+    except (ValueError, RecursionError) as error:
+        text = str(error)
+        raise LikenessError(text if str(path) in text else f"{path}: {text}") from None
 
 
 @step("writing embeddings")
@@ -167,8 +165,7 @@ def check_ids(path: str | Path, ids: Iterable[str]) -> None:
     bad = [id for id in ids if re.search(pattern, id)]
     if bad:
         raise LikenessError(
-            f"{path}: {len(bad)} ids {what} ({name_first(bad)}); rename them, or write to another "
-            "format"
+            f"{path}: ids {what} ({name_first(bad)}); rename them, or write to another format"
         )
 
 
@@ -183,43 +180,17 @@ def _suffix(path: Path, allowed: tuple[str, ...]) -> str:
     return suffix
 
 
-def _limit(size: int) -> int:
-    """Bytes that the embeddings of files of `size` bytes may take in memory."""
-    return max(FREE_EXPANSION, EXPANSION * size)
-
-
-def _read_npz(path: Path, limit: int) -> Read:
+def _read_npz(path: Path) -> Read:
     """The ids, the matrix and the JSON text of the meta of an .npz file."""
+    arrays = npz.read(path, ["ids", "matrix"], optional=["meta"])
     kinds = {"ids": ("U", 1), "matrix": ("f", 2), "meta": ("U", 0)}
-    with npz.opened(path, limit) as archive:
-        headers = archive.headers
-        found = {
-            name: (headers[name].dtype.kind, len(headers[name].shape))
-            for name in kinds
-            if name in headers
-        }
-        if {"meta": kinds["meta"]} | found != kinds:
-            present = ", ".join(f"{name} {kind} {shape}" for name, (kind, shape) in headers.items())
-            raise LikenessError(
-                f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats "
-                f"and meta, a JSON text; arrays found: {present or 'none'}"
-            )
-        meta = str(archive.read("meta")[()]) if "meta" in headers else "{}"
-        return tuple(archive.read("ids").tolist()), archive.read("matrix"), meta
-
-
-def _meta(path: Path, text: str) -> dict[str, str]:
-    """The meta that a JSON text states. `path` is the file that states it."""
-    try:
-        meta = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise LikenessError(f"{path}: meta is not JSON ({error})") from None
-    if not isinstance(meta, Mapping) or not all(isinstance(value, str) for value in meta.values()):
+    if any((array.dtype.kind, array.ndim) != kinds[name] for name, array in arrays.items()):
+        found = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
         raise LikenessError(
-            f'{path}: meta must be a JSON object of texts, such as {{"similarity": "cosine"}}, but '
-            f"is {quoted(text)}"
+            f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats and "
+            f"meta, a JSON text, but found {found}"
         )
-    return dict(meta)
+    return tuple(arrays["ids"].tolist()), arrays["matrix"], str(arrays.get("meta", "{}"))
 
 
 def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
@@ -246,25 +217,18 @@ def _write_parquet(path: Path, embeddings: Embeddings, meta: str) -> None:
         )
 
 
-def _read_parquet(path: Path, limit: int) -> Read:
+def _read_parquet(path: Path) -> Read:
     """Reads a .parquet file."""
     import pyarrow
 
     with parquet.opened(path) as file:
         id_column, vector_column = _columns_of(path, parquet.column_types(file))
-        schema, metadata = file.schema_arrow, file.metadata
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-        # The bytes that the file states are those of encoded values, and encoded equal values take
-        # no bytes. So the values are counted.
-        num_values = sum(
-            column.num_values
-            for column in columns
-            if column.path_in_schema.startswith(f"{vector_column}.")
-        )
-        lists, rows = schema.field(vector_column).type, metadata.num_rows
-        dim = getattr(lists, "list_size", num_values // max(1, rows)) or 1
-        size = max(num_values, rows * dim) * lists.value_type.bit_width // 8
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        kind = schema.field(vector_column).type
+        dim = getattr(kind, "list_size", 0)
+        if not dim:
+            dim = len(next(file.iter_batches(1, columns=[vector_column])).column(0).flatten())
+        size, limit = 4 * rows * dim, size_limit(path.stat().st_size)
         if size > limit:
             raise LikenessError(
                 f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
@@ -275,23 +239,20 @@ def _read_parquet(path: Path, limit: int) -> Read:
         matrix, start = np.zeros((rows, dim), np.float32), 0
         for batch in file.iter_batches(_ROWS, columns=[vector_column], use_threads=False):
             # This raises an error for vectors of another number of dims.
-            vectors = batch.column(0).cast(pyarrow.list_(lists.value_type, dim))
-            values = vectors.flatten()
-            if vectors.null_count or values.null_count or "" in names.keys:
-                raise LikenessError(f"{path}: ids, vectors or their values are missing")
+            values = batch.column(0).cast(pyarrow.list_(kind.value_type, dim)).flatten()
+            part = matrix[start : start + len(batch)]
             with np.errstate(over="ignore"):  # Embeddings refuses what is not finite
-                matrix[start : start + len(vectors)] = parquet.numbers(values).reshape(-1, dim)
-            start += len(vectors)
+                part[:] = parquet.numbers(values, missing=np.nan).reshape(part.shape)
+            start += len(batch)
         meta = (schema.metadata or {}).get(_KEY, b"{}").decode()
         return tuple(names.texts()), matrix, meta
 
 
-def _columns_of(path: Path, types: dict[str, str]) -> tuple[str, str]:
+def _columns_of(path: Path, types: dict[str, str]) -> list[str]:
     """The columns of the ids and of the vectors, in tables that others wrote too.
 
-    Where no column is called `vector`, it is the only one that holds lists of floats, or the only
-    one of these that is called after embeddings. Where none is called `id`, it is the only one of
-    text, or the only one of these that is called after ids or files.
+    Of the columns of text, or of lists of floats, it is the one that is called `id` or `vector`,
+    else the only one that is called after ids or files, or after embeddings; else the only one.
     """
     chosen: list[str] = []
     for name, pattern, usual in (
@@ -300,13 +261,12 @@ def _columns_of(path: Path, types: dict[str, str]) -> tuple[str, str]:
     ):
         columns = [column for column, kind in types.items() if re.fullmatch(pattern, kind)]
         likely = [column for column in columns if re.sub(r"[\s_.-]", "", column).lower() in usual]
-        named = [name] if name in columns else []
-        fitting = next((some for some in (named, likely, columns) if len(some) == 1), None)
-        if fitting is None or (name in types and not named):
+        fitting = [column for column in columns if column == name] or likely or columns
+        if len(fitting) != 1:
             listed = quoted(", ".join(f"{column} {kind}" for column, kind in types.items()))
             raise LikenessError(
                 f"{path}: not an embeddings file, or not one whose columns are clear: expected id, "
                 f"text, and vector, lists of floats; columns found: {listed}"
             )
         chosen += fitting
-    return chosen[0], chosen[1]
+    return chosen

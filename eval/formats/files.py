@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
+import io
 import json
 import math
 import os
@@ -18,19 +19,14 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 from unicodedata import normalize
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eval.errors import LikenessError, first_line
 from eval.formats.writing import atomic_path as atomic_path
 from eval.progress import report
-from eval.types import quoted
 
 MAX_LINE = 1 << 20  # bytes
-# A gzip file may expand to EXPANSION times its size, or to 256 MB if that is more, because lists of
-# short lines compress well.
+# What is in a file may take EXPANSION times its size in memory, or 1 GiB if that is more.
 EXPANSION = 100
-FREE_EXPANSION = 1 << 28
+FREE_EXPANSION = 1 << 30
 
 _BLOCK = 1 << 24  # bytes
 _MAX_JSON = 1 << 27  # bytes
@@ -67,6 +63,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def size_limit(size: int) -> int:
+    """Returns the bytes that what is in a file of `size` bytes may take in memory."""
+    return max(FREE_EXPANSION, EXPANSION * size)
+
+
 def json_object(path: Path) -> dict[str, Any]:
     """Reads a file that holds one JSON object, as Likeness writes beside a run.
 
@@ -77,18 +78,15 @@ def json_object(path: Path) -> dict[str, Any]:
         LikenessError: It is no JSON in UTF-8, holds something else than an object, or is too large.
         OSError: It cannot be read.
     """
+    text = bounded(path, _MAX_JSON)
     try:
-        content = json.loads(bounded(path, _MAX_JSON).decode())
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        content = json.loads(text.decode())
+        return cast(dict[str, Any], {**content})
+    except (ValueError, TypeError, RecursionError) as error:
         raise LikenessError(
-            f"{path} is damaged: it is no JSON ({first_line(error)}); restore it or remove it"
+            f"{path} is damaged: it holds no JSON object ({first_line(error)}); restore it or "
+            "remove it"
         ) from None
-    if not isinstance(content, dict):
-        raise LikenessError(
-            f"{path} is damaged: it holds a {type(content).__name__} in place of an object; "
-            "restore it or remove it"
-        )
-    return content
 
 
 def read_json(path: Path, form: str, make: Callable[[dict[str, Any]], T], otherwise: str) -> T:
@@ -131,9 +129,8 @@ def read_mat(path: Path, name: str, *, max_bytes: int, squeeze: bool = False) ->
     from scipy.io import loadmat, whosmat
 
     try:
-        is_large = path.stat().st_size > max_bytes
-        shapes = {} if is_large else {found: shape for found, shape, _ in whosmat(path)}
-        if is_large or math.prod(shapes[name]) > max_bytes:
+        shapes = {found: shape for found, shape, _ in whosmat(path)}
+        if max(path.stat().st_size, math.prod(shapes[name])) > max_bytes:
             raise LikenessError(f"over {max_bytes} bytes or cells; this is no list of the data set")
         return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]
     except Exception as error:  # scipy raises many kinds for a damaged file
@@ -190,34 +187,15 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         The number of each line and the line itself, stripped.
 
     Raises:
-        LikenessError: The file is binary, a line is too long, or it is not UTF-8.
+        LikenessError: As `text_blocks`.
     """
-    path, number = Path(path), 0
-    for block in text_blocks(path):
+    number = 0
+    for block in text_blocks(Path(path)):
         for line in block[:-1].split(b"\n"):
             number += 1
-            data = line.strip()
-            if not data or data.startswith(b"#"):
-                continue
-            try:
-                yield number, data.decode()
-            except UnicodeDecodeError:
-                raise LikenessError(
-                    f"{path}: {quoted(data)} is not UTF-8 text; convert the file to UTF-8"
-                ) from None
-
-
-def at_lines(lines: NDArray[np.integer[Any]]) -> str:
-    """Returns the first line numbers as text, for messages.
-
-    Example:
-        >>> at_lines(np.array([3, 9, 12, 40], dtype=np.int32))
-        'lines 3, 9, 12, ...'
-        >>> at_lines(np.array([3], dtype=np.int32))
-        'line 3'
-    """
-    first = ", ".join(str(line) for line in lines[:3])
-    return f"line{'s' if lines.size > 1 else ''} {first}{', ...' if lines.size > 3 else ''}"
+            text = line.decode().strip()
+            if text and not text.startswith("#"):
+                yield number, text
 
 
 def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
@@ -231,55 +209,45 @@ def text_blocks(path: Path, block_size: int = 0) -> Iterator[bytes]:
         block_size: The bytes that are read at once; 0 means 16 MB.
 
     Raises:
-        LikenessError: The file is a damaged gzip file, expands to too much, has too long a line, or
-            holds NUL characters, as no text does.
+        LikenessError: The file is no text, a damaged gzip file, expands to too much, or has too
+            long a line.
     """
     with path.open("rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
         stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
-        size = os.fstat(raw.fileno()).st_size
-        limit = max(FREE_EXPANSION, EXPANSION * size)
-        total, rest, decoder = 0, b"", None
-        while True:
+        size = os.fstat(raw.fileno()).st_size  # 0 of a pipe
+        total, rest, decoder, more = 0, b"", None, True
+        while more:
             try:
                 block = stream.read(block_size or _BLOCK)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                decoder, more = decoder or _decoder(block), bool(block)
+                text = rest + decoder.decode(block, final=not block).encode()
+                if b"\0" in text:
+                    raise UnicodeError("it holds NUL characters")
+            except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
                 raise LikenessError(
-                    f"{path}: this is a damaged or truncated gzip file ({error}); fetch it again"
+                    f"{path}: not UTF-8 text ({first_line(error)}); save a spreadsheet "
+                    "as CSV, fetch a damaged .gz again, give UTF-16 a byte order mark, or convert "
+                    f"older text: iconv -f LATIN1 -t UTF-8 {path.name} > converted.csv"
                 ) from None
-            if not block:
-                break
-            if not total and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-            elif not total:
-                block = block.removeprefix(codecs.BOM_UTF8)
             total += len(block)
-            if zipped and total > limit:
+            end = text.rfind(b"\n") + 1
+            rest = text[end:]
+            if len(rest) > MAX_LINE or (zipped and total > size_limit(size)):
                 raise LikenessError(
-                    f"{path}: it expands to over {limit} bytes, {EXPANSION} times its size; "
-                    "unpack it yourself if you trust it"
+                    f"{path}: a line has over {MAX_LINE} bytes, or the file expands to over "
+                    f"{EXPANSION} times its size; is this a list?"
                 )
-            if size:  # a pipe has none
+            if size:
                 report(f"reading {path.name}", raw.tell(), size, unit="bytes")
-            if decoder is not None:
-                block = decoder.decode(block).encode()
-            block = rest + block
-            if b"\0" in block:
-                raise LikenessError(
-                    f"{path}: not a text file, since it holds NUL characters (UTF-16 without a "
-                    "byte order mark has them too); save the list as text in UTF-8"
-                )
-            # The line feed that belongs to a carriage return may be in the next block.
-            ends_in_return = block[-1:] == b"\r"
-            if b"\r" in block:
-                block = block.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            end = block.rfind(b"\n") + 1
             if end:
-                yield block[:end]
-            rest = block[end:] + b"\r" * ends_in_return
-            if len(rest) > MAX_LINE:
-                raise LikenessError(
-                    f"{path}: a line has over {MAX_LINE} bytes; is this a text file?"
-                )
+                yield text[:end]
         if rest:
-            yield rest.removesuffix(b"\r") + b"\n"
+            yield rest + b"\n"
+
+
+def _decoder(first: bytes) -> io.IncrementalNewlineDecoder:
+    """What makes text of bytes that begin so, with one kind of line ends."""
+    is_utf16 = first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    decoder = codecs.getincrementaldecoder("utf-16" if is_utf16 else "utf-8-sig")()
+    return io.IncrementalNewlineDecoder(decoder, translate=True)

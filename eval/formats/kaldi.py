@@ -11,15 +11,15 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.files import file_digest, json_object
+from eval.formats.files import file_digest, json_object, size_limit
 from eval.formats.writing import full_disk, move, remove, staged, sync
 from eval.types import Embeddings, Floats32, quoted
 
@@ -27,6 +27,9 @@ MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes
 
 _ARCHIVE = "archive_sha256"  # a key of the meta's JSON
+_LINE = re.compile(r"(\S+)[ \t]+(.+?)(?::(\d{1,18}))?")  # of a .scp: id, archive, offset
+# The head of a vector (FV, DV), or of a matrix of one row (FM, DM), and its number of dims.
+_HEAD = re.compile(rb"\0B([FD])(?:V |M \x04\x01\0\0\0)\x04(.{4})", re.DOTALL)
 
 _Entry = tuple[str, Floats32, Path]  # id, vector, archive
 
@@ -66,12 +69,11 @@ def write(path: Path, embeddings: Embeddings, meta: str) -> None:
         move(new_scp, scp)
 
 
-def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floats32, str]:
+def read(path: Path) -> tuple[tuple[str, ...], Floats32, str]:
     """Reads a .ark or .scp file.
 
     Args:
         path: NAME.ark or NAME.scp.
-        limit: limit(bytes of archives) gives the bytes that their embeddings may take.
 
     Returns:
         The N ids, the rows (N, D) and the JSON text of the meta, which is an empty object for
@@ -79,42 +81,35 @@ def read(path: Path, limit: Callable[[int], int]) -> tuple[tuple[str, ...], Floa
 
     Raises:
         LikenessError: The files are damaged, foreign or empty, a .scp contains commands, sizes
-            differ, or there is more than the limit. Or the meta belongs to another archive.
+            differ, or there is more than a file of its size may hold. Or the meta belongs to
+            another archive, or archives have different metas.
         FileNotFoundError: There is no such file.
     """
     ids: list[str] = []
     rows: list[Floats32] = []
-    archives: set[Path] = set()
-    size = size_in_memory = 0
+    sizes: dict[Path, int] = {}
+    size_in_memory = limit = 0
     for name, row, ark in (
         _scp_entries(path) if path.suffix.lower() == ".scp" else _ark_entries(path)
     ):
-        if ark not in archives:
-            archives.add(ark)
-            size += ark.stat().st_size
-        size_in_memory += row.nbytes
-        if size_in_memory > limit(size):  # a .scp may name one vector any number of times
-            raise LikenessError(
-                f"{path}: its embeddings take over {limit(size)} bytes, which is the most that is "
-                f"read of archives of {size} bytes; they are damaged or hostile"
-            )
-        if rows and row.size != rows[0].size:
-            raise LikenessError(
-                f"{path}: {quoted(name)} has {row.size} dims, but {quoted(ids[0])} has "
-                f"{rows[0].size}; one file contains embeddings of one model"
-            )
+        if ark not in sizes:
+            sizes[ark] = ark.stat().st_size
+            limit = size_limit(sum(sizes.values()))
         ids.append(name)
         rows.append(row)
-    if not rows:
-        raise LikenessError(
-            f"{path}: the file is empty; expected an archive or an index with at least one vector"
-        )
+        size_in_memory += row.nbytes
+        # A .scp may name one vector any number of times.
+        if size_in_memory > limit or row.size != rows[0].size:
+            raise LikenessError(
+                f"{path}: {quoted(name)} has {row.size} dims, the first vector has {rows[0].size}, "
+                f"and all may take {limit} bytes; write embeddings of one model"
+            )
     side = meta_path(path)
-    metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in archives}
-    if len(metas) > 1:
+    metas = {_meta_of(ark, side if side.exists() else meta_path(ark)) for ark in sizes}
+    if len(metas) != 1:
         raise LikenessError(
-            f"{path}: its {len(archives)} archives have {len(metas)} different metas; embeddings "
-            "of two models do not compare"
+            f"{path}: it has {len(rows)} vectors of {len(metas)} different metas; give vectors of "
+            "one model"
         )
     return tuple(ids), np.stack(rows), metas.pop()
 
@@ -145,104 +140,68 @@ def _meta_of(ark: Path, side: Path) -> str:
 def _ark_entries(path: Path) -> Iterator[_Entry]:
     """The entries of an archive."""
     with path.open("rb", buffering=1 << 20) as ark:
-        while True:
-            begin = ark.tell()
-            key, blank, _ = ark.read(MAX_ID + 1).partition(b" ")
-            if not blank and not key.strip():
-                return
-            name = _text(path, key)
-            if not blank or not name or re.search(r"\s", name):
-                raise LikenessError(
-                    f"{path}: there is no id at byte {begin}; the file is truncated, or not one "
-                    "of Kaldi"
-                )
-            ark.seek(begin + len(key) + 1)
-            yield name, _vector(ark, path, name), path
+        while (head := ark.read(MAX_ID)).strip():
+            key = head.partition(b" ")[0]
+            ark.seek(len(key) + 1 - len(head), os.SEEK_CUR)
+            name = key.decode(errors="replace")
+            yield name, _vector(ark, f"{path}: {quoted(name)}"), path
 
 
 def _scp_entries(path: Path) -> Iterator[_Entry]:
-    """The entries that a .scp lists.
-
-    Paths count from the working folder, as in Kaldi, else from the folder of the .scp.
-    """
-    with ExitStack() as opened, path.open("rb") as scp:
-        ark_path, ark, size = Path(), cast(IO[bytes], scp), 0
-        for number, line in enumerate(iter(lambda: scp.readline(4 * MAX_ID), b""), 1):
+    """The entries that a .scp lists."""
+    with ExitStack() as opened, path.open(encoding="utf-8", errors="replace", newline="\n") as scp:
+        place: Path | None = None
+        for number, line in enumerate(scp, 1):
             if not line.strip():
                 continue
-            where = f"{path}: line {number}"
-            name, named, offset = _scp_fields(path, line, where)
-            if named != ark_path:
-                if not os.path.isfile(named):  # Path.is_file raises where a name is too long
-                    raise LikenessError(
-                        f"{where}: there is no file {quoted(str(named))} (commands are never run); "
-                        "run from the folder in which it was written, or write it again"
-                    )
-                opened.close()
-                ark_path, ark = named, opened.enter_context(named.open("rb", buffering=1 << 20))
-                size = named.stat().st_size
-            if offset >= size:  # some file systems cannot even go there
+            match = _LINE.fullmatch(line.strip())
+            named = archive(path, match[2]) if match else None
+            if match is None or named is None:
                 raise LikenessError(
-                    f"{where}: {ark_path} has {size} bytes, and its entry would begin at {offset}; "
-                    "copy both files again"
+                    f"{path}: line {number} is not `id FILE.ark:OFFSET` of a file that is there, "
+                    f"but {quoted(line)}; commands are never run; run from the folder in which it "
+                    "was written, or write it again"
                 )
-            ark.seek(offset)
-            yield name, _vector(ark, ark_path, name), Path(os.path.realpath(ark_path))
+            if named != place:
+                opened.close()
+                place, ark = named, opened.enter_context(named.open("rb", buffering=1 << 20))
+                size = named.stat().st_size
+            ark.seek(min(size, int(match[3] or 0)))  # some file systems refuse a place behind it
+            where = f"{path}: line {number} ({quoted(line.strip())})"
+            yield match[1], _vector(ark, where), Path(os.path.realpath(named))
 
 
-def _scp_fields(path: Path, line: bytes, where: str) -> tuple[str, Path, int]:
-    """The id of a .scp line, and the archive and the offset that it names.
+def archive(scp: Path, name: str) -> Path | None:
+    """Returns the archive that a .scp names; None where it is not there.
 
-    where: the file and the line, for messages.
+    Names count from the working folder, as in Kaldi, else from the folder of the .scp.
     """
-    match = re.fullmatch(r"(\S+)[ \t]+(.+?)(?::(\d{1,18}))?", _text(path, line).strip())
-    if match is None:
-        raise LikenessError(f"{where} is not `id FILE.ark:OFFSET`, but {line[:80]!r}")
-    ark = Path(match[2])
-    if not os.path.exists(ark) and not ark.is_absolute():
-        ark = path.parent / ark
-    return match[1], ark, int(match[3] or 0)
+    return next(filter(os.path.isfile, (Path(name), scp.parent / name)), None)
 
 
-def _vector(ark: IO[bytes], path: Path, name: str) -> Floats32:
-    """The vector at the position of `ark`.
+def archives(scp: Path) -> Iterator[Path]:
+    """Yields the archives of the lines of a .scp, as far as they are there."""
+    with scp.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+        matches = (_LINE.fullmatch(line.strip()) for line in lines)
+        for name in dict.fromkeys(match[2] for match in matches if match):
+            if (place := archive(scp, name)) is not None:
+                yield place
 
-    It is of floats (FV, or FM of one row) or doubles (DV, DM).
-    """
+
+def _vector(ark: IO[bytes], where: str) -> Floats32:
+    """The vector at the position of `ark`, of floats or doubles."""
     begin = ark.tell()
-    where = f"{path}: {quoted(name)} at byte {begin}"
-    head = ark.read(15)
-    kind = re.match(rb"\0B([FD])([VM]) ", head)
-    if kind is None:
-        raise LikenessError(
-            f"{where} begins with {head[:5]!r}; expected a binary float or double vector (FV, DV); "
-            "texts, pickles, audio and compressed matrices are refused; Kaldi's copy-vector "
-            "converts them"
-        )
-    # A matrix has "\4 rows \4 dim" here, and a vector has "\4 dim".
-    is_matrix = kind[2] == b"M"
-    size = 15 if is_matrix else 10
-    rows = int.from_bytes(head[6:10], "little", signed=True) if is_matrix else 1
-    dim = int.from_bytes(head[size - 4 : size], "little", signed=True)
-    if len(head) >= size and (rows != 1 or not 0 < dim <= MAX_DIM):
-        raise LikenessError(
-            f"{where} declares {rows} rows of {dim} dims; expected 1 row of 1 to {MAX_DIM}: pool "
-            "frames into one vector first"
-        )
-    ark.seek(begin + size)
-    dtype = np.dtype("<f4" if kind[1] == b"F" else "<f8")
-    data = ark.read(dim * dtype.itemsize) if len(head) >= size else b""
+    head = _HEAD.match(ark.read(15))
+    dim = int.from_bytes(head[2], "little", signed=True) if head else 0
+    dtype = np.dtype("<f4" if head and head[1] == b"F" else "<f8")
+    data = b""
+    if head and 0 < dim <= MAX_DIM:
+        ark.seek(begin + head.end())
+        data = ark.read(dim * dtype.itemsize)
     if not data or len(data) < dim * dtype.itemsize:
-        raise LikenessError(f"{where} is truncated; write the file again")
-    return np.frombuffer(data, dtype=dtype).astype(np.float32)
-
-
-def _text(path: Path, data: bytes) -> str:
-    """The text of some bytes. Raises ValueError if they are not UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
         raise LikenessError(
-            f"{path}: {data[:40]!r} is not an id in UTF-8; the file is truncated, or not one of "
-            "Kaldi"
-        ) from None
+            f"{where}: at byte {begin} there is no whole binary vector of 1 to {MAX_DIM} floats or "
+            "doubles (FV, DV); texts, pickles, audio and matrices of several rows are refused; "
+            "Kaldi's copy-vector converts them"
+        )
+    return np.frombuffer(data, dtype=dtype).astype(np.float32)

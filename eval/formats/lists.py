@@ -4,7 +4,7 @@ This one reader serves trial lists, scores, values of ids, pairs and lists of fi
 or UTF-16 with a byte order mark, plain or compressed by gzip, with tabs, commas, semicolons or
 blanks between the fields. Between commas and semicolons fields may have quotation marks as
 spreadsheets write them. Blank lines are skipped, and so are lines that begin with #, but not below
-a header of a list of files. pyarrow reads the text in blocks, and each text becomes a number.
+a header. pyarrow reads the text in blocks, and each text becomes a number.
 
 What the columns mean is known by whoever asks: see `Shape`.
 """
@@ -22,17 +22,16 @@ import numpy as np
 from eval.errors import LikenessError, first_line
 from eval.formats import parquet
 from eval.formats.files import text_blocks
-from eval.formats.parquet import Column as Column
-from eval.formats.parquet import text_of as text_of
+from eval.formats.parquet import Column, text_of
 from eval.types import Floats, Ints, nfc
 
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together
 _QUOTED = 1 << 28  # bytes that quotation marks may hold together
+_MAX_WIDTH = 1_000  # fields of a line
 _STRIPPED = " \t\r\n"
 # What may stand above the first line: blank lines, comments, and the sep=; of spreadsheets.
 _ABOVE = re.compile(rb"(?:[ \t]*(?:#.*)?\n|sep=.[ \t]*\n)*+")
-_OTHERS = re.compile(r"\.(xlsx?|xlsm|ods|numbers|jsonl?|pkl|pickle|feather|h5|zip)")
 
 
 class Shape(NamedTuple):
@@ -94,28 +93,23 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
     Raises:
         LikenessError: The file is empty or no text, or lines differ in their number of fields.
     """
-    import pyarrow
-
-    shape: Shape | None = None
-    coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    kinds: list[Any] = []
     parts: list[list[Any]] = []
-    for shape, text in _texts(path, shape_of, comments=True):
-        arrays = _parsed(path, text, shape, kinds or [coded] * shape.width)
+    roles: tuple[str, ...] = ()
+    numeric: list[bool] = []
+    for shape, arrays in _text_columns(path, shape_of):
         if not parts:
-            kinds = [coded] * len(arrays)
-            if fractions:
-                numeric = _numeric(shape, arrays)
-                kinds = [pyarrow.float64() if is_number else coded for is_number in numeric]
-            parts = [[] for _ in arrays]
-        for array, kind, part in zip(arrays, kinds, parts, strict=True):
-            part.append(array if kind == coded else _floats(array))
-    assert shape is not None
+            roles, parts = tuple(shape.places or ()), [[] for _ in arrays]
+            numeric = [fractions and role == "score" for role in roles]
+            if not roles:
+                numeric = [all_fractions(array[:_SAMPLE].to_pylist()) for array in arrays]
+                numeric = [fractions and one and sum(numeric) < 2 for one in numeric]
+        for array, is_number, part in zip(arrays, numeric, parts, strict=True):
+            part.append(_floats(array) if is_number else array.dictionary_encode())
     columns: list[Column | Floats] = []
-    for kind, part in zip(kinds, parts, strict=True):
-        columns.append(_joined(part, shape) if kind == coded else np.concatenate(part))
+    for is_number, part in zip(numeric, parts, strict=True):
+        columns.append(np.concatenate(part) if is_number else _joined(part))
         part.clear()  # to save memory
-    return Table(str(path), _roles(shape), columns)
+    return Table(str(path), roles, columns)
 
 
 def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[str, list[str]]]:
@@ -129,19 +123,13 @@ def read_rows(path: Path, shape_of: ShapeOf, choose: Choose) -> Iterator[dict[st
     Raises:
         LikenessError: It is no such file, or lines differ in their number of fields.
     """
-    import pyarrow
-
-    refuse_other_kinds(path)
     if path.suffix.lower() == ".parquet":
         table = read_parquet(path, choose)
         yield {role: list(map(text_of, table.column(role).texts())) for role in table.roles}
         return
-    for shape, text in _texts(path, shape_of, comments=False, block_size=_ROWS_AT_ONCE):
-        arrays = _parsed(path, text, shape, [pyarrow.string()] * shape.width)
-        columns: list[list[str]] = [array.to_pylist() for array in arrays]
-        if b" " in text or b'"' in text or (b"\t" in text and shape.separator != "\t"):
-            columns = [[_bare(field, shape) for field in column] for column in columns]
-        yield dict(zip(_roles(shape), columns, strict=True))
+    for shape, arrays in _text_columns(path, shape_of, _ROWS_AT_ONCE):
+        assert shape.places is not None
+        yield dict(zip(shape.places, [array.to_pylist() for array in arrays], strict=True))
 
 
 def read_parquet(path: Path, choose: Choose) -> Table:
@@ -174,67 +162,28 @@ def read_frame(table: Any, choose: Choose) -> Table:
     Args:
         table: The table, as of pandas or polars.
         choose: As for `read_parquet`.
-
-    Raises:
-        LikenessError: It has several columns of one name.
     """
-    names = [str(name) for name in table.columns]
-    places = choose(names)
-    twice = [names[place] for place in places.values() if names.count(names[place]) > 1]
-    if twice:
-        raise LikenessError(f"the table has several columns `{twice[0]}`; leave one of them")
-    read = [list(table[list(table.columns)[place]]) for place in places.values()]
+    names = list(table.columns)
+    places = choose(list(map(str, names)))
+    read = [list(table[names[place]]) for place in places.values()]
     columns: list[Column | Floats] = [Column.of(list(map(text_of, values))) for values in read]
     return Table("the table", tuple(places), columns)
 
 
-def refuse_other_kinds(path: Path) -> None:
-    """Raises LikenessError for a file that is no table of text or Parquet, by its name."""
-    suffix = path.suffix.lower()
-    if _OTHERS.fullmatch(suffix):
-        raise LikenessError(
-            f"{path}: a {suffix} file is not read as a table; save it as CSV (in UTF-8) or .parquet"
-        )
+def headless_shape(sample: list[str], fits: Callable[[Sequence[str]], bool]) -> Shape:
+    """Returns the shape of a text without a header: one under which all lines look as expected.
 
-
-def ranked_shape(
-    sample: list[str],
-    fits: Callable[[Sequence[str]], bool],
-    header: Callable[[Sequence[str]], Mapping[str, int] | None],
-) -> Shape:
-    """Returns the shape under which most lines look like those that are expected.
+    Of several separators it is that of the most fields; in "a, b, 1" the commas count more than the
+    blanks.
 
     Args:
         sample: The first lines.
         fits: Whether the fields look like a line of the kind that is read.
-        header: Role -> place if the fields of the first line are a header, else None.
     """
-    best: tuple[tuple[int, ...], Shape] | None = None
-    for separator in ("\t", " ", ",", ";"):
-        rows = [split(line, separator) for line in sample]
-        places = header(rows[0])
-        good = [
-            row
-            for row in rows[places is not None :]
-            if (len(row) == len(rows[0]) if places is not None else fits(row))
-        ]
-        # "a, b, 1" also splits at its blanks, into ids that end in a comma. "1 a\tb" also splits at
-        # its tab, into fewer fields.
-        no_stray = separator != " " or not any(
-            field[:1] in ",;" or field[-1:] in ",;" for row in good for field in row
-        )
-        rank = (
-            int(places is not None),
-            len(good),
-            int(no_stray or places is not None),
-            sum(map(len, good)),
-            sum(map(len, rows)),
-        )
-        if best is None or rank > best[0]:
-            first = rows[0] if places is not None or not good else good[0]
-            best = rank, Shape(separator, len(first), places, places is not None)
-    assert best is not None
-    return best[1]
+    fitting = [mark for mark in "\t,; " if all(fits(split(line, mark)) for line in sample)]
+    first = sample[0]
+    separator = max(fitting, key=lambda mark: len(split(first, mark)), default=separator_of(first))
+    return Shape(separator, len(split(first, separator)))
 
 
 def named_shape(sample: list[str], choose: Choose, *, header: bool) -> Shape:
@@ -266,11 +215,13 @@ def split(line: str, separator: str) -> list[str]:
         (['a', 'b;c'], ['a', 'b'])
     """
     if separator == " ":
-        return re.split(r"[ \t]+", line.strip(_STRIPPED), maxsplit=parquet.MAX_COLUMNS)
+        return re.split(r"[ \t]+", line.strip(_STRIPPED), maxsplit=_MAX_WIDTH - 1)
     if separator == "\t" or '"' not in line:
-        fields = line.split(separator, parquet.MAX_COLUMNS)
+        fields = line.split(separator, _MAX_WIDTH - 1)
     else:
-        fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+        fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])[
+            :_MAX_WIDTH
+        ]
     return [unquoted(field) for field in fields]
 
 
@@ -289,13 +240,7 @@ def as_floats(texts: Sequence[str]) -> Floats:
         >>> as_floats(["0.5", "x", "1_0"])
         array([0.5, nan, nan])
     """
-    try:
-        values = np.fromiter(map(float, texts), dtype=np.float64, count=len(texts))
-        if "_" not in " ".join(texts):  # Python reads 1_0 as ten
-            return values
-    except ValueError:
-        pass
-    return np.array([float(text) if is_number(text) else np.nan for text in texts])
+    return np.array([float(text) if is_number(text) else np.nan for text in texts], np.float64)
 
 
 def is_number(text: str) -> bool:
@@ -322,48 +267,37 @@ def all_fractions(texts: Sequence[str]) -> bool:
     return all(map(is_number, texts)) and not all(text.lstrip("+-").isdigit() for text in texts)
 
 
-def _texts(
-    path: Path, shape_of: ShapeOf, *, comments: bool, block_size: int = 0
-) -> Iterator[tuple[Shape, bytes]]:
-    """Yields the shape of a text, and blocks of whole rows of it below its header."""
+def _text_columns(
+    path: Path, shape_of: ShapeOf, block_size: int = 0
+) -> Iterator[tuple[Shape, list[Any]]]:
+    """Yields the shape of a text, and the texts of the columns that are read, in blocks of rows."""
     shape: Shape | None = None
     pending, is_empty = b"", True
     for text in text_blocks(path, block_size):
         if shape is None:
             above = _ABOVE.match(text)
             text = text[above.end() if above else 0 :]
-            lines = text.split(b"\n", _SAMPLE)[:_SAMPLE]
-            sample = [
-                line.decode(errors="replace")
-                for line in lines
-                if line.strip() and not line.lstrip().startswith(b"#")
-            ]
+            lines = text.decode().split("\n", _SAMPLE)[:_SAMPLE]
+            sample = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
             if not sample:
                 continue
             shape = shape_of(sample)
-            if max(shape.width, len(split(sample[0], shape.separator))) > parquet.MAX_COLUMNS:
-                raise LikenessError(
-                    f"{path}: over {parquet.MAX_COLUMNS} fields in a line; is this the right file?"
-                )
             if shape.header:
                 text = text[text.index(b"\n") + 1 :]
         pending += text
         # A quoted field may go on in the next block.
         if shape.separator in ",;" and pending.count(b'"') % 2 and len(pending) < _QUOTED:
             continue
-        if tidy := _tidy(pending, shape, comments=comments or not shape.header):
+        if tidy := _tidy(pending, shape):
             is_empty = False
-            yield shape, tidy
+            yield shape, _parsed(path, tidy, shape)
         pending = b""
-    if pending:
-        raise LikenessError(f"{path}: quotation marks are not closed; correct them")
-    if is_empty:
-        raise LikenessError(
-            f"{path}: the file is empty, or has no rows; expected one for each trial or item"
-        )
+    if pending or is_empty:
+        problem = "quotation marks are not closed" if pending else "the file is empty: no rows"
+        raise LikenessError(f"{path}: {problem}; expected one row for each trial or item")
 
 
-def _tidy(text: bytes, shape: Shape, *, comments: bool) -> bytes:
+def _tidy(text: bytes, shape: Shape) -> bytes:
     """The lines of a block with single separators, without comments and rows that are empty."""
     if shape.separator == " ":
         blanks = np.frombuffer(b"\n" + text, np.uint8) <= ord(" ")
@@ -374,17 +308,18 @@ def _tidy(text: bytes, shape: Shape, *, comments: bool) -> bytes:
         mark = shape.separator.encode()
         if any(text.startswith(c) or b"\n" + c in text for c in (b" ", b"\t", mark)):
             text = re.sub(rb"(?m)^[ \t%s]+\n" % mark, b"", text)
-    if comments and b"#" in text:
+    if not shape.header and b"#" in text:
         text = re.sub(rb"(?m)^[ \t]*#.*\n", b"", text)
     return text.lstrip(b"\n")
 
 
-def _parsed(path: Path, text: bytes, shape: Shape, kinds: list[Any]) -> list[Any]:
-    """The columns of a block of lines that are read, as arrays of pyarrow of these types."""
+def _parsed(path: Path, text: bytes, shape: Shape) -> list[Any]:
+    """The columns of a block of lines that are read, as arrays of texts of pyarrow."""
     import pyarrow
+    from pyarrow import compute
     from pyarrow import csv as arrow_csv
 
-    quoted_fields = shape.separator in ",;"
+    may_be_quoted = shape.separator in ",;"
     names = list(map(str, range(shape.width)))
     read = names if shape.places is None else [names[place] for place in shape.places.values()]
     try:
@@ -393,37 +328,32 @@ def _parsed(path: Path, text: bytes, shape: Shape, kinds: list[Any]) -> list[Any
             arrow_csv.ReadOptions(column_names=names, block_size=len(text) + 1),
             arrow_csv.ParseOptions(
                 delimiter=shape.separator,
-                quote_char='"' if quoted_fields else False,
-                newlines_in_values=quoted_fields and b'"' in text,
+                quote_char='"' if may_be_quoted else False,
+                newlines_in_values=may_be_quoted and b'"' in text,
             ),
             arrow_csv.ConvertOptions(
-                include_columns=read,
-                column_types=dict(zip(read, kinds, strict=False)),
-                null_values=[],
+                include_columns=read, column_types=dict.fromkeys(read, pyarrow.string())
             ),
         )
     except pyarrow.ArrowInvalid as error:
-        if "CSV parse error" in str(error):
-            raise LikenessError(
-                f"{path}: lines differ in their number of fields; expected {shape.width} "
-                f"({first_line(error)})"
-            ) from None
-        if pyarrow.float64() in kinds:  # a number is none
-            coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-            return _parsed(path, text, shape, [coded] * len(kinds))
         raise LikenessError(
-            f"{path}: not UTF-8 text ({first_line(error)}); if it is Latin-1, as of older "
-            f"spreadsheets, convert it: iconv -f LATIN1 -t UTF-8 {path.name} > converted.csv"
+            f"{path}: lines differ in their number of fields; expected {len(names)} "
+            f"({first_line(error)})"
         ) from None
-    return [table.column(name).combine_chunks() for name in read]
+    arrays = [table.column(name).combine_chunks() for name in read]
+    if shape.separator != " " and b" " in text:
+        arrays = [compute.utf8_trim(array, _STRIPPED) for array in arrays]
+    if shape.separator == "\t" and b'"' in text:
+        arrays = [parquet.as_arrow(list(map(unquoted, array.to_pylist()))) for array in arrays]
+    return arrays
 
 
-def _joined(parts: list[Any], shape: Shape) -> Column:
+def _joined(parts: list[Any]) -> Column:
     """The column of names whose blocks were parsed, numbered by their first occurrence."""
     import pyarrow
 
     chunks = pyarrow.chunked_array(parts).unify_dictionaries().chunks
-    keys = [nfc(_bare(key, shape)) for key in chunks[0].dictionary.to_pylist()]
+    keys = list(map(nfc, chunks[0].dictionary.to_pylist()))
     return _renumbered(keys, np.concatenate([parquet.numbers(chunk.indices) for chunk in chunks]))
 
 
@@ -445,29 +375,12 @@ def _renumbered(keys: list[str], codes: Ints) -> Column:
     return Column(list(index), numbers[codes])
 
 
-def _floats(array: Any) -> Floats:
-    """The numbers of a column, with NaN for a text that is not a number."""
-    if not hasattr(array, "dictionary"):
-        return parquet.numbers(array)
-    values: Floats = as_floats(array.dictionary.to_pylist())[parquet.numbers(array.indices)]
-    return values
+def _floats(texts: Any) -> Floats:
+    """The numbers of an array of texts of pyarrow, with NaN for a text that is not a number."""
+    import pyarrow
 
-
-def _bare(text: str, shape: Shape) -> str:
-    """A field without blanks around it, and without quotation marks that are still there."""
-    return text.strip(_STRIPPED) if shape.separator in ",;" else unquoted(text)
-
-
-def _numeric(shape: Shape, columns: list[Any]) -> list[bool]:
-    """Which columns are scores, whose texts need not be kept."""
-    if shape.places is not None:
-        return [role == "score" for role in shape.places]
-    numeric = [
-        all_fractions([_bare(key, shape) for key in column.dictionary.to_pylist()])
-        for column in columns
-    ]
-    return numeric if sum(numeric) < 2 else [False] * len(columns)
-
-
-def _roles(shape: Shape) -> tuple[str, ...]:
-    return tuple(shape.places or ())
+    try:
+        values: Floats = parquet.numbers(texts.cast("float64"))
+        return values
+    except pyarrow.ArrowInvalid:
+        return as_floats(texts.to_pylist())

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from eval.formats.files import bounded, file_digest
-from eval.formats.kaldi import meta_path
-
-_MAX_INDEX = 1 << 30  # bytes of a .scp
+from eval.formats.files import file_digest
+from eval.formats.kaldi import archives, meta_path
 
 
 def sha256(path: Path) -> str:
@@ -33,42 +29,18 @@ def sha256(path: Path) -> str:
     """
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        return _joint({file.relative_to(path).as_posix(): file for file in files})
-    if path.exists() and not path.is_file():
+        names = [file.relative_to(path).as_posix() for file in files]
+    elif path.exists() and not path.is_file():
         return "unknown: read from a pipe"
-    if path.suffix.lower() == ".scp":
-        return _joint(_behind(path))
-    return file_digest(path)
-
-
-def _behind(path: Path) -> dict[str, Path]:
-    """The files that the embeddings in a .scp are read from.
-
-    They are the index, the archives that it names (under these names), and the meta beside the
-    index or else beside the archives.
-    """
-    side = meta_path(path)
-    files = {path.name: path}
-    targets = (
-        line.strip().partition(" ")[2].strip()
-        for line in bounded(path, _MAX_INDEX).decode(errors="replace").splitlines()
-    )
-    for name in dict.fromkeys(re.sub(r":\d+\Z", "", target) for target in targets):
-        # As in Kaldi, names count from the working folder first.
-        candidates = (Path(name), path.parent / name) if name else ()
-        archive = next(filter(os.path.isfile, candidates), None)
-        if archive is not None:
-            files[name] = archive
-            if not side.is_file() and meta_path(archive).is_file():
-                files[meta_path(Path(name)).as_posix()] = meta_path(archive)
-    return files | ({side.name: side} if side.is_file() else {})
-
-
-def _joint(files: Mapping[str, Path]) -> str:
-    """The digest of the names and digests of several files."""
-    return hashlib.sha256(
-        "".join(f"{name}\0{file_digest(file)}\n" for name, file in files.items()).encode()
-    ).hexdigest()
+    elif path.suffix.lower() == ".scp":
+        behind = list(archives(path))
+        metas = map(meta_path, [path, *behind])
+        files = [path, *behind, *dict.fromkeys(meta for meta in metas if meta.is_file())]
+        names = [file.name for file in files]
+    else:
+        return file_digest(path)
+    pairs = zip(names, map(file_digest, files), strict=True)
+    return hashlib.sha256("".join(f"{name}\0{own}\n" for name, own in pairs).encode()).hexdigest()
 
 
 def digest(values: Iterable[str]) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from eval.errors import LikenessError
 from eval.formats import lists
+from eval.formats.parquet import Column
 from eval.formats.trials import pair_text
-from eval.types import Bools, Ints, Trials, name_first
+from eval.types import Bools, Ints, Trials
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -38,28 +37,21 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
         ...     read_mapping(path)
         {'utterance1': 'ann'}
     """
-    place = Path(path)
-    table = lists.read_table(
-        place,
-        lambda sample: lists.ranked_shape(
-            sample, lambda fields: len(fields) == 2 and all(fields), lambda fields: None
-        ),
-    )
-    if len(table.columns) != 2:
-        raise LikenessError(
-            f"{path}: {len(table.columns)} fields in each line; expected two: id and {column}"
-        )
-    ids, subjects = (cast(lists.Column, column) for column in table.columns)
-    if "" in ids.keys + subjects.keys:
-        raise LikenessError(f"{path}: fields are empty; fill or remove these lines")
-    subject_of = np.zeros(len(ids.keys), dtype=np.int32)
+
+    def shape(sample: list[str]) -> lists.Shape:
+        fitting = lists.headless_shape(sample, lambda fields: len(fields) == 2 and all(fields))
+        return fitting._replace(width=2, places={"id": 0, "value": 1})
+
+    table = lists.read_table(Path(path), shape)
+    ids, values = table.column("id"), table.column("value")
+    value_of = np.zeros(len(ids.keys), dtype=np.int32)
     # Of an id that stands in several lines, the last one counts here. Other lines must agree.
-    subject_of[ids.codes] = subjects.codes
-    bad = np.flatnonzero(subject_of[ids.codes] != subjects.codes)
-    if bad.size:
-        twice = name_first(dict.fromkeys(ids.keys[i] for i in ids.codes[bad]))
-        raise LikenessError(f"{path}: ids have more than one {column} ({twice}); keep one line")
-    return {name: subjects.keys[i] for name, i in zip(ids.keys, subject_of, strict=True)}
+    value_of[ids.codes] = values.codes
+    bad = np.flatnonzero(value_of[ids.codes] != values.codes)
+    if bad.size or "" in ids.keys + values.keys:
+        wrong = f"{ids.keys[ids.codes[bad[0]]]!r} has more than one" if bad.size else "an id has no"
+        raise LikenessError(f"{path}: {wrong} {column}; each id needs one: correct the lines")
+    return {name: values.keys[i] for name, i in zip(ids.keys, value_of.tolist(), strict=True)}
 
 
 def read_durations(path: str | Path) -> dict[str, float]:
@@ -96,15 +88,16 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
         LikenessError: As `read_durations`.
     """
     listed = read_mapping(path, column=column)
-    if listed and not lists.is_number(next(iter(listed.values()))) and len(listed) > 1:
-        del listed[next(iter(listed))]  # the header, which the reader of any list cannot know
-    values = lists.as_floats(list(listed.values()))
-    wrong = list(compress(listed.items(), (~np.isfinite(values)).tolist()))
+    values = dict(zip(listed, lists.as_floats(list(listed.values())).tolist(), strict=True))
+    if len(values) > 1 and not lists.is_number(next(iter(listed.values()))):
+        del values[next(iter(values))]  # the header, which the reader of any list cannot know
+    wrong = [name for name, value in values.items() if not np.isfinite(value)]
     if wrong:
         raise LikenessError(
-            f"{path}: {' '.join(wrong[0])!r} is not `id {column}` with a finite number; correct it"
+            f"{path}: {wrong[0]!r} has {listed[wrong[0]]!r} in place of a finite number as its "
+            f"{column}; correct it"
         )
-    return dict(zip(listed, values.tolist(), strict=True))
+    return values
 
 
 def subjects_of(
@@ -157,22 +150,16 @@ def subjects_of(
 
 
 def _from_mapping(trials: Trials, mapping: Mapping[str, str]) -> tuple[Ints, Ints]:
-    """The subject numbers by a mapping. Raises ValueError where it does not fit the trials."""
-    ids = dict.fromkeys(trials.enrol_ids + trials.probe_ids)
-    missing = [id for id in ids if id not in mapping]
+    """The subject numbers by a mapping. Raises LikenessError where it does not fit the trials."""
+    missing = [id for id in trials.enrol_ids + trials.probe_ids if id not in mapping]
     if missing:
-        raise LikenessError(
-            f"subjects: {len(missing)} ids have no subject ({name_first(missing)}); add them "
-            "to the mapping"
-        )
-    subjects = _numbered(
-        [mapping[id] for id in trials.enrol_ids], [mapping[id] for id in trials.probe_ids]
-    )
+        raise LikenessError(f"subjects: {missing[0]!r} has no subject; add it to the mapping")
+    subjects = _numbered(*([mapping[id] for id in s] for s in (trials.enrol_ids, trials.probe_ids)))
     wrong = np.flatnonzero(_contradictions(trials, subjects))
     if wrong.size:
         raise LikenessError(
-            f"subjects: {wrong.size} labels contradict the mapping (first: "
-            f"{pair_text(trials, int(wrong[0]))}); target means the same subject on both sides"
+            f"subjects: the label of {pair_text(trials, int(wrong[0]))} contradicts the mapping; "
+            "target means the same subject on both sides"
         )
     return subjects
 
@@ -195,7 +182,7 @@ def _connected_groups(trials: Trials, target: Bools) -> tuple[Ints, Ints]:
 
 def _numbered(enrol: Sequence[str], probe: Sequence[str]) -> tuple[Ints, Ints]:
     """One numbering of the names of both sides, by first occurrence."""
-    codes = lists.Column.of([*enrol, *probe]).codes
+    codes = Column.of([*enrol, *probe]).codes
     return codes[: len(enrol)], codes[len(enrol) :]
 
 

@@ -22,28 +22,23 @@ from typing import IO, Any, cast
 import numpy as np
 
 from eval.errors import LikenessError
-from eval.formats.column_names import TRIAL_LAYOUTS, is_label, trial_header
-from eval.formats.lists import Column, all_fractions, in_order
-from eval.formats.parquet import as_arrow
+from eval.formats.column_names import is_label, is_trial_header
+from eval.formats.lists import all_fractions, in_order
+from eval.formats.parquet import Column, as_arrow
 from eval.formats.writing import atomic_path
 from eval.progress import report
-from eval.types import Bools, Floats, Trials, name_first
+from eval.types import Bools, Floats, Trials
 
 SUFFIXES = (".npz", ".parquet")
 
 _ROWS = 1 << 17  # written at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
-# The ids that no file can give back, and what is wrong with them.
-_REFUSED_IN_TEXT = (
-    re.compile(r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]'),
-    "are empty, begin with # or a blank, end in a blank, stand in quotation marks, or hold control "
-    "characters",
+# The ids that no file can give back.
+_REFUSED_IN_TEXT = re.compile(
+    r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', flags=re.DOTALL
 )
-_REFUSED_IN_ARRAYS = (
-    re.compile(r"^\Z|\0\Z|[\ud800-\udfff]"),
-    "are empty, end in a NUL character or are no Unicode text",
-)
+_REFUSED_IN_ARRAYS = re.compile(r"^\Z|\0\Z|[\ud800-\udfff]")
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
@@ -88,17 +83,21 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
 
 def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
-    if not len(trials):
-        raise LikenessError(f"{path}: there are no trials to write")
+    place = Path(path)
+    is_text = place.suffix.lower() not in SUFFIXES
     sides = [
         in_order(Column(list(ids), codes))
         for ids, codes in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
-    place = Path(path)
-    is_text = place.suffix.lower() not in SUFFIXES
-    refused, why = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_ARRAYS
-    if bad := [name for side in sides for name in side.keys if refused.search(name)]:
-        raise LikenessError(f"{path}: ids {why} ({name_first(bad)}); rename them")
+    refused = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_ARRAYS
+    bad = [name for side in sides for name in side.keys if refused.search(name)]
+    if bad or not len(trials):
+        raise LikenessError(
+            f"{path}: the id {bad[0]!r} is empty, begins or ends with a blank, begins with #, "
+            "stands in quotation marks, or holds control characters; rename it"
+            if bad
+            else f"{path}: there are no trials to write"
+        )
     write = _write_text if is_text else _write_arrays
     write(place, sides, trials.target, values)
 
@@ -120,8 +119,7 @@ def _write_arrays(
     import pyarrow.parquet
 
     for name, side in zip(("enrol", "probe"), sides, strict=True):
-        texts = pyarrow.array(side.keys, pyarrow.string())
-        named[name] = pyarrow.DictionaryArray.from_arrays(side.codes, texts)
+        named[name] = pyarrow.DictionaryArray.from_arrays(side.codes, as_arrow(side.keys))
     named |= {} if target is None else {"label": pyarrow.array(target)}
     named |= {} if values is None else {"score": pyarrow.array(values)}
     with atomic_path(path) as temporary:
@@ -140,18 +138,20 @@ def _write_text(
 ) -> None:
     """Writes text, compressed by gzip where the name says so."""
     names = [name for side in sides for name in side.keys]
-    blank = any(" " in name for name in names)
-    misread = trial_header([side.keys[0] for side in sides], TRIAL_LAYOUTS) is not None or any(
-        all_fractions(side.keys) or all(map(is_label, side.keys)) for side in sides
+    first = [side.keys[0] for side in sides]
+    separator = "\t" if any(" " in name for name in names) else " "
+    misread = (
+        is_trial_header(first)
+        or any(all_fractions(side.keys) or all(map(is_label, side.keys)) for side in sides)
+        or any(mark in name for name in names for mark in ",; ")
     )
-    separator = "\t" if blank else " "
+    header = ["enrol", "probe", *["score"] * (values is not None)]
+    header += ["label"] * (target is not None)
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
         stream = cast(IO[bytes], raw)
         if path.suffix == ".gz":
             stream = cast(IO[bytes], gzip.GzipFile("", "wb", 6, raw, mtime=0))
-        if misread or blank or any("," in name or ";" in name for name in names):
-            header = ["enrol", "probe", *["score"] * (values is not None)]
-            header += ["label"] * (target is not None)
+        if misread:
             stream.write((separator.join(header) + "\n").encode())
         for block in _lines(sides, target, values, separator):
             stream.write(block)

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats import lists, npz, parquet
+from eval.formats import lists, npz
 from eval.formats.column_names import (
     BARE_LAYOUTS,
-    LABEL_HINT,
     LABELS,
     NAMED_LABELS,
     SCORE_LAYOUTS,
@@ -34,27 +33,18 @@ from eval.formats.column_names import (
     by_number,
     choose,
     is_label,
+    is_trial_header,
     parse_columns,
-    role_of,
-    trial_header,
 )
 from eval.formats.files import text_lines
-from eval.formats.lists import Column, Table, as_floats, is_number
+from eval.formats.lists import Table, as_floats, is_number
+from eval.formats.parquet import Column
 from eval.formats.trial_writing import SUFFIXES
 from eval.formats.trial_writing import write_scores as write_scores
 from eval.formats.trial_writing import write_trials as write_trials
-from eval.types import Bools, Floats, Ints, Scores, Trials, quoted, shortened
+from eval.types import Bools, Floats, Ints, Scores, Trials, boolean_labels, quoted, shortened
 
 Layouts = tuple[tuple[str, ...], ...]
-
-_ARRAYS = {
-    "enrol_ids": "U",
-    "probe_ids": "U",
-    "enrol": "iu",
-    "probe": "iu",
-    "target": "biu",
-    "score": "fiu",
-}
 
 
 def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials:
@@ -87,7 +77,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
         >>> trials.enrol_ids, trials.probe_ids, trials.target.tolist()
         (('ann/1',), ('ann/2', 'bob/1'), [True, False])
     """
-    return trials_of(_only(_read(source, TRIAL_LAYOUTS, columns)[0]))
+    return trials_of(_only(_read(source, TRIAL_LAYOUTS, columns)))
 
 
 def read_scores(
@@ -111,7 +101,7 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    fitting, is_named = _read(source, SCORE_LAYOUTS, columns)
+    fitting = _read(source, SCORE_LAYOUTS, columns)
     if len(fitting) > 1 and trials is not None:
         # Some ids are numbers. The trial list knows which columns hold its ids.
         sides = {"enrol": set(trials.enrol_ids), "probe": set(trials.probe_ids)}
@@ -122,14 +112,6 @@ def read_scores(
         ]
         fitting = known or fitting
     table = _only(fitting)
-    column = table.columns[table.roles.index("score")]
-    all_binary = isinstance(column, Column) and {"0", "1"}.issuperset(column.keys)
-    if not is_named and "label" not in table.roles and all_binary:
-        raise LikenessError(
-            f"{table.where}: all scores are 0 or 1, as the labels of a trial list are; give the "
-            f"score file, or put `{' '.join(table.roles)}` as a header line on top if these are "
-            "scores"
-        )
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -155,7 +137,7 @@ def read_pairs(
     Raises:
         LikenessError: As for `read_trials`.
     """
-    table = _only(_read(source, TRIAL_LAYOUTS, columns, label_needed=False)[0])
+    table = _only(_read(source, TRIAL_LAYOUTS, columns, label_needed=False))
     enrol, probe = (table.column(side).texts() for side in ("enrol", "probe"))
     labels: list[bool | None] = [None] * len(enrol)
     if "label" in table.roles:
@@ -200,44 +182,29 @@ def read_bare_scores(path: str | Path) -> Scores:
         ...     read_bare_scores(path).targets.tolist()
         [0.7]
     """
-    table = _only(_read(Path(path), BARE_LAYOUTS, "")[0])
-    try:
-        return Scores(_scores(table), _targets(table.column("label")))
-    except LikenessError as error:
-        raise LikenessError(f"{path}: {error}") from None
+    table = _only(_read(path, BARE_LAYOUTS, ""))
+    return Scores(_scores(table), _targets(table.column("label")))
 
 
 def _read(
     source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
-) -> tuple[list[Table], bool]:
-    """The table as all of its rows can be read, in one way or several; and if they are named."""
-    stated = parse_columns(columns, TRIALS)
-    has_scores = "score" in layouts[-1]
-
-    def header(fields: Sequence[str]) -> dict[str, int] | None:
-        """The columns that a first line names, None for a line of data."""
-        places = trial_header(fields, (*layouts, *SCORE_LAYOUTS))
-        if places is not None and not has_scores:
-            places.pop("score", None)
-        return places if places is None or len(places) in map(len, layouts) else None
+) -> list[Table]:
+    """The table in every way in which all of its rows can be read: one, or several."""
+    stated, needed = parse_columns(columns, TRIALS), layouts[0]
+    in_memory = not isinstance(source, str | os.PathLike)
+    where = "the table" if in_memory else str(source)
 
     def places_of(names: list[str]) -> dict[str, int]:
         """The columns of a table whose columns have names, or which somebody stated."""
-        places = None if stated else header(names)
-        if places is None:
-            places = choose(names, stated, str(source), TRIALS, layouts[0])
-        return {role: place for role, place in places.items() if role != "score" or has_scores}
+        places = choose(names, stated, where, TRIALS, needed)
+        return {role: place for role, place in places.items() if role in layouts[-1]}
 
-    def shape(sample: list[str]) -> lists.Shape:
-        if stated:
-            return lists.named_shape(sample, places_of, header=not by_number(stated))
-        found = lists.ranked_shape(sample, fits, header)
-        fields = lists.split(sample[0], found.separator)
-        is_header = any(role_of(field, TRIALS) for field in fields)
-        is_header &= not any(is_label(field) or is_number(field) for field in fields)
-        if found.places is None and path.suffix.lower() in (".csv", ".tsv") and is_header:
-            choose(fields, {}, str(source), TRIALS, layouts[0])  # says what the header lacks
-        return found
+    def shape_of(sample: list[str]) -> lists.Shape:
+        fields = lists.split(sample[0], lists.separator_of(sample[0]))
+        is_named = is_trial_header(fields, needed, partly=where.lower().endswith((".csv", ".tsv")))
+        if stated or is_named:
+            return lists.named_shape(sample, places_of, header=is_named or not by_number(stated))
+        return lists.headless_shape(sample, fits)
 
     def fits(fields: Sequence[str]) -> bool:
         """Whether the fields look like a line of one of the layouts."""
@@ -250,38 +217,28 @@ def _read(
             for layout in layouts
         )
 
-    if not isinstance(source, str | os.PathLike):
+    if in_memory:
         table = _of_values(lists.read_frame(source, places_of))
     elif (path := Path(source)).suffix.lower() == ".npz":
-        table = _of_values(_read_npz(path, has_scores=has_scores))
+        table = _of_values(_read_npz(path, has_scores="score" in needed))
     elif path.suffix.lower() == ".parquet":
         table = _of_values(lists.read_parquet(path, places_of))
     else:
-        lists.refuse_other_kinds(path)
-        table = lists.read_table(path, shape, fractions=has_scores)
-    possible = (table.roles,) if table.roles else layouts
-    candidates = tuple(layout for layout in possible if len(layout) == len(table.columns))
-    if not candidates:
-        allowed = ", ".join(f"`{' '.join(layout)}`" for layout in possible)
-        raise LikenessError(
-            f"{table.where}: {len(table.columns)} fields in each line; expected {allowed}, or a "
-            "header with names of columns; say which are which with --columns "
-            "enrol=NAME,probe=NAME"
-        )
-    for role, column in zip(table.roles or [""] * len(table.columns), table.columns, strict=True):
-        is_needed = role != "label" or label_needed
-        if is_needed and isinstance(column, Column) and "" in column.keys:
-            raise LikenessError(
-                f"{table.where}: fields are empty{f' of {role}' * bool(role)}; fill or remove "
-                "these rows"
-            )
-    misfits = {layout: _misfit(table, layout) for layout in candidates}
-    fitting = [table._replace(roles=layout) for layout in candidates if not misfits[layout]]
+        table = lists.read_table(path, shape_of, fractions="score" in needed)
+    possible = [table.roles] if table.roles else layouts
+    ways = [
+        table._replace(roles=layout) for layout in possible if len(layout) == len(table.columns)
+    ]
+    misfits = [_misfit(way, table.roles, label_needed=label_needed) for way in ways]
+    fitting = [way for way, misfit in zip(ways, misfits, strict=True) if not misfit]
     if not fitting:
+        reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
         raise LikenessError(
-            f"{table.where}: {'; '.join(misfits.values())}; {LABEL_HINT} throughout"
+            f"{table.where}: {reasons}; labels must be 1 0, target nontarget, tgt imp, true "
+            "false or yes no, and scores that are all 0 or 1 need a header; name the columns in "
+            "one, or by --columns enrol=NAME --columns probe=NAME"
         )
-    return fitting, bool(table.roles)
+    return fitting
 
 
 def _only(fitting: Sequence[Table]) -> Table:
@@ -297,33 +254,40 @@ def _only(fitting: Sequence[Table]) -> Table:
 
 def _of_values(table: Table) -> Table:
     """A table of values, whose ids and labels are numbered as those of text are."""
-    try:
-        columns = [lists.in_order(c) if isinstance(c, Column) else c for c in table.columns]
-    except LikenessError as error:  # of a name that is no text
-        raise LikenessError(f"{table.where}: {error}") from None
+    columns = [lists.in_order(c) if isinstance(c, Column) else c for c in table.columns]
     if not table.column("enrol").codes.size:
         raise LikenessError(f"{table.where}: it holds no trials; expected one row for each")
     return table._replace(columns=columns)
 
 
-def _misfit(table: Table, layout: tuple[str, ...]) -> str:
-    """What of a table cannot play its role in a layout, for messages; "" if all can.
+def _misfit(table: Table, named: Sequence[str], *, label_needed: bool) -> str:
+    """What of a table cannot play its role, for messages; "" if all can.
 
     Of labels these are the ones that are not of the kind that is most common in the column. The
     numbers of a column of fractions are scores.
+
+    Args:
+        table: The table, with the roles that its columns may have.
+        named: The roles that a header or the user gave; none where that is not known.
+        label_needed: Whether every row must have a label.
     """
-    for role, column in zip(layout, table.columns, strict=True):
+    for role, column in zip(table.roles, table.columns, strict=True):
         wrong: list[str] = []
         if not isinstance(column, Column):
             wrong = [] if role == "score" else ["a number"]
         elif role == "label":
-            kinds = NAMED_LABELS if table.roles else LABELS
-            keys = [key for key in column.keys if key]
+            keys = [key for key in column.keys if key or label_needed]
+            kinds = NAMED_LABELS if named else LABELS
             wrong = min(([k for k in keys if k.lower() not in kind] for kind in kinds), key=len)
         elif role == "score":
             wrong = [key for key in column.keys if not is_number(key)]
+            # The labels of a trial list would separate its trials perfectly.
+            if not named and "label" not in table.roles and {"0", "1"}.issuperset(column.keys):
+                wrong = column.keys
+        elif "" in column.keys:
+            wrong = [""]
         if wrong:
-            return f"as `{' '.join(layout)}`, {quoted(wrong[0])} is no {role}"
+            return f"as `{' '.join(table.roles)}`, {quoted(wrong[0])} is no {role}"
     return ""
 
 
@@ -390,80 +354,56 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
     have = np.where((sides[0] < 0) | (sides[1] < 0), -1, sides[0] * width + sides[1])
     want = _pairs(trials.enrol, trials.probe, width)
     del sides
+    at, problems = np.arange(have.size), []
     # Lists that are in one order are the usual case, and much the quicker.
-    at = order = np.arange(have.size)
-    if not np.array_equal(have, want) or np.unique(have).size < have.size:
+    if not np.array_equal(have, want):
         order = np.argsort(have, kind="stable")
         pairs, in_order = have[order], values[order]
         # A pair may be scored in several rows. Any of them will do, since they have to agree.
         at = order[np.minimum(np.searchsorted(pairs, want), order.size - 1)]
-        for rows, of, what in (
-            (np.flatnonzero(have[at] != want), trials, "trials have no score"),
-            (np.flatnonzero(~np.isin(have, want)), scored, "scores have no trial"),
-        ):
-            if rows.size:
-                raise LikenessError(
-                    f"{where}: {rows.size} {what} (first: {pair_text(of, int(rows[0]))}); "
-                    "does the trial list belong to these scores?"
-                )
-        clash = np.flatnonzero((pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1]))
-        if clash.size:
+        clash = (pairs[1:] == pairs[:-1]) & (in_order[1:] != in_order[:-1])
+        problems = [
+            (np.flatnonzero(have[at] != want), trials, "has no score"),
+            (np.flatnonzero(~np.isin(have, want)), scored, "is not in the trial list"),
+            (order[1:][clash], scored, "has two scores that differ"),
+        ]
+    if scored.target is not None and trials.target is not None:
+        contradicted = np.flatnonzero(scored.target[at] != trials.target)
+        problems.append((contradicted, trials, "has another label in the trial list"))
+    for rows, of, problem in problems:
+        if rows.size:
             raise LikenessError(
-                f"{where}: repeated pairs have differing scores (first: "
-                f"{pair_text(scored, int(order[clash[0]]))}); keep one"
+                f"{where}: {pair_text(of, int(rows[0]))} {problem}; does the trial list belong to "
+                "these scores?"
             )
     if scored.target is not None and trials.target is None:
         target = scored.target[at]
         trials = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, target)
-    elif scored.target is not None:
-        wrong = np.flatnonzero(scored.target[at] != trials.target)
-        if wrong.size:
-            raise LikenessError(
-                f"{where}: labels contradict the trial list (first: "
-                f"{pair_text(trials, int(wrong[0]))})"
-            )
     return trials, values[at]
 
 
 def _read_npz(path: Path, *, has_scores: bool) -> Table:
     """The table of an .npz file as `write_trials` and `write_scores` write it."""
-    with npz.opened(path, parquet.size_limit(path)) as archive:
-        headers = {name: header for name, header in archive.headers.items() if name in _ARRAYS}
-        needed = {"enrol_ids", "probe_ids", "enrol", "probe", *["score"] * has_scores}
-        sizes = {header.shape for name, header in headers.items() if not name.endswith("_ids")}
-        if (
-            not needed <= headers.keys()
-            or len(sizes) > 1
-            or any(
-                header.dtype.kind not in _ARRAYS[name] or len(header.shape) != 1
-                for name, header in headers.items()
-            )
-        ):
-            present = ", ".join(f"{name} {kind} {shape}" for name, (kind, shape) in headers.items())
-            raise LikenessError(
-                f"{path}: not a list of trials{' with scores' * has_scores}: expected enrol_ids "
-                "and probe_ids, texts, enrol and probe (P,) integers, and perhaps target (P,) bool "
-                f"and score (P,) floats; arrays found: {quoted(present)}"
-            )
-        columns: dict[str, Column | Floats] = {}
-        for name in ("enrol", "probe"):
-            ids, codes = archive.read(f"{name}_ids"), archive.read(name)
-            if codes.size and not (codes.min() >= 0 and codes.max() < len(ids)):
-                raise LikenessError(
-                    f"{path}: numbers of {name} are outside the {len(ids)} {name}_ids; write the "
-                    "file again"
-                )
-            # A file of a few kilobytes can hold millions of ids: only those that occur become
-            # texts.
-            occurs = np.zeros(len(ids), dtype=np.bool_)
-            occurs[codes] = True
-            numbers = (np.cumsum(occurs) - 1)[codes].astype(np.int32)
-            columns[name] = Column(ids[occurs].tolist(), numbers)
-        if "target" in headers:
-            distinct, codes = np.unique(archive.read("target"), return_inverse=True)
-            columns["label"] = Column(list(map(str, distinct.tolist())), codes.astype(np.int32))
-        if has_scores:
-            columns["score"] = np.asarray(archive.read("score"), dtype=np.float64)
+    names = ["enrol_ids", "probe_ids", "enrol", "probe", *["score"] * has_scores]
+    arrays = npz.read(path, names, optional=["target"])
+    columns: dict[str, Column | Floats] = {}
+    for side in ("enrol", "probe"):
+        ids, codes = arrays[f"{side}_ids"], arrays[side]
+        is_numbered = bool(codes.size) and codes.dtype.kind in "iu" and codes.min() >= 0
+        if is_numbered and codes.max() < len(ids) and ids.dtype.kind == "U" and ids.ndim == 1:
+            columns[side] = Column(ids.tolist(), codes.astype(np.int32))
+    if "target" in arrays:
+        target = boolean_labels(str(path), arrays["target"])
+        columns["label"] = Column(["0", "1"], target.astype(np.int32))
+    if has_scores:
+        columns["score"] = np.asarray(arrays["score"], dtype=np.float64)
+    shapes = {array.shape for name, array in arrays.items() if not name.endswith("_ids")}
+    if not {"enrol", "probe"} <= columns.keys() or shapes != {(arrays["enrol"].size,)}:
+        raise LikenessError(
+            f"{path}: not a list of trials: expected enrol_ids and probe_ids, texts, enrol and "
+            f"probe, (P,) integers that number them from 0, and perhaps target and score (P,); "
+            f"the shapes are {shapes}"
+        )
     return Table(str(path), tuple(columns), list(columns.values()))
 
 

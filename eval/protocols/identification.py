@@ -40,8 +40,6 @@ from eval.types import (
 from eval.verification import check_rate
 
 Conventions = dict[str, str | float | int]
-_Measure = Callable[..., tuple[float, float | None]]
-"""(weights of the probes, exact: all count once) -> value and threshold."""
 _ROUNDS = 100  # how often a draw without mated or non-mated probes is drawn again
 
 
@@ -91,6 +89,22 @@ class IdentificationSettings:
         check_draws(self.level, self.num_resamples, self.seed)
 
 
+class _Measure(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: Its name.
+        of: (weights of the probes, exact: all count once) -> value and threshold.
+        conventions: What the record says of it alone.
+        behind: What its interval rests on: the kind of probes with fewer subjects.
+    """
+
+    name: str
+    of: Callable[..., tuple[float, float | None]]
+    conventions: Conventions
+    behind: Drawn
+
+
 class Labelled(NamedTuple):
     """Embeddings whose subjects are known.
 
@@ -128,12 +142,12 @@ class Identified(NamedTuple):
             )
             for result in self.results
         ]
-        if self.results:
-            rows += [
-                (name.replace("_", " "), f"{count:6,}")
-                for name, count in self.results[0].counts.items()
-                if count is not None and name != "subjects"
-            ]
+        counts = self.results[0].counts if self.results else {}
+        rows += [
+            (name.replace("_", " "), f"{count:6,}")
+            for name, count in counts.items()
+            if count is not None and name != "subjects"
+        ]
         width = max((len(name) for name, _ in rows), default=0)
         rules = dict.fromkeys(
             str(result.conventions["rule"])
@@ -246,24 +260,28 @@ def identify_labelled(
         "gallery_subjects": len(set().union(*(name.tolist() for name in names))),
         "subjects": int(subject.max()) + 1,
     }
-    measures = _measures(searched, mated, settings)
+    measures = _measures(searched, mated, subject, settings)
     values, num_redrawn = _resample(
         measures, subject, [search.mated for search in searched], settings
     )
-    behind = _behind(measures, subject, mated, settings)
-    common = _common(len(galleries), settings, num_redrawn, conventions)
+    common: Conventions = {
+        "galleries": len(galleries),
+        "templates": "best score over the templates of a subject",
+        **conventions,
+    }
+    if settings.num_resamples:
+        common |= {"interval": "bootstrap over subjects of the probes", **draws_of(settings)}
+        common["num_redrawn"] = num_redrawn
     kind = "closed set" if settings.protocol == "closed" else "open set"
     protocol = f"identification 1:N, {kind}{', galleries apart' if len(searched) > 1 else ''}"
-    own = _own_conventions(settings)
     results = []
-    for metric, measure in measures.items():
-        value, threshold = measure(np.ones(mated.size, dtype=np.int64), exact=True)
+    for measure, drawn in zip(measures, values, strict=True):
+        value, threshold = measure.of(np.ones(mated.size, dtype=np.int64), exact=True)
         ends = None
         if settings.num_resamples:
-            ends = bounds(values[metric], value, settings.level, behind[metric])
-        result = Result(
-            system, metric, value, None, threshold, counts, own[metric] | common, protocol
-        )
+            ends = bounds(drawn, value, settings.level, measure.behind)
+        own = measure.conventions | common
+        result = Result(system, measure.name, value, None, threshold, counts, own, protocol)
         results.append(with_bounds(result, ends))
     return Identified(results, notes, searched)
 
@@ -329,78 +347,27 @@ def _possible(
 
 
 def _measures(
-    searched: Sequence[Searched], mated: Counts, settings: IdentificationSettings
-) -> dict[str, _Measure]:
-    """Metric -> how it is measured on weighted probes, in the order of the table."""
-    measures: dict[str, _Measure] = {
-        f"rank_k({k})": partial(
-            _rank, np.sum([rank_hits(search, k) for search in searched], axis=0), mated
-        )
-        for k in settings.ranks
-    }
-    return measures | {
-        f"tpir_at_fpir({fpir:g})": partial(_tpir, searched, fpir, settings.protocol)
-        for fpir in settings.fpirs
-    }
-
-
-def _behind(
-    measures: Mapping[str, _Measure],
-    subject: Counts,
-    mated: Counts,
-    settings: IdentificationSettings,
-) -> dict[str, Drawn]:
-    """Metric -> what its interval rests on: the kind of probes with fewer subjects."""
+    searched: Sequence[Searched], mated: Counts, subject: Counts, settings: IdentificationSettings
+) -> list[_Measure]:
+    """The metrics, in the order of the table. mated: (Q,) in how many galleries; subject: (Q,)."""
+    closed = settings.protocol == "closed"
     with_mate = drawn_groups(subject[mated > 0], "subjects with mated probes")
     if with_mate.number == int(subject.max()) + 1:
         with_mate = with_mate._replace(what="subjects")
     without = drawn_groups(subject[mated == 0], "subjects with non-mated probes")
-    behind = dict.fromkeys(measures, with_mate)
-    if settings.protocol != "closed" and without.number < with_mate.number:
-        behind |= {metric: without for metric in measures if metric.startswith("tpir")}
-    return behind
-
-
-def _common(
-    num_galleries: int,
-    settings: IdentificationSettings,
-    num_redrawn: int,
-    conventions: Conventions,
-) -> Conventions:
-    """What the record says of every metric."""
-    common: Conventions = {
-        "galleries": num_galleries,
-        "templates": "best score over the templates of a subject",
-        **conventions,
-    }
-    if settings.num_resamples:
-        common |= {
-            "interval": "bootstrap over subjects of the probes",
-            **draws_of(settings),
-            "num_redrawn": num_redrawn,
-        }
-    return common
-
-
-def _own_conventions(settings: IdentificationSettings) -> dict[str, Conventions]:
-    """What the record says of each metric alone."""
-    closed = settings.protocol == "closed"
-    ranks: dict[str, Conventions] = {
-        f"rank_k({k})": {
-            "k": k,
-            "ties": "expected value over the orders of tied subjects",
-            "over": "mated probes",
-        }
-        for k in settings.ranks
-    }
-    return ranks | {
-        f"tpir_at_fpir({fpir:g})": {
-            "fpir": fpir,
-            "rule": RULES[settings.protocol],
-            "ties": "score > threshold" if closed else "a tie for first place is a miss",
-        }
-        for fpir in settings.fpirs
-    }
+    measures = []
+    for k in settings.ranks:
+        hits = np.sum([rank_hits(search, k) for search in searched], axis=0)
+        ties = "expected value over the orders of tied subjects"
+        own: Conventions = {"k": k, "ties": ties, "over": "mated probes"}
+        measures.append(_Measure(f"rank_k({k})", partial(_rank, hits, mated), own, with_mate))
+    for fpir in settings.fpirs:
+        of = partial(_tpir, searched, fpir, settings.protocol)
+        ties = "score > threshold" if closed else "a tie for first place is a miss"
+        own = {"fpir": fpir, "rule": RULES[settings.protocol], "ties": ties}
+        behind = with_mate if closed or with_mate.number <= without.number else without
+        measures.append(_Measure(f"tpir_at_fpir({fpir:g})", of, own, behind))
+    return measures
 
 
 def _rank(hits: Floats, mated: Counts, weights: Counts, exact: bool = False) -> tuple[float, None]:
@@ -425,35 +392,32 @@ def _tpir(
 
 
 def _resample(
-    measures: Mapping[str, _Measure],
+    measures: Sequence[_Measure],
     subject: Counts,
     mated: Sequence[Bools],
     settings: IdentificationSettings,
-) -> tuple[dict[str, Floats], int]:
-    """Each metric's values on draws of as many probe subjects as there are, with replacement; draws
-    without a probe of a needed kind are drawn again.
+) -> tuple[Floats, int]:
+    """Each metric's values (metrics, draws) on draws of as many probe subjects as there are, with
+    replacement; draws without a probe of a needed kind are drawn again.
     """
-    values = {metric: np.empty(settings.num_resamples) for metric in measures}
+    values = np.empty((len(measures), settings.num_resamples))
     rng, num_subjects = np.random.default_rng(settings.seed), int(subject.max()) + 1
     need_both = bool(settings.fpirs) and settings.protocol != "closed"
-    redrawn = 0
-    for i in range(settings.num_resamples):
-        for _ in range(_ROUNDS):
-            weights = np.bincount(
-                rng.integers(num_subjects, size=num_subjects), minlength=num_subjects
-            )[subject]
-            numbers = [int(weights[kind].sum()) for kind in mated]
-            if sum(numbers) and (not need_both or all(0 < n < weights.sum() for n in numbers)):
-                break
-            redrawn += 1
-        else:
+    made = tried = 0
+    while made < settings.num_resamples:
+        tried += 1
+        drawn = rng.integers(num_subjects, size=num_subjects)
+        weights = np.bincount(drawn, minlength=num_subjects)[subject]
+        numbers = [int(weights[kind].sum()) for kind in mated]
+        if sum(numbers) and (not need_both or all(0 < n < weights.sum() for n in numbers)):
+            values[:, made] = [measure.of(weights)[0] for measure in measures]
+            made += 1
+        elif tried > _ROUNDS * (made + 1):
             raise LikenessError(
-                f"bootstrap: {_ROUNDS} draws in a row of {num_subjects} probe subjects lack mated "
-                "or non-mated probes; too few for an interval"
+                f"bootstrap: most draws of {num_subjects} probe subjects lack mated or non-mated "
+                "probes; too few for an interval"
             )
-        for metric, measure in measures.items():
-            values[metric][i] = measure(weights)[0]
-    return values, redrawn
+    return values, tried - made
 
 
 def label(metric: str) -> str:

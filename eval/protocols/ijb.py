@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,6 +44,13 @@ TemplatePooling = Literal["sum", "mean"]
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 _CELLS = 1 << 20
+_CHOICES = {
+    "flip": Flip,
+    "media": MediaPooling,
+    "template": TemplatePooling,
+    "tar_rule": TarRule,
+    "tpir_protocol": Protocol,
+}
 
 
 @dataclass(frozen=True)
@@ -80,15 +87,10 @@ class Switches:
     tpir_protocol: Protocol = "open"
 
     def __post_init__(self) -> None:
-        allowed = {
-            "flip": Flip,
-            "media": MediaPooling,
-            "template": TemplatePooling,
-            "tar_rule": TarRule,
-            "tpir_protocol": Protocol,
-        }
+        allowed = {name: get_args(kind) for name, kind in _CHOICES.items()}
+        allowed |= dict.fromkeys(("keep_norm", "detector_score", "final_norm"), (True, False))
         for name, choices in allowed.items():
-            check_choice(f"switch {name}", getattr(self, name), get_args(choices))
+            check_choice(f"switch {name}", getattr(self, name), choices)
         check_similarity(self.similarity)
 
 
@@ -128,20 +130,15 @@ def switches_of(name: str, changes: Sequence[str] = ()) -> Switches:
     """
     check_choice("preset", name, PRESETS)
     known = [field.name for field in fields(Switches)]
-    values: dict[str, bool | str] = {}
+    values: dict[str, Any] = {}
     for text in changes:
-        key, equals, value = text.partition("=")
-        if not equals or key not in known:
+        key, _, value = text.partition("=")
+        if key not in known:
             raise LikenessError(
                 f"--switch {text!r}: write SWITCH=VALUE; the switches are {', '.join(known)}"
             )
-        if isinstance(getattr(Switches(), key), bool):
-            if value not in ("true", "false"):
-                raise LikenessError(f"--switch {text!r}: {key} is true or false")
-            values[key] = value == "true"
-        else:
-            values[key] = value
-    return replace(PRESETS[name], **values)  # type: ignore[arg-type]
+        values[key] = {"true": True, "false": False}.get(value, value)
+    return replace(PRESETS[name], **values)
 
 
 @step("pooling templates")
@@ -202,31 +199,21 @@ def _views(
     the sum what `flip` says.
     """
     stored, dim = features.meta.get("flip", "none"), features.matrix.shape[1]
+    whole, halves = slice(None), (slice(dim // 2), slice(dim // 2, dim))
     factor = 0.5 if flip == "mean" else 1.0
-    if flipped is not None:
-        if flip in ("none", "included"):
-            raise LikenessError(
-                f"switch flip = {flip!r} needs no flipped features: leave them out, or choose sum "
-                "or mean"
-            )
-        return [features, flipped], [(0, slice(None)), (1, slice(None))], factor
-    whole = [(0, slice(None))]
-    if flip == "included" or (flip == "none" and stored == "none"):
-        return [features], whole, 1.0
-    if stored == "concat":
-        return (
-            [features],
-            [(0, slice(dim // 2)), (0, slice(dim // 2, dim))][: 1 if flip == "none" else 2],
-            factor,
-        )
-    if stored == "none" or flip == "none":
-        joined = "the image alone" if stored == "none" else f"their {stored}"
-        views = "the image alone" if flip == "none" else "the features of the mirror images too"
-        raise LikenessError(
-            f"switch flip = {flip!r} needs {views}, but the features are those of {joined}; embed "
-            "with --flip concat, which serves every switch"
-        )
-    return [features], whole, {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
+    if flipped is not None and flip in ("sum", "mean"):
+        return [features, flipped], [(0, whole), (1, whole)], factor
+    if flipped is None and stored == "concat" and flip != "included":
+        parts = halves[:1] if flip == "none" else halves
+        return [features], [(0, part) for part in parts], factor
+    if flipped is None and (flip in ("included", stored) or {flip, stored} == {"sum", "mean"}):
+        factor = {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
+        return [features], [(0, whole)], factor
+    views = "flipped features beside" if flipped is not None else f"the flip {stored!r} of"
+    raise LikenessError(
+        f"switch flip = {flip!r} does not go with {views} these features; embed with --flip "
+        "concat, which serves every switch, and without flipped features"
+    )
 
 
 @step("measuring 1:1")

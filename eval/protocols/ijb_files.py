@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from eval.cores import keep_freed_memory
 from eval.errors import LikenessError
-from eval.formats.lists import Column, Shape, Table, read_table, split
+from eval.formats.lists import Shape, Table, read_table, split
+from eval.formats.parquet import Column
 from eval.formats.trials import trials_of
 from eval.types import Floats, Trials, name_first
 
@@ -89,16 +90,10 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
     meta = Path(root) / "meta"
     there = sorted(pack.name.removesuffix(_FACES) for pack in meta.glob(f"*{_FACES}"))
     names = [pack for pack in there if pack == name] if name else there
-    if not names:
-        others = f" beside those of {name_first(there)}" if there else ""
+    if len(names) != 1:
         raise LikenessError(
-            f"{meta}: there is no {name or '..'}{_FACES}{others}; give the folder in which the "
-            "pack's meta and loose_crop lie"
-        )
-    if len(names) > 1:
-        raise LikenessError(
-            f"{meta}: the meta files of {len(names)} packs ({name_first(names)}); put each into a "
-            "folder of its own"
+            f"{meta}: {len(names)} packs {name} with a file ..{_FACES} ({name_first(there)}); give "
+            "a folder with meta and loose_crop of one pack"
         )
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))
@@ -120,17 +115,15 @@ def read_faces(path: str | Path) -> Faces:
         LikenessError: Lines are of another kind, the file is empty, or names are repeated.
     """
     path = Path(path)
-    column, template, medium = _table(path, ("name", "template", "medium")).columns
-    assert isinstance(column, Column)
+    table = _table(path, ("name", "template", "medium"))
+    column = table.column("name")
     if len(column.keys) < len(column.codes):
-        seen = np.zeros(len(column.keys), np.int64)
-        np.add.at(seen, column.codes, 1)
+        twice = column.keys[int(np.argmax(np.bincount(column.codes)))]
         raise LikenessError(
-            f"{path}: faces are listed twice "
-            f"({name_first(column.keys[i] for i in np.flatnonzero(seen > 1).tolist())}); a face "
-            "belongs to one template and medium"
+            f"{path}: {twice!r} is listed twice; a face belongs to one template and medium"
         )
-    return Faces(tuple(column.keys), _integers(path, template), _integers(path, medium))
+    template, medium = (_integers(path, table.column(role)) for role in ("template", "medium"))
+    return Faces(tuple(column.keys), template, medium)
 
 
 def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
@@ -148,21 +141,21 @@ def read_detector_scores(path: str | Path, faces: Faces) -> Floats:
             scores, or faces have no line.
     """
     path = Path(path)
-    column, scores = _table(path, ("name", *[""] * 10, "score")).columns
-    assert isinstance(column, Column)
-    if isinstance(scores, Column) or not ((scores >= 0) & (scores < np.inf)).all():
-        raise LikenessError(f"{path}: scores are not finite numbers of at least 0")
-    score_of = np.zeros(len(column.keys))
+    table = _table(path, ("name", *[""] * 10, "score"))
+    column, scores = table.column("name"), table.columns[1]
+    assert not isinstance(scores, Column)
+    score_of = np.zeros(len(column.keys) + 1)
+    score_of[-1] = np.nan  # that of a face without a line
     score_of[column.codes] = scores
-    torn = np.flatnonzero(score_of[column.codes] != scores)
-    refuse_torn(path, [column.keys[code] for code in column.codes[torn].tolist()])
+    score_of[column.codes[score_of[column.codes] != scores]] = np.nan  # two lines disagree
     row_of = {name: row for row, name in enumerate(column.keys)}
-    missing = [name for name in faces.names if name not in row_of]
-    if missing:
+    values: Floats = score_of[[row_of.get(name, -1) for name in faces.names]]
+    wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+    if wrong.size:
         raise LikenessError(
-            f"{path}: faces have no detector score ({name_first(missing)}); fetch the file again"
+            f"{path}: {faces.names[wrong[0]]!r} has no detector score, which is a finite number of "
+            "at least 0, or has two; fetch the file again"
         )
-    values: Floats = score_of[[row_of[name] for name in faces.names]]
     return values
 
 
@@ -183,10 +176,9 @@ def read_template_pairs(path: str | Path) -> Trials:
     """
     keep_freed_memory()
     table = _table(Path(path), ("enrol", "probe", "label"))
-    columns = [column for column in table.columns if isinstance(column, Column)]
-    for column in columns:
-        _integers(path, column._replace(codes=column.codes[:0]))
-    if len(columns) < 3 or not {"0", "1"}.issuperset(columns[2].keys):
+    for side in ("enrol", "probe"):
+        _integers(path, table.column(side)._replace(codes=np.zeros(0, np.int32)))
+    if not {"0", "1"}.issuperset(table.column("label").keys):
         raise LikenessError(f"{path}: labels are neither 0 nor 1; fetch the file again")
     return trials_of(table)
 
@@ -206,8 +198,8 @@ def read_side(path: str | Path) -> Side:
         LikenessError: Lines are of another kind, a template has two subjects, or the file is empty.
     """
     path = Path(path)
-    columns = _table(path, ("template", "subject"), separator=",").columns
-    template, subject = (_integers(path, column) for column in columns)
+    table = _table(path, ("template", "subject"), separator=",")
+    template, subject = (_integers(path, table.column(role)) for role in table.roles)
     _, first_at, places = np.unique(template, return_index=True, return_inverse=True)
     torn = np.flatnonzero(subject[first_at][places] != subject)
     if torn.size:
@@ -235,28 +227,13 @@ def _table(path: Path, names: Sequence[str], separator: str = " ") -> Table:
     return read_table(path, shape, fractions=True)
 
 
-def _integers(path: object, column: Column | Floats) -> NDArray[np.int64]:
+def _integers(path: object, column: Column) -> NDArray[np.int64]:
     """The numbers of a column of integers of at least 0."""
-    keys = column.keys if isinstance(column, Column) else []
-    wrong = [key for key in keys if not (key.isdecimal() and len(key) < 19)]
-    if wrong or not isinstance(column, Column):
+    wrong = [key for key in column.keys if not (key.isdecimal() and len(key) < 19)]
+    if wrong:
         raise LikenessError(
             f"{path}: {name_first(wrong)} is no number of a template, medium or subject; fetch the "
             "file again"
         )
-    values: NDArray[np.int64] = np.array(list(map(int, keys)), dtype=np.int64)[column.codes]
-    return values
-
-
-def refuse_torn(path: str | Path, torn: list[str]) -> None:
-    """Raises ValueError for names of faces whose later line says something else than their first.
-
-    Args:
-        path: The file, for the message.
-        torn: The names.
-    """
-    if torn:
-        raise LikenessError(
-            f"{path}: faces are listed twice with different values ({name_first(torn)}); "
-            "correct them or fetch the file again"
-        )
+    numbers: NDArray[np.int64] = np.array(list(map(int, column.keys)), dtype=np.int64)
+    return numbers[column.codes]

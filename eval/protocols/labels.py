@@ -25,18 +25,10 @@ def labels_of(
     >>> labels_of("gallery", ["ann/1", "bob/1"])
     ['ann', 'bob']
     """
-    if mapping is None:
-        bare = [name for name in ids if "/" not in name]
-        if bare:
-            raise LikenessError(
-                f"{side}: {len(bare)} of {len(ids)} ids name no {kind} as first path component "
-                f"({name_first(bare)}); give an `id {kind}` list"
-            )
-        return [name.split("/", 1)[0] for name in ids]
-    missing = [name for name in ids if name not in mapping]
+    missing = [id for id in ids if ("/" not in id if mapping is None else id not in mapping)]
     if missing:
         raise LikenessError(
-            f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); "
-            f"add them to the `id {kind}` list"
+            f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); add "
+            f"them to an `id {kind}` list, without which it is the first path component of each id"
         )
-    return [mapping[name] for name in ids]
+    return [id.split("/", 1)[0] if mapping is None else mapping[id] for id in ids]

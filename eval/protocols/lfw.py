@@ -117,11 +117,15 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
     """
     path = Path(path)
     lines = [(number, nfc(line)) for number, line in text_lines(path)]
-    num_folds, each = _pairs_header(path, lines[0][1] if lines else "")
-    if len(lines) - 1 != 2 * num_folds * each:
+    header = lines[0][1].split() if lines else []
+    num_folds, each = 0, 0
+    if len(header) in (1, 2) and all(map(str.isdecimal, header)):
+        num_folds, each = int(header[0]) if len(header) == 2 else 1, int(header[-1])
+    if not num_folds * each or len(lines) - 1 != 2 * num_folds * each:
         raise LikenessError(
-            f"{path}: {len(lines) - 1} pairs, but the header announces {num_folds} folds of 2 x "
-            f"{each}; fetch the file again"
+            f"{path}: it has {max(0, len(lines) - 1)} pairs below the line {' '.join(header)!r}, "
+            "which must say how many folds and pairs per class there are, as in `10 300`; fetch "
+            "the file again"
         )
     sides: list[tuple[str, str]] = []
     for place, (number, line) in enumerate(lines[1:]):
@@ -133,28 +137,13 @@ def read_pairs(path: str | Path, *, suffix: str = "") -> tuple[Trials, Ints]:
                 "as its place asks; correct it"
             )
         first, second = fields[0], fields[0] if same else fields[2]
-        sides.append(
-            (
-                f"{first}/{first}_{int(fields[1]):04d}{suffix}",
-                f"{second}/{second}_{int(fields[-1]):04d}{suffix}",
-            )
-        )
+        a, b = int(fields[1]), int(fields[-1])
+        sides.append((f"{first}/{first}_{a:04d}{suffix}", f"{second}/{second}_{b:04d}{suffix}"))
     ids = tuple(dict.fromkeys(id for pair in sides for id in pair))
     row = {id: i for i, id in enumerate(ids)}
     index = np.array([[row[a], row[b]] for a, b in sides], dtype=np.int32)
     block = np.arange(len(sides), dtype=np.int32) // each
     return Trials(ids, ids, index[:, 0], index[:, 1], block % 2 == 0), (block // 2).astype(np.int32)
-
-
-def _pairs_header(path: Path, line: str) -> tuple[int, int]:
-    """The number of folds, and of pairs per class in each, that the first line states."""
-    header = line.split()
-    if len(header) not in (1, 2) or not all(field.isdecimal() and int(field) for field in header):
-        raise LikenessError(
-            f"{path}: line 1 is {' '.join(header)!r}, but must say how many folds and pairs per "
-            "class there are, e.g. `10 300`"
-        )
-    return int(header[0]) if len(header) == 2 else 1, int(header[-1])
 
 
 def _checked(
@@ -163,19 +152,16 @@ def _checked(
     """The scores, the labels and the fold numbers, checked and converted."""
     checked = Scores(scores, same)  # type: ignore[arg-type]  # which makes arrays of them
     values, labels = checked.values, checked.target
-    if labels.all() or not labels.any():
-        raise LikenessError(
-            f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different "
-            "pairs; accuracy needs both"
-        )
-    if isinstance(folds, int | np.integer):
-        sizes = [len(part) for part in np.array_split(values, int(folds))]
-        return values, labels, np.repeat(np.arange(folds), sizes)
     numbers = np.asarray(folds)
-    if numbers.shape != values.shape or np.unique(numbers).size < 2:
+    if isinstance(folds, int | np.integer):
+        sizes = [len(part) for part in np.array_split(values, max(1, int(folds)))]
+        numbers = np.repeat(np.arange(len(sizes)), sizes)
+    one_kind = labels.all() or not labels.any()
+    if one_kind or numbers.shape != values.shape or np.unique(numbers).size < 2:
         raise LikenessError(
-            f"lfw: folds of shape {numbers.shape}; give the fold of each of {values.size} pairs, "
-            "of two at least"
+            f"lfw: {np.count_nonzero(labels)} same and {np.count_nonzero(~labels)} different pairs "
+            f"in folds of shape {numbers.shape}; accuracy needs both kinds, and a fold for each "
+            "pair, of two at least"
         )
     return values, labels, np.unique(numbers, return_inverse=True)[1]
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from eval.bootstrap import Bounds, draws_of
 from eval.errors import LikenessError
 from eval.results import Result, with_bounds
-from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, name_first
+from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, quoted
 from eval.uncertainty import (
     METRICS,
     Ranking,
@@ -62,9 +62,9 @@ def check_quality(quality: object) -> None:
     """
     is_norm = isinstance(quality, str) and quality == "norm"
     if quality is not None and not is_norm and not isinstance(quality, Mapping):
-        shown = repr(quality) if isinstance(quality, str) else type(quality).__name__
         raise LikenessError(
-            f"quality: {shown} is neither 'norm' nor a mapping from ids to numbers; give one"
+            f"quality: {quoted(quality)} is neither 'norm' nor a mapping from ids to numbers; give "
+            "one"
         )
 
 
@@ -83,15 +83,12 @@ def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
         >>> quality_of_queries(queries, "norm"), quality_of_queries(queries, {"b": 1, "a": 2})
         (array([5., 1.]), array([2., 1.]))
     """
-    if isinstance(quality, Mapping):
-        missing = [id for id in queries.ids if id not in quality]
-        if missing:
-            raise LikenessError(
-                f"quality: {len(missing)} of {len(queries.ids)} queries have none "
-                f"({name_first(missing)}); give a number for each"
-            )
-        return numbers_of([(id, quality[id]) for id in queries.ids])
-    return queries.norms.astype(np.float64)
+    if not isinstance(quality, Mapping):
+        return queries.norms.astype(np.float64)
+    missing = [id for id in queries.ids if id not in quality]
+    if missing:
+        raise LikenessError(f"quality: {missing[0]!r} has none; give a number for each query")
+    return numbers_of([(id, quality[id]) for id in queries.ids])
 
 
 def rate_queries(

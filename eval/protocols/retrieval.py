@@ -17,6 +17,7 @@ from eval.protocols.labels import labels_of
 from eval.protocols.quality import (
     Answers,
     Quality,
+    Row,
     check_quality,
     quality_of_queries,
     rate_queries,
@@ -38,7 +39,6 @@ from eval.types import (
     check_choice,
     check_counts,
     check_numbers,
-    name_first,
 )
 
 Conventions = dict[str, str | float | int]
@@ -183,29 +183,44 @@ def retrieve(
     used = _used(queries, alone, settings)
     per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
     codes = np.unique(np.asarray(classes)[used], return_inverse=True)[1].astype(np.int64)
-    lone, num_classes = int(np.count_nonzero(alone)), int(codes.max()) + 1
-    counts: dict[str, int | None] = {"queries": codes.size, "lone": lone}
-    counts |= {"gallery": len((gallery or queries).ids), "classes": num_classes}
-    counts["subjects"] = num_classes
-    source = "first path component of the ids" if labels is None else labels_from
-    common = _common(similarity, gallery is not None, source, settings)
-    protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
-    intervals = class_bounds(per_query, codes, settings) if settings.num_resamples else {}
-    results = []
-    for name, of_queries in per_query.items():
-        own: Conventions = {"rule": _RULES[name]} if name in _RULES else {}
-        mean = float(of_queries.mean())
-        result = Result(system, name, mean, None, None, counts, own | common, protocol)
-        results.append(with_bounds(result, intervals.get(name)))
-    if quality is None:
-        return Retrieved(results)
+    num_classes = int(codes.max()) + 1
+    counts: dict[str, int | None] = {
+        "queries": codes.size,
+        "lone": int(np.count_nonzero(alone)),
+        "gallery": len((gallery or queries).ids),
+        "classes": num_classes,
+        "subjects": num_classes,
+    }
+    common: Conventions = {
+        "similarity": similarity,
+        "self": "removed by index" if gallery is None else "separate gallery, nothing removed",
+        "ties": "expected value over the orders of tied items",
+        "lone": "count 0" if settings.lone == "zero" else "excluded",
+        "labels_from": "first path component of the ids" if labels is None else labels_from,
+    }
     draws = draws_of(settings) if settings.num_resamples else None
-    is_norm = settings.quality == "norm"
-    answers, measured = rate_queries(quality, used, per_query, codes, is_norm=is_norm, draws=draws)
-    for name, value, own, interval in measured:
-        result = Result(system, name, value, None, None, counts, own | common, protocol)
-        results.append(with_bounds(result, interval))
+    if draws is not None:
+        common |= {"interval": "bootstrap over classes of queries, gallery as it is", **draws}
+    intervals = {} if draws is None else class_bounds(per_query, codes, settings)
+    rows: list[Row] = [
+        (name, float(of_queries.mean()), _rule(name), intervals.get(name))
+        for name, of_queries in per_query.items()
+    ]
+    answers = None
+    if quality is not None:
+        is_norm = settings.quality == "norm"
+        answers, rated = rate_queries(quality, used, per_query, codes, is_norm=is_norm, draws=draws)
+        rows += rated
+    protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
+    results = [
+        with_bounds(Result(system, name, value, None, None, counts, own | common, protocol), ends)
+        for name, value, own, ends in rows
+    ]
     return Retrieved(results, answers)
+
+
+def _rule(metric: str) -> Conventions:
+    return {"rule": _RULES[metric]} if metric in _RULES else {}
 
 
 def label(metric: str) -> str:
@@ -229,8 +244,6 @@ def _gallery_classes(
 ) -> list[str] | None:
     """The class of each item of the gallery, None where there is no gallery."""
     if gallery is None:
-        if gallery_labels is not None:
-            raise LikenessError("gallery labels without a gallery; give its embeddings too")
         return None
     models = [rows.meta.get("model", "") for rows in (queries, gallery)]
     if all(models) and models[0] != models[1]:
@@ -243,36 +256,15 @@ def _gallery_classes(
 
 def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Bools:
     """(Q,) the queries that count. alone: those without a relevant item."""
-    if settings.lone == "error" and alone.any():
-        first = name_first(queries.ids[i] for i in np.flatnonzero(alone)[:6])
-        raise LikenessError(
-            f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item ({first}); "
-            "remove them or leave lone queries out"
-        )
     used: Bools = np.ones_like(alone) if settings.lone == "zero" else ~alone
-    if not used.any():
+    if not used.any() or (settings.lone == "error" and alone.any()):
+        first = queries.ids[int(np.argmax(alone))]
         raise LikenessError(
-            f"none of the {alone.size} queries has a relevant item; classes need at least two "
-            "items, or a gallery that holds them"
+            f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item (first: "
+            f"{first!r}); classes need two items, or a gallery that holds them: remove these "
+            "queries, or leave lone queries out"
         )
     return used
-
-
-def _common(
-    similarity: str, has_gallery: bool, labels_from: str, settings: RetrievalSettings
-) -> Conventions:
-    """What the record says of every metric."""
-    common: Conventions = {
-        "similarity": similarity,
-        "self": "separate gallery, nothing removed" if has_gallery else "removed by index",
-        "ties": "expected value over the orders of tied items",
-        "lone": {"zero": "count 0"}.get(settings.lone, "excluded"),
-        "labels_from": labels_from,
-    }
-    if settings.num_resamples:
-        common["interval"] = "bootstrap over classes of queries, gallery as it is"
-        common |= draws_of(settings)
-    return common
 
 
 def class_bounds(

@@ -18,7 +18,7 @@ from eval.progress import step
 from eval.protocols.quality import rate_decisions
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.results import Result, table
-from eval.types import Bools, Floats, Ints, Scores, Trials
+from eval.types import Bools, Ints, Scores, Trials
 
 if TYPE_CHECKING:
     from eval.paired import Matched, Paired
@@ -65,47 +65,32 @@ class Compared:
         return more
 
 
-def labelled(
-    name: str, trials: Trials, values: Floats, *, unlabelled: str
-) -> tuple[Trials, Scores]:
-    """One system for `evaluate_together`: its trials and their scores with the labels.
+def check_labels(name: str, target: Bools | None) -> None:
+    """Refuses trials without labels, or that are all targets or all nontargets.
 
     Args:
-        name: What errors call the system.
-        trials: P trials.
-        values: (P,) scores.
-        unlabelled: What the error says of trials without labels.
+        name: What the error calls the system.
+        target: (P,) the labels.
 
     Raises:
-        LikenessError: The trials have no labels, or labels of one kind only.
+        LikenessError: The trials are such ones.
 
-    >>> trials = Trials(("a", "b"), ("a", "b"), [0, 1], [0, 1], [True, True])
-    >>> values = np.array([0.9, 0.8])
-    >>> labelled("x.txt", trials, values, unlabelled="none")  # doctest: +IGNORE_EXCEPTION_DETAIL
+    >>> check_labels("x.txt", np.array([True, True]))  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     ...
     likeness.LikenessError: x.txt: all 2 trials are target trials; verification metrics need at
     least one of
         ...
     """
-    if trials.target is None:
-        raise LikenessError(unlabelled)
-    refuse_one_kind(name, trials.target)
-    return trials, Scores(values, trials.target)
-
-
-def refuse_one_kind(name: str, target: Bools) -> None:
-    """Refuse trials (P,) that are all targets, or all nontargets.
-
-    Raises:
-        LikenessError: They are.
-    """
-    if target.all() or not target.any():
-        kind = "target" if target.any() else "nontarget"
-        raise LikenessError(
-            f"{name}: all {target.size} trials are {kind} trials; verification metrics need at "
-            "least one of each kind"
-        )
+    if target is None or target.all() or not target.any():
+        problem = "has no labels; give the trial list that has them, as trials or --trials"
+        if target is not None:
+            kind = "target" if target.any() else "nontarget"
+            problem = (
+                f"all {target.size} trials are {kind} trials; verification metrics need at least "
+                "one of each kind"
+            )
+        raise LikenessError(f"{name}: {problem}")
 
 
 @step("measuring")

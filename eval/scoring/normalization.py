@@ -89,15 +89,10 @@ def check_cohort(size: int, top_n: int | None) -> None:
     """ValueError unless a cohort of this size has a spread and the top_n members that are asked
     for; None stands for all of them.
     """
-    if size < 2:
+    if size < 2 or (top_n is not None and not 2 <= top_n <= size):
         raise LikenessError(
-            f"score normalisation: a cohort of {size} has no spread; give at least two embeddings "
-            "of other subjects"
-        )
-    if top_n is not None and not 2 <= top_n <= size:
-        raise LikenessError(
-            f"score normalisation: top_n = {top_n}, but must be 2 to {size}, the size of the "
-            "cohort; lower top_n or enlarge the cohort"
+            f"score normalisation: a cohort of {size} with top_n = {top_n}; give at least two "
+            "embeddings of other subjects, and a top_n from 2 to their number"
         )
 
 

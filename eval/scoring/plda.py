@@ -139,17 +139,13 @@ def load_plda(path: str | Path) -> Plda:
 def _check_fit(rows: Floats, num: int, lda_dim: int) -> None:
     """Refuses rows (N, D) of `num` classes on which no PLDA can be fitted."""
     dims = rows.shape[1]
-    if not 0 <= lda_dim <= min(dims, num - 1):
-        raise LikenessError(
-            f"plda: lda_dim is {lda_dim}; 0 (none) to {min(dims, num - 1)} are allowed for {dims} "
-            f"dims and {num} classes"
-        )
     # also with LDA, whose scatter within classes is (D, D)
-    if num < 2 or len(rows) - num < dims:
+    is_determined = num >= 2 and len(rows) - num >= dims
+    if not is_determined or not 0 <= lda_dim <= min(dims, num - 1):
         raise LikenessError(
-            f"plda: {len(rows)} items of {num} classes do not determine the covariance within "
-            f"classes of {dims} dims, which takes at least two classes and {num + dims} items of "
-            f"so many classes, with LDA too; add items to them, or score by the cosine"
+            f"plda: {len(rows)} items of {num} classes in {dims} dims, lda_dim {lda_dim}; it takes "
+            f"two classes, {num + dims} items of so many, with LDA too, and an lda_dim of 0 (none) "
+            f"to {min(dims, max(num - 1, 0))}: add items, or score by the cosine"
         )
 
 

@@ -219,16 +219,9 @@ def calibrate(
     """
     for measure in quality:
         check_choice("quality measure", measure, QUALITY)
-    if scoring.calibration is not None:
-        raise LikenessError(
-            "the scoring has a calibration already, and a calibration is fitted on scores without; "
-            "leave calibration out"
-        )
-    if trials.target is None:
-        raise LikenessError(
-            f"the list of {len(trials)} trials has no labels; a calibration is fitted on a "
-            "labelled list"
-        )
+    if scoring.calibration is not None or trials.target is None:
+        lacks = "a list with labels" if trials.target is None else "a scoring without calibration"
+        raise LikenessError(f"a calibration is fitted on {lacks}; give one")
     sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
     return fit_calibration(
         _values(sides, scoring),
@@ -345,15 +338,15 @@ def quality_of(sides: Sides, measures: Sequence[str], scoring: Scoring) -> Float
 
 def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple[Floats, Floats]:
     """(N,) and (M,) logarithms of the seconds of each side."""
-    if durations is None:
-        raise LikenessError(
-            "the quality measure log_duration needs durations, the seconds of each item; give them"
-        )
+    durations = durations or {}
     items = [(name,) if sides.models is None else sides.models[name] for name in sides.enrol.ids]
-    used = dict.fromkeys(name for group in items for name in group)
-    missing = [name for name in {**used, **dict.fromkeys(sides.probe.ids)} if name not in durations]
+    used = [name for group in items for name in group]
+    missing = [name for name in (*used, *sides.probe.ids) if name not in durations]
     if missing:
-        raise LikenessError(f"durations: {missing[0]!r} of the trials has no duration; add it")
+        raise LikenessError(
+            f"durations: the quality measure log_duration needs the seconds of each item, and "
+            f"{missing[0]!r} has none; add them"
+        )
     enrol = [sum(durations[name] for name in group) for group in items]
     probe = [durations[name] for name in sides.probe.ids]
     return log_measure("the durations", enrol), log_measure("the durations", probe)
@@ -420,18 +413,12 @@ def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> No
     """Refuses ids of a side without an embedding, and says how they can be found or left out."""
     if missing := lacking(ids, embeddings):
         bare = set(map(without_extension, embeddings.ids))
-        remedy = (
-            "embed these items too, leave their trials out by --missing skip, or check that the "
-            f"ids are written as in the embeddings ({name_first(embeddings.ids[:2])})"
-        )
+        remedy = "embed these items too, or leave their trials out by --missing skip"
         if all(without_extension(name) in bare for name in missing):
-            remedy = (
-                "without the extensions of files all are there: add --strip-extension (in Python "
-                "strip_extension=True)"
-            )
+            remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
-            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}); "
-            f"{remedy}"
+            f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
+            f"embeddings have ids such as {name_first(embeddings.ids[:2])}); {remedy}"
         )
 
 

@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from eval.calibration import Calibration, load_calibration
-from eval.errors import LikenessError
+from eval.errors import LikenessError, refuse_broken
 from eval.formats.embeddings import read as read_embeddings
 from eval.formats.subjects import read_durations, read_mapping
+from eval.protocols.labels import labels_of
 from eval.scoring.normalization import check_cohort
 from eval.scoring.plda import Plda, ScoringLength, load_plda
 from eval.similarity import check_similarity
@@ -124,18 +125,18 @@ class Scoring:
         check_counts("top_n", [self.top_n], least=2)
         if self.similarity is not None:
             check_similarity(self.similarity)
-        no_plda = self.plda is None and self.scoring_length
-        if no_plda or (self.cohort is None and self.cohort_subjects is not None):
-            raise LikenessError(
-                f"{'scoring_length' if no_plda else 'cohort_subjects'} without "
-                f"{'a PLDA' if no_plda else 'a cohort'} would change nothing; give both, or leave "
-                "it out"
-            )
-        if self.plda is not None and (self.similarity or self.cohort is not None):
-            raise LikenessError(
-                "plda is a similarity of its own, which is not normalised: leave out "
-                f"{'similarity' if self.similarity else 'cohort'}"
-            )
+        alone = not self.similarity and self.cohort is None
+        rules = {
+            "scoring_length without a PLDA would change nothing; give both, or leave it out": (
+                self.plda is not None or not self.scoring_length
+            ),
+            "cohort_subjects without a cohort would change nothing; give both, or leave it out": (
+                self.cohort is not None or self.cohort_subjects is None
+            ),
+            "plda is a similarity of its own, which is not normalised: leave out similarity and "
+            "cohort": self.plda is None or alone,
+        }
+        refuse_broken(rules, str)
         _ = self.plda_at_scoring  # refuses an unknown scoring_length
         self._check_cohort()
         if self.durations is not None:
@@ -149,14 +150,10 @@ class Scoring:
             return
         size = len(self.cohort.ids)
         if self.cohort_subjects is not None:
-            subject_of = MappingProxyType(dict(self.cohort_subjects))
-            missing = [name for name in self.cohort.ids if name not in subject_of]
-            if missing:
-                raise LikenessError(
-                    f"cohort_subjects: {missing[0]!r} of the cohort has no subject; add it"
-                )
-            object.__setattr__(self, "cohort_subjects", subject_of)
-            size = len({subject_of[name] for name in self.cohort.ids})
+            object.__setattr__(
+                self, "cohort_subjects", MappingProxyType(dict(self.cohort_subjects))
+            )
+            size = len(set(labels_of("cohort", self.cohort.ids, self.cohort_subjects)))
         if self.norm == "as" and 2 <= size < self.top_n:
             warnings.warn(
                 f"the cohort has {size} members, and all of them are taken in place of the top "

@@ -180,25 +180,19 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
     ]
     if fields and _HEADER.fullmatch(fields[0][1][0].lower()):
         del fields[0]
-    if not fields:
-        raise LikenessError(
-            f"{path}: the file is empty or has only comments; expected lines `model item item ...` "
-            "or `model item`"
-        )
-    models: dict[str, dict[str, None]] = {}
+    models: dict[str, list[str]] = {}
     for number, (model, *listed) in fields:
-        known = models.setdefault(model, {})
-        if not listed or not all((model, *listed)):
+        known = models.setdefault(model, [])
+        known += listed
+        if not model or not listed or "" in listed or len(set(known)) < len(known):
             raise LikenessError(
-                f"{path}: line {number} has a model without an item, or an empty name; list its "
-                "items"
+                f"{path}: line {number} has an empty name, a model without an item, or an item "
+                "that the model has already, and that would count double"
             )
-        num_items = len(known) + len(listed)
-        known.update(dict.fromkeys(listed))
-        if len(known) != num_items:
-            raise LikenessError(
-                f"{path}: line {number} lists an item twice for one model; it would count double"
-            )
+    if not models:
+        raise LikenessError(
+            f"{path}: the file is empty; expected lines `model item item ...` or `model item`"
+        )
     return {model: tuple(items) for model, items in models.items()}
 
 

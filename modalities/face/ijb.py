@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import at_lines, text_lines
+from eval.formats.files import text_lines
 from eval.protocols.ijb_files import (
     Faces,
     meta_files,
     read_detector_scores,
     read_faces,
-    refuse_torn,
 )
 from eval.types import Floats, name_first
 from modalities.face.align import check, crop
@@ -96,29 +95,22 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
         (5, 2) landmarks in pixels by name.
 
     Raises:
-        LikenessError: Lines are of another kind, faces are listed twice with different landmarks
-            (all are counted), or the file is empty.
+        LikenessError: Lines are of another kind, or faces are listed twice with different
+            landmarks.
     """
     points: dict[str, NDArray[np.float64]] = {}
-    bad, torn = [], []
     for number, text in text_lines(path):
         fields = text.split()
         try:
             values = np.array(fields[1:11], dtype=np.float64)
         except ValueError:
             values = np.full(10, np.nan)
-        if len(fields) != 12 or not np.isfinite(values).all():
-            bad.append(number)
-        elif not np.array_equal(points.setdefault(fields[0], values.reshape(5, 2)).ravel(), values):
-            torn.append(fields[0])
-    if bad or not points:
-        problem = "the file is empty; its lines must be"
-        if bad:
-            problem = f"{len(bad)} lines ({at_lines(np.array(bad, dtype=np.int32))}) are not"
-        raise LikenessError(
-            f"{path}: {problem} `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch the file again"
-        )
-    refuse_torn(path, torn)
+        known = points.setdefault(fields[0], values.reshape(5, 2)).ravel()
+        if len(fields) != 12 or not np.isfinite(values).all() or not np.array_equal(known, values):
+            raise LikenessError(
+                f"{path}: line {number} is not `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, or has "
+                f"other landmarks of {fields[0]!r} than a line above; fetch the file again"
+            )
     return points
 
 

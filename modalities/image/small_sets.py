@@ -60,7 +60,6 @@ _FETCH_OMNIGLOT = "`likeness prepare omniglot --data DATA` fetches it"
 OMNIGLOT_EDGE, DIGITS_EDGE = 105, 8
 _NUM_TRAIN_ALPHABETS = 20
 _BITS, _ROW_BYTES = ".bits_105x105" + packed.COMPRESSED, 1379
-_MAX_NPZ_BYTES = 2**28  # The published file has 27 MB.
 _LINE = ".digits" + packed.COMPRESSED
 
 
@@ -357,8 +356,7 @@ def _drawings(folder: Path) -> list[Item]:
 
 def _array(path: Path, member: str) -> NDArray[Any]:
     """Return one array of an .npz of a sensible size; nothing pickled is read."""
-    with npz.opened(path, _MAX_NPZ_BYTES) as archive:
-        return archive.read(member)
+    return npz.read(path, [member])[member]
 
 
 @lru_cache(maxsize=1)

@@ -264,7 +264,7 @@ def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
         ("first,other\na.wav,b.wav\n", "probe"),
         ("first,path1,second\na,b,c\n", "2 columns may be the enrol"),
         ("first,second\n", "no rows"),
-        ("first,second\na.wav,\n", "are empty"),
+        ("first,second\na.wav,\n", "'' is no probe"),
         ("first,second,label\na.wav,b.wav,maybe\n", "labels must be"),
         ("first,second\nnobody.wav,noone.wav\n", "does not exist"),
         ("first,second\n\x00\xff", "UTF-8"),
@@ -303,7 +303,7 @@ def test_a_gallery_from_enrolment_to_removal(
     Path("two.csv").write_text("clip;person;speaker\n" + "".join(f"{a};{b};x\n" for a, b in rows))
     chosen = ("--columns", "path=clip,label=person", "--existing", "skip")
     assert likeness("gallery", "enrol", "two.csv", *use) == 2
-    assert "--columns label=person" in capsys.readouterr().err
+    assert "--columns path=clip" in capsys.readouterr().err
     assert likeness("gallery", "enrol", "two.csv", *use, *chosen) == 0
     assert "4 subjects were enrolled before" in capsys.readouterr().out
     # a row without a label is nobody, and no subject called like its folder

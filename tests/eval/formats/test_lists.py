@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from eval.errors import LikenessError
 from eval.formats import lists
-from eval.formats.lists import Shape, read_parquet, read_rows, separator_of, split, text_of
+from eval.formats.lists import Shape, read_parquet, read_rows, separator_of, split
+from eval.formats.parquet import text_of
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
 
@@ -104,11 +106,11 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, says: str) 
         read(tmp_path / "t")
 
 
-@pytest.mark.parametrize("name", ["t.xlsx", "t.ods", "t.jsonl"])
-def test_other_kinds_are_refused_by_their_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"CSV|\.csv"):
-        read(tmp_path / name)
+def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.xlsx", "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(LikenessError, match="CSV"):
+        read(tmp_path / "t.xlsx")
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
@@ -127,7 +129,6 @@ def test_a_table_of_very_many_columns_is_refused(tmp_path: Path) -> None:
 
 def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
     frame = pandas.DataFrame(
         {
             "file": ["a.wav", None, "c.wav"],
@@ -158,19 +159,3 @@ def test_a_missing_value_has_no_text() -> None:
     pandas = pytest.importorskip("pandas")
     assert [text_of(value) for value in (None, float("nan"), pandas.NA, pandas.NaT, "")] == [""] * 5
     assert text_of(7) == text_of(7.0) == text_of(" 7 ") == "7"
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_a_cell_of_many_megabytes_is_refused_in_a_short_sentence(tmp_path: Path, name: str) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    path, cell_text = tmp_path / name, "x" * 30_000_000
-    if name == "t.csv":
-        path.write_text(f"file,who\na.wav,{cell_text}\n")
-    else:
-        table = pyarrow.table({"file": ["a.wav"], "who": [cell_text]})
-        pyarrow.parquet.write_table(table, path, compression="none")
-    with pytest.raises(LikenessError) as caught:
-        read(path)
-    assert len(str(caught.value)) < 400 + len(str(path))

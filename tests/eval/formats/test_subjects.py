@@ -4,28 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from eval.formats.subjects import read_mapping, subjects_of
-from eval.types import Trials
-
-PLAIN = [("a", "x", True), ("a", "y", False), ("b", "x", False)]
-
-
-def made(triples: list[tuple[str, str, bool | None]]) -> Trials:
-    enrol_ids, probe_ids = (
-        tuple(dict.fromkeys(e for e, _, _ in triples)),
-        tuple(dict.fromkeys(p for _, p, _ in triples)),
-    )
-    target = None if triples[0][2] is None else np.array([label for _, _, label in triples])
-    return Trials(
-        enrol_ids,
-        probe_ids,
-        np.array([enrol_ids.index(e) for e, _, _ in triples]),
-        np.array([probe_ids.index(p) for _, p, _ in triples]),
-        target,
-    )
+from tests.eval.formats.triples import PLAIN, made
 
 
 @pytest.fixture
@@ -43,9 +25,9 @@ def test_mapping(put):
     assert read_mapping(put("u1,John Doe\nu2,s\n")) == {"u1": "John Doe", "u2": "s"}
     with pytest.raises(ValueError, match="'u1'"):
         read_mapping(put("u1 s1\nu2 s1\nu1 s2\n"))
-    with pytest.raises(ValueError, match="3 fields"):
+    with pytest.raises(ValueError, match="fields"):
         read_mapping(put("u1 s1 x\n"))
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match="no subject"):
         read_mapping(put("u1,s\nu2,\n"))
 
 
@@ -54,9 +36,9 @@ def test_subjects_from_a_mapping():
     subjects, _ = subjects_of(trials, {"a": "s", "x": "s", "y": "t", "b": "u"})
     assert subjects is not None
     assert (subjects[0].tolist(), subjects[1].tolist()) == ([0, 1], [0, 2])
-    with pytest.raises(ValueError, match=r"2 ids have no subject .*'b', 'y'"):
+    with pytest.raises(ValueError, match="'b' has no subject"):
         subjects_of(trials, {"a": "s", "x": "s"})
-    with pytest.raises(ValueError, match=r"1 labels contradict.*b x"):
+    with pytest.raises(ValueError, match="b x"):
         subjects_of(trials, {"a": "s", "x": "s", "y": "t", "b": "s"})
 
 

@@ -2,33 +2,18 @@
 refused.
 """
 
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from eval.errors import LikenessError
-from eval.formats import parquet as parquet_files
-from eval.formats import trial_writing
+from eval.formats import files, trial_writing
 from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
 from eval.types import Trials
+from tests.eval.formats.triples import rows
 
 SUFFIXES = [".npz", ".parquet"]
-IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4).filter(
-    lambda text: not text.endswith("\0")
-)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-
-
-def rows(trials: Trials) -> list[tuple[str, str, bool | None]]:
-    labels = [None] * len(trials) if trials.target is None else trials.target.tolist()
-    return [
-        (trials.enrol_ids[e], trials.probe_ids[p], label)
-        for e, p, label in zip(trials.enrol, trials.probe, labels, strict=True)
-    ]
 
 
 @pytest.fixture
@@ -57,34 +42,6 @@ def npz(folder: Path, **arrays: object) -> Path:
     } | arrays
     np.savez(folder / "list.npz", **{k: v for k, v in all_arrays.items() if v is not None})
     return folder / "list.npz"
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
-@given(
-    st.lists(st.tuples(IDS, IDS), min_size=1, max_size=6),
-    st.booleans(),
-    st.lists(FLOATS, min_size=6, max_size=6),
-)
-def test_what_is_written_comes_back(tmp_path, suffix, pairs, blind, values):
-    enrol_ids, probe_ids = (tuple(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
-    trials = Trials(
-        (*enrol_ids, "in no trial"),
-        probe_ids,
-        np.array([enrol_ids.index(e) for e, _ in pairs]),
-        np.array([probe_ids.index(p) for _, p in pairs]),
-        None if blind else np.array([hash(pair) % 2 == 0 for pair in pairs]),
-    )
-    path, scores = tmp_path / f"list{suffix}", np.array(values[: len(pairs)])
-    write_trials(path, trials)
-    back = read_trials(path)
-    assert rows(back) == rows(trials)
-    assert "in no trial" not in back.enrol_ids
-    write_scores(path, trials, scores)
-    again, read = read_scores(path)
-    assert rows(again) == rows(trials)
-    assert read.tobytes() == scores.tobytes()
-    assert rows(read_trials(path)) == rows(trials)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +97,6 @@ def test_scores_follow_a_list(tmp_path):
         {"enrol": [0, 2]},
         {"probe": [-1, -1]},
         {"enrol_ids": ["a", ""]},
-        {"probe_ids": ["\ud800"]},
         {"target": [1, 2]},
         {"enrol": [], "probe": [], "target": [], "score": []},
     ],
@@ -168,7 +124,7 @@ def test_ids_that_are_one_get_one_number(tmp_path):
         {"enrol": [["a"]], "probe": ["x"]},
         {"enrol": ["a"], "probe": ["x"], "label": ["maybe"]},
         {"enrol": np.array([], dtype=str), "probe": np.array([], dtype=str)},
-        {"enrol": ["a" * 2_000_000], "probe": ["x"]},
+        {"enrol": [b"a"], "probe": ["x"]},
     ],
 )
 def test_refused_parquet_in_a_short_sentence(parquet, columns):
@@ -200,7 +156,8 @@ def test_damaged_files_and_ids_that_cannot_be_kept(tmp_path, suffix):
 def test_a_parquet_file_that_expands_is_refused(tmp_path, monkeypatch):
     many = np.zeros(100_000, dtype=np.int32)
     write_trials(tmp_path / "list.parquet", Trials(("a",), ("x",), many, many))
-    monkeypatch.setattr(parquet_files, "_FREE_EXPANSION", 1 << 10)
+    monkeypatch.setattr(files, "FREE_EXPANSION", 1 << 10)
+    monkeypatch.setattr(files, "EXPANSION", 1)
     with pytest.raises(ValueError, match="at most"):
         read_trials(tmp_path / "list.parquet")
 
@@ -209,7 +166,7 @@ def test_a_parquet_file_that_expands_is_refused(tmp_path, monkeypatch):
 def test_ids_are_numbered_as_those_of_text(tmp_path, suffix):
     """The order of the numbers decides which subjects the bootstrap draws."""
     ids, rng = tuple(f"s{k}" for k in range(9)), np.random.default_rng(0)
-    trials = Trials(ids, ids, *rng.integers(9, size=(2, 30)))
+    trials = Trials((*ids, "in no trial"), ids, *rng.integers(9, size=(2, 30)))
     read = []
     for name in ("list.txt", f"list{suffix}"):
         write_trials(tmp_path / name, trials)
@@ -217,6 +174,7 @@ def test_ids_are_numbered_as_those_of_text(tmp_path, suffix):
     assert read[0].enrol_ids == read[1].enrol_ids
     assert read[0].probe_ids == read[1].probe_ids
     assert read[0].enrol.tolist() == read[1].enrol.tolist()
+    assert "in no trial" not in read[1].enrol_ids
 
 
 def test_a_flipped_bit_of_a_parquet_file_is_no_other_score(tmp_path):
@@ -236,37 +194,3 @@ def test_a_flipped_bit_of_a_parquet_file_is_no_other_score(tmp_path):
             assert rows(back) == rows(trials)
             assert values.tobytes() == scores.tobytes()
     assert num_refused > 10
-
-
-def test_ids_that_do_not_occur_become_no_texts(tmp_path):
-    path = npz(tmp_path, enrol_ids=np.full(1_000_000, "a"), enrol=[999_999, 3], target=None)
-    tracemalloc.start()
-    trials = read_trials(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert trials.enrol_ids == ("a",)
-    assert trials.enrol.tolist() == [0, 0]
-    assert peak < 30_000_000  # the texts alone would take over 40 MB
-
-
-@pytest.mark.parametrize("names", [["a", "a", "score"], ["enrol", "enrol", "probe"]])
-def test_columns_of_one_name_are_refused(tmp_path, names):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    columns = [arrow.array(["x"]) if name != "score" else arrow.array([0.5]) for name in names]
-    table = arrow.Table.from_arrays(columns, names=names)
-    parquet.write_table(table, tmp_path / "list.parquet")
-    with pytest.raises(ValueError, match=r"list\.parquet"):
-        read_scores(tmp_path / "list.parquet")
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [("binary", [b"a"]), ("decimal128", [1])],
-)
-def test_ids_of_other_types_are_to_be_cast(parquet, kind, values):
-    arrow = pytest.importorskip("pyarrow")
-    made = arrow.decimal128(3) if kind == "decimal128" else getattr(arrow, kind)()
-    path = parquet(enrol=arrow.array(values, made), probe=["x"])
-    with pytest.raises(ValueError, match="texts or numbers") as caught:
-        read_trials(path)
-    assert "damaged" not in str(caught.value)

@@ -195,10 +195,10 @@ def test_constant_cohorts_and_embeddings_are_refused(value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"top_n": 21}, "top_n = 21, but must be 2 to 20, the size of the cohort"),
-        ({"top_n": 1}, "top_n = 1, but must be 2 to 20"),
-        ({"cohort": np.ones((1, 5))}, "a cohort of 1 has no spread"),
-        ({"cohort": np.ones((0, 5))}, "a cohort of 0 has no spread"),
+        ({"top_n": 21}, "top_n = 21"),
+        ({"top_n": 1}, "top_n = 1;"),
+        ({"cohort": np.ones((1, 5))}, "a cohort of 1 "),
+        ({"cohort": np.ones((0, 5))}, "a cohort of 0 "),
         ({"cohort": np.ones((20, 4))}, "one D"),
         ({"i": None}, "do not fit 4 enrolment embeddings"),
         ({"similarity": "cosin"}, "did you mean 'cosine'"),

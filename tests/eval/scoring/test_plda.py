@@ -163,15 +163,10 @@ def test_lda_keeps_the_directions_that_part_the_classes() -> None:
         (np.ones((3, 2)), ["a", "b"], {}, r"embeddings \(3, 2\) and 2 labels"),
         (np.full((4, 2), np.nan), list("aabb"), {}, "finite"),
         (np.ones((4, 2)), list("aaaa"), {}, "4 items of 1 classes"),
-        (np.ones((4, 2)), list("abcd"), {}, "4 items of 4 classes do not"),
-        (
-            np.ones((4, 9)),
-            list("aabb"),
-            {},
-            "4 items of 2 classes do not determine .* of 9 dims, which takes .* 11 items",
-        ),
-        (np.ones((4, 9)), list("aabb"), {"lda_dim": 1}, "with LDA too; add items"),
-        (np.ones((4, 2)), list("aabb"), {"lda_dim": 2}, r"lda_dim is 2; 0 \(none\) to 1"),
+        (np.ones((4, 2)), list("abcd"), {}, "4 items of 4 classes"),
+        (np.ones((4, 9)), list("aabb"), {}, "11 items"),
+        (np.ones((4, 9)), list("aabb"), {"lda_dim": 1}, "11 items"),
+        (np.ones((4, 2)), list("aabb"), {"lda_dim": 2}, "to 1"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(
@@ -371,12 +366,12 @@ def test_fit_and_score_from_the_command_line(
     assert likeness(*without_plda, "--scoring-length", "simple") == 2
     assert "without a PLDA" in capsys.readouterr().err
     assert likeness(*score, "--cohort", tmp_path / "e.npz") == 2
-    assert "leave out cohort" in capsys.readouterr().err
+    assert "leave out similarity and cohort" in capsys.readouterr().err
     files.write(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )
     assert likeness(*fit, "--out", tmp_path / "q.json") == 2
-    assert "150 of 150 ids name no class" in capsys.readouterr().err
+    assert "150 of 150 ids have no class" in capsys.readouterr().err
     (tmp_path / "t.txt").write_text("x0 x1 1\nx0 x9 0\n")
     assert likeness(*score) == 0
     assert "another model (m1) than these (m2)" in capsys.readouterr().err

@@ -76,12 +76,12 @@ def test_it_is_frozen() -> None:
         ({"pooling": "ijb"}, "'ijb'"),
         ({"similarity": "cosin"}, "'cosine'"),
         ({"similarity": "simple:2"}, "B_THETA"),
-        ({"plda": PLDA, "similarity": "dot"}, "leave out similarity"),
-        ({"plda": PLDA, "cohort": COHORT}, "leave out cohort"),
+        ({"plda": PLDA, "similarity": "dot"}, "leave out"),
+        ({"plda": PLDA, "cohort": COHORT}, "leave out"),
         ({"scoring_length": "kaldi"}, "without a PLDA"),
         ({"plda": PLDA, "scoring_length": "long"}, "'long'"),
         ({"cohort_subjects": {"c0": "a"}}, "without a cohort"),
-        ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "'c1' of the cohort"),
+        ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "'c1'"),
         (
             {"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, "a"), "norm": "s"},
             "cohort of 1",
@@ -149,18 +149,18 @@ def test_a_calibration_with_every_measure_gives_llrs_of_the_same_scoring() -> No
     np.testing.assert_allclose(rest, 0, atol=1e-4)
     with pytest.raises(ValueError, match=r"\[dot.*\[cosine"):
         score(TRIALS, EMBEDDINGS, replace(scoring, similarity="cosine", calibration=fitted))
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="without calibration"):
         calibrate(TRIALS, EMBEDDINGS, replace(scoring, calibration=fitted))
 
 
 def test_what_a_measure_lacks_is_named() -> None:
     some = dict(list(SECONDS.items())[:4])
-    with pytest.raises(ValueError, match="has no duration"):
+    with pytest.raises(ValueError, match="seconds"):
         calibrate(TRIALS, EMBEDDINGS, Scoring(durations=some), quality=["log_duration"])
     with pytest.raises(ValueError, match="cohort"):
         calibrate(TRIALS, EMBEDDINGS, quality=["cohort_mean"])
     blind = Trials(TRIALS.enrol_ids, TRIALS.probe_ids, FIRST, SECOND)
-    with pytest.raises(ValueError, match="66 trials has no labels"):
+    with pytest.raises(ValueError, match="with labels"):
         calibrate(blind, EMBEDDINGS)
     with pytest.raises(ValueError, match="66 trials has no labels"):
         score(blind, EMBEDDINGS).scores  # noqa: B018
