@@ -76,21 +76,8 @@ class Calibration:
         >>> Calibration(slope=2.0, offset=-1.0).apply([0.5, 1.0]).tolist()
         [0.0, 1.0]
         """
-        values = finite_columns("scores", scores, np.size(scores))[:, 0]
-        measures = finite_columns("quality", quality, values.size)
-        if measures.shape[1] != len(self.weights):
-            names = ", ".join(self.names) or "none"
-            raise LikenessError(
-                f"calibration: it was fitted with {len(self.weights)} quality measures ({names}), "
-                f"but {measures.shape[1]} are given"
-            )
-        with np.errstate(over="ignore", invalid="ignore"):
-            llrs = (
-                self.slope * values
-                + measures @ np.array(self.weights, dtype=np.float64)
-                + self.offset
-            )
-        return _finite_llrs("calibration", llrs)
+        weights = (self.slope,), self.weights
+        return _llrs("calibration", scores, quality, weights, self.offset)
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -140,12 +127,8 @@ class Fusion:
         Raises:
             LikenessError: Another number of systems or measures, or NaN.
         """
-        values = finite_columns("scores", scores, len(np.asarray(scores)))
-        measures = finite_columns("quality", quality, len(values))
-        with np.errstate(over="ignore", invalid="ignore"):
-            llrs = values @ np.array(self.weights) + self.offset
-            llrs = llrs + measures @ np.array(self.quality_weights, dtype=np.float64)
-        return _finite_llrs("fusion", llrs)
+        weights = self.weights, self.quality_weights
+        return _llrs("fusion", scores, quality, weights, self.offset)
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -177,7 +160,24 @@ def _load(path: str | Path, form: str, make: Callable[..., T], otherwise: str) -
     return read_json(Path(path), form, fitted, otherwise)
 
 
-def _finite_llrs(what: str, llrs: Floats) -> Floats:
+def _llrs(
+    what: str,
+    scores: ArrayLike,
+    quality: ArrayLike | None,
+    weights: tuple[Sequence[float], Sequence[float]],
+    offset: float,
+) -> Floats:
+    """(P,) LLRs of scores (P, K) and quality (P, M) with the weights of both."""
+    values = finite_columns("scores", scores, len(np.asarray(scores)))
+    measures = finite_columns("quality", quality, len(values))
+    if (values.shape[1], measures.shape[1]) != (len(weights[0]), len(weights[1])):
+        raise LikenessError(
+            f"{what}: it was fitted on {len(weights[0])} scores and {len(weights[1])} quality "
+            f"measures of each trial, but {values.shape[1]} and {measures.shape[1]} are given"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        llrs: Floats = values @ np.asarray(weights[0], dtype=np.float64) + offset
+        llrs = llrs + measures @ np.asarray(weights[1], dtype=np.float64)
     if bad := np.count_nonzero(~np.isfinite(llrs)):
         raise LikenessError(
             f"{what}: {bad} of {llrs.size} log-likelihood ratios overflow; fit a {what} on such "
@@ -375,20 +375,16 @@ def error_versus_reject(
     labels = as_labels("calibration: target", target, values.size)
     measure = finite_columns("quality", quality, values.size)
     shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
-    order = np.sort(measure[:, 0])
-    thresholds = order[np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)]
-    kept = [measure[:, 0] >= threshold for threshold in thresholds]
-    measured = [
-        metric(values[chosen & labels], values[chosen & ~labels])
-        if (chosen & labels).any() and (chosen & ~labels).any()
-        else np.nan
-        for chosen in kept
-    ]
-    return Curve(
-        np.array([1 - chosen.mean() for chosen in kept]),
-        thresholds,
-        np.array(measured, dtype=np.float64),
-    )
+    measure = measure[:, 0]
+    places = np.minimum((shares * values.size + 1e-9).astype(np.int64), values.size - 1)
+    thresholds = np.sort(measure)[places]
+    rejected, measured = [], []
+    for threshold in thresholds:
+        kept = measure >= threshold
+        sides = values[kept & labels], values[kept & ~labels]
+        measured.append(metric(*sides) if all(side.size for side in sides) else np.nan)
+        rejected.append(1 - kept.mean())
+    return Curve(np.array(rejected), thresholds, np.array(measured, dtype=np.float64))
 
 
 def by_side(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:

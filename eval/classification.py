@@ -140,15 +140,12 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     rows = np.arange(len(scores))
     # d NLL / d(1/T) at 0 and towards infinity: mean logit against the true one, largest logit
     # against the true one
-    if not (scores[rows, classes] - scores.mean(axis=1)).mean() > 0:
+    own = scores[rows, classes]
+    if not (own - scores.mean(axis=1)).mean() > 0 or np.all(own == scores.max(axis=1)):
         raise LikenessError(
-            "logits: the true class's logit is not above the mean logit on average, so no "
-            "temperature helps; are the labels those of the logits?"
-        )
-    if np.all(scores[rows, classes] == scores.max(axis=1)):
-        raise LikenessError(
-            "logits: every item is classified right, so the likelihood rises without end as T -> "
-            "0; fit the temperature on held-out data"
+            "logits: every item is right, or the true class's logit is not above the mean logit on "
+            "average, so the likelihood has no maximum; fit the temperature on held-out data, with "
+            "the labels of these logits"
         )
 
     def loss(log_temperature: float) -> float:
@@ -202,11 +199,10 @@ def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, ND
 
 def _confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     values, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
-    if values.ndim != 1 or hits.shape != values.shape or not np.isin(hits, (0, 1)).all():
+    fits = values.ndim == 1 and hits.shape == values.shape
+    if not fits or not np.isin(hits, (0, 1)).all() or not np.isfinite(values).all():
         raise LikenessError(
-            f"confidence and correct: shapes {values.shape} and {hits.shape}; give numbers (N,), "
-            "and a boolean for each"
+            f"confidence and correct: shapes {values.shape} and {hits.shape}, or NaN or infinity; "
+            "give finite numbers (N,), and a boolean for each"
         )
-    if not np.isfinite(values).all():
-        raise LikenessError("confidence: NaN or infinity; give finite numbers")
     return values, hits.astype(np.float64)

@@ -27,6 +27,7 @@ from eval.bootstrap import (
 from eval.errors import LikenessError
 from eval.formats.subjects import subjects_of
 from eval.per_item import PerItem
+from eval.results import metric_label, signed_ends, signed_text
 from eval.types import Floats, Ints, Scores, Trials, name_first
 
 LEVEL = 0.95
@@ -157,10 +158,17 @@ class Comparison:
     )
 
     @property
+    def differences(self) -> dict[tuple[str, str], Difference]:
+        """(variant, metric) -> its difference to the reference."""
+        return {
+            (cell.variant, cell.metric): cell.difference
+            for cell in self.cells
+            if cell.difference is not None
+        }
+
+    @property
     def num_comparisons(self) -> int:
-        return sum(
-            cell.difference is not None and cell.difference.p is not None for cell in self.cells
-        )
+        return sum(difference.p is not None for difference in self.differences.values())
 
     @property
     def failed(self) -> list[Run]:
@@ -176,15 +184,12 @@ def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subject
         digest.update(b"" if part is None else part.tobytes())
     named = {item_id: str(label) for item_id, label in labels.items() if label is not None}
     try:
-        of_sides, phrase = subjects_of(trials, named)
-        phrase = "labels of the items"
+        of_sides, phrase = subjects_of(trials, named)[0], "labels of the items"
     except ValueError:
         of_sides, phrase = subjects_of(trials)
-    pairs = (
-        None
-        if of_sides is None
-        else np.stack([of_sides[0][trials.enrol], of_sides[1][trials.probe]], axis=1)
-    )
+    pairs = None
+    if of_sides is not None:
+        pairs = np.stack([of_sides[0][trials.enrol], of_sides[1][trials.probe]], axis=1)
     return Subjects(pairs, phrase, digest.hexdigest())
 
 
@@ -268,46 +273,64 @@ def summarise(
     first = {
         cell.variant: cell.mean
         for cell in cells
-        if metrics and cell.metric == metrics[0] and not np.isnan(cell.mean)
+        if cell.metric == metrics[0] and not np.isnan(cell.mean)
     }
     if not reference and first:
         reference = (max if higher_is_better else min)(first, key=first.__getitem__)
-    against = outcomes.get(reference, {})
     differences = [
-        None
-        if cell.variant == reference
-        else _difference(cell.metric, outcomes[cell.variant], against)
+        _difference(cell.metric, outcomes[cell.variant], outcomes.get(reference, {}))
+        if cell.variant != reference
+        else None
         for cell in cells
     ]
-    return _adjusted(cells, differences), reference
-
-
-def _adjusted(cells: Sequence[Cell], differences: Sequence[Difference | None]) -> list[Cell]:
-    """The cells with their differences, whose p values are adjusted by `holm`."""
-    measured = [difference for difference in differences if difference is not None]
-    adjusted = iter(holm([difference.p for difference in measured if difference.p is not None]))
+    tested = [each.p for each in differences if each is not None and each.p is not None]
+    adjusted = iter(holm(tested))
+    for i, each in enumerate(differences):
+        if each is not None and each.p is not None:
+            differences[i] = replace(each, p_holm=next(adjusted))
     return [
-        replace(
-            cell,
-            difference=difference
-            if difference is None or difference.p is None
-            else replace(difference, p_holm=next(adjusted)),
-        )
-        for cell, difference in zip(cells, differences, strict=True)
-    ]
+        replace(cell, difference=each) for cell, each in zip(cells, differences, strict=True)
+    ], reference
 
 
 def verdict(difference: Difference) -> str:
     """Whether a difference is distinguishable from none, in words."""
-    if difference.p is None or difference.p_holm is None:
+    if difference.p_holm is None:
         return "-"
-    return (
-        "no"
-        if not difference.distinguishable
-        else "yes, also after Holm"
-        if difference.p_holm < 1 - LEVEL
-        else "yes, but not after Holm"
-    )
+    if not difference.distinguishable:
+        return "no"
+    sure = difference.p_holm < 1 - LEVEL
+    return "yes, also after Holm" if sure else "yes, but not after Holm"
+
+
+def difference_rows(
+    reference: str, over: str, differences: Mapping[tuple[str, str], Difference], *, seeds: bool
+) -> list[list[str]]:
+    """The head and the rows of a table of differences; empty where there are none.
+
+    Args:
+        reference: What is subtracted.
+        over: What was resampled, such as "subjects".
+        differences: (variant or system, metric) -> its difference.
+        seeds: Whether the interval over seeds has a column.
+    """
+    head = [f"minus {reference}", "metric", "difference", f"over {over}", "over seeds"]
+    rows = [[*head, "p", "p (Holm)", "distinguishable"]]
+    for (name, metric), each in differences.items():
+        rows.append(
+            [
+                name,
+                metric_label(metric),
+                signed_text(metric, each.value),
+                signed_ends(metric, each.interval, each.interval_note),
+                signed_ends(metric, each.seed_interval),
+                *("-" if p is None else f"{p:.3f}" for p in (each.p, each.p_holm)),
+                verdict(each),
+            ]
+        )
+    if not seeds:
+        rows = [[*row[:4], *row[5:]] for row in rows]
+    return rows if differences else []
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -333,16 +356,8 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
     mean = float(each.mean())
     drawn = next(iter(runs.values())).drawn
-    interval = bounds(_mean_replicates(metric, runs, list(values)), mean, LEVEL, drawn)
-    return Cell(
-        variant,
-        metric,
-        values,
-        mean,
-        error,
-        interval.ends,
-        interval_note=interval.note,
-    )
+    ends, note = bounds(_mean_replicates(metric, runs, list(values)), mean, LEVEL, drawn)
+    return Cell(variant, metric, values, mean, error, ends, interval_note=note)
 
 
 def _difference(
@@ -360,21 +375,14 @@ def _difference(
     values = values[~np.isnan(values)]  # resamples on which the metric has no value
     mean = float(each.mean())
     drawn = against[seeds[0]].drawn
-    interval = bounds(values, mean, LEVEL, drawn, difference=True)
+    ends, note = bounds(values, mean, LEVEL, drawn, difference=True)
     p = None
     if drawn.number >= MIN_DRAWN:
         tail = min(int((values <= 0).sum()), int((values >= 0).sum()))
         p = min(1.0, 2 * (tail + 1) / (values.size + 1))
-    ends = interval.ends
-    return Difference(
-        mean,
-        len(seeds),
-        ends,
-        ends is not None and not ends[0] <= 0 <= ends[1],
-        _t_interval(each),
-        p,
-        interval_note=interval.note,
-    )
+    distinguishable = ends is not None and not ends[0] <= 0 <= ends[1]
+    seed_interval = _t_interval(each)
+    return Difference(mean, len(seeds), ends, distinguishable, seed_interval, p, interval_note=note)
 
 
 def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[int]) -> Floats:

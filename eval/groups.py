@@ -29,7 +29,7 @@ from eval.bootstrap import (
 )
 from eval.errors import LikenessError
 from eval.protocols.verification import VerificationSettings
-from eval.results import NO_INTERVAL, aligned, ends_text, metric_label, percent_text
+from eval.results import aligned, bracketed, metric_label, percent_text
 from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 from eval.verification import eer, tar_at_far, verification_metrics
 
@@ -107,30 +107,23 @@ def sides_of(
     An item's group is that of its id, else that of its subject. LikenessError: items without a
     group, one group only, more than 50.
     """
-    ids = trials.enrol_ids, trials.probe_ids
-    named = [
-        [group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in side]
-        for side in ids
-    ]
-    missing = [
-        name
-        for side, groups in zip(ids, named, strict=True)
-        for name, group in zip(side, groups, strict=True)
-        if group is None
-    ]
+    ids = dict.fromkeys((*trials.enrol_ids, *trials.probe_ids))
+    groups = {name: group_of.get(name) or group_of.get(subject_of.get(name, "")) for name in ids}
+    missing = [name for name, group in groups.items() if group is None]
     if missing:
         raise LikenessError(
             f"groups: {missing[0]!r} has no group, nor has its subject; add it to the list, if "
             "need be as a group `unknown`"
         )
-    names = tuple(sorted({str(group) for side in named for group in side}))
+    names = tuple(sorted({str(group) for group in groups.values()}))
     if not 2 <= len(names) <= MAX_GROUPS:
         raise LikenessError(
             f"groups: {len(names)} groups in the trials ({name_first(names)}); a comparison needs "
             f"2 to {MAX_GROUPS}, such as age bands for ages"
         )
     enrol, probe = (
-        np.array([names.index(str(group)) for group in side], dtype=np.int32) for side in named
+        np.array([names.index(str(groups[name])) for name in side], dtype=np.int32)
+        for side in (trials.enrol_ids, trials.probe_ids)
     )
     return np.stack([enrol[trials.enrol], probe[trials.probe]], axis=1), names
 
@@ -159,14 +152,19 @@ def evaluate_groups(
         at.removeprefix("tar_at_far(").removesuffix(")"): float(metric.threshold)
         for at, metric in measured.items()
     }
+
+    def part(chosen: Bools) -> _Part:
+        return _Part(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
+
     rows, draws = [], []
     for number, group in enumerate(names):
-        own = _part(scores, subjects, np.all(sides == number, axis=1))
-        rates, values = _own_rates(own, settings, settings.seed + 1 + number)
-        more, global_values = _global_rates(own, thresholds, settings, settings.seed + 1 + number)
+        own = part(np.all(sides == number, axis=1))
+        seed = settings.seed + 1 + number
+        rates, values = _own_rates(own, settings, seed)
+        more, global_values = _global_rates(own, thresholds, settings, seed)
         rows.append(_row(group, own, rates | more, settings))
         draws.append(values | global_values)
-    across = _part(scores, subjects, sides[:, 0] != sides[:, 1])
+    across = part(sides[:, 0] != sides[:, 1])
     rates, _ = _global_rates(across, thresholds, settings, settings.seed)
     ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
     return Grouped(
@@ -204,10 +202,6 @@ class _Part(NamedTuple):
     subjects: Ints
 
 
-def _part(scores: Scores, subjects: Ints, chosen: Bools) -> _Part:
-    return _Part(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
-
-
 _Draws = dict[str, Floats]
 """Rate -> its (R,) resampled values; those that rest on too few subjects are NaN or left out."""
 
@@ -242,13 +236,12 @@ def _global_rates(
     part: _Part, thresholds: Mapping[str, float], settings: VerificationSettings, seed: int
 ) -> tuple[dict[str, Rate], _Draws]:
     """The rates at the thresholds of all trials."""
-    target, nontarget = part.scores.targets, part.scores.nontargets
-    rates: dict[str, float | None] = {}
-    for at, threshold in thresholds.items():
-        rates[f"global_tar({at})"] = float(np.mean(target >= threshold)) if target.size else None
-        rates[f"global_far({at})"] = (
-            float(np.mean(nontarget >= threshold)) if nontarget.size else None
-        )
+    classes = {"global_tar": part.scores.targets, "global_far": part.scores.nontargets}
+    rates = {
+        f"{name}({at})": float(np.mean(values >= threshold)) if values.size else None
+        for at, threshold in thresholds.items()
+        for name, values in classes.items()
+    }
     intervals: dict[str, Bounds] = {}
     values: _Draws = {}
     if len(part.subjects) and settings.num_resamples:
@@ -259,15 +252,13 @@ def _global_rates(
         }
         resampled = _resample_rates(*part, thresholds, settings.num_resamples, seed)
         for metric, draws in resampled.items():
-            drawn = behind[metric.partition("(")[0]]
-            value = rates[metric]
+            drawn, value = behind[metric.partition("(")[0]], rates[metric]
             assert value is not None
             intervals[metric] = bounds(draws, value, settings.level, drawn)
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
-    return {
-        metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()
-    }, values
+    stated = {metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()}
+    return stated, values
 
 
 def _row(group: str, part: _Part, rates: Mapping[str, Rate], settings: VerificationSettings) -> Row:
@@ -299,33 +290,26 @@ def _resample_rates(
     names, flat = np.unique(subjects, return_inverse=True)
     n, numbers = names.size, flat.reshape(subjects.shape)
     of_target, (enrol, probe) = numbers[scores.target, 0], numbers[~scores.target].T
-    target, nontarget = scores.targets, scores.nontargets
+    limits = [-np.inf, *thresholds.values()]  # all trials first, then those that are accepted
     by_subject = np.stack(
-        [
-            np.bincount(of_target, weights=counted, minlength=n)
-            for counted in (np.ones(target.size), *(target >= t for t in thresholds.values()))
-        ]
+        [np.bincount(of_target[scores.targets >= limit], minlength=n) for limit in limits]
     )
     by_pair = [
-        csr_array((counted.astype(np.float64), (probe, enrol)), (n, n))
-        for counted in (np.ones(nontarget.size), *(nontarget >= t for t in thresholds.values()))
+        csr_array(((scores.nontargets >= limit).astype(np.float64), (probe, enrol)), (n, n))
+        for limit in limits
     ]
     rng, values = np.random.default_rng(seed), np.full((2, len(thresholds), num_resamples), np.nan)
     step = max(1, _BLOCK // n)
     for start in range(0, num_resamples, step):
-        c = rng.multinomial(n, np.full(n, 1 / n), size=min(step, num_resamples - start)).T.astype(
-            np.float64
-        )
-        for kind, sums in enumerate(
-            (by_subject @ c, np.stack([np.einsum("nr,nr->r", counts @ c, c) for counts in by_pair]))
-        ):
-            np.divide(
-                sums[1:], sums[0], out=values[kind, :, start : start + step], where=sums[0] > 0
-            )
-    rates = zip(("global_tar", "global_far"), values, strict=True)
+        size = min(step, num_resamples - start)
+        c = rng.multinomial(n, np.full(n, 1 / n), size=size).T.astype(np.float64)
+        of_pairs = np.stack([np.einsum("nr,nr->r", counts @ c, c) for counts in by_pair])
+        for kind, sums in enumerate((by_subject @ c, of_pairs)):
+            rates = values[kind, :, start : start + step]
+            np.divide(sums[1:], sums[0], out=rates, where=sums[0] > 0)
     return {
         f"{name}({at})": row
-        for name, of_kind in rates
+        for name, of_kind in zip(("global_tar", "global_far"), values, strict=True)
         for at, row in zip(thresholds, of_kind, strict=True)
         if not np.isnan(row).all()
     }
@@ -380,25 +364,17 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
         [_mark(row), f"{row.subjects:,}", f"{row.targets:,}", f"{row.nontargets:,}"] for row in rows
     ]
     title = f"{grouped.system}: " + (f"by {grouped.by}, " if grouped.by else "")
-    yield (
-        f"{title}groups and their own trials",
-        ["", "subjects", "targets", "nontargets"],
-        sizes,
-    )
+    head = ["", "subjects", "targets", "nontargets"]
+    yield f"{title}groups and their own trials", head, sizes
     for at, threshold in grouped.thresholds.items():
         own = "eer" if at == "eer" else f"tar_at_far({at})"
         columns = [own, f"global_tar({at})", f"global_far({at})"]
         point = "the EER" if at == "eer" else f"FAR {at}"
-        where = f"at {point} of all trials, threshold {_number(threshold)}"
         body = [[_mark(row), *(_cell(row.rates.get(column)) for column in columns)] for row in rows]
-        body.append(
-            ["worst to best", *(_ratio_text(grouped.ratios.get(column)) for column in columns)]
-        )
-        yield (
-            f"{title}{where}",
-            ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"],
-            body,
-        )
+        ratios = (_ratio_text(grouped.ratios.get(column)) for column in columns)
+        body.append(["worst to best", *ratios])
+        caption = f"{title}at {point} of all trials, threshold {_number(threshold)}"
+        yield caption, ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"], body
 
 
 def notes(grouped: Grouped) -> list[str]:
@@ -410,31 +386,18 @@ def notes(grouped: Grouped) -> list[str]:
         if "level" in c
         else "none were computed"
     )
-    return [
+    rows = (*grouped.groups, grouped.across)
+    sentences = [
         "Groups: trials with both sides in the group; `across groups` has sides in two. "
         f"Intervals: {drawn}; the thresholds of all trials held fixed.",
         "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
         "so that it exceeds 1 by chance alone: look at its interval.",
-        *(
-            f"{_mark(row)} {'; '.join(row.flags)}."
-            for row in (*grouped.groups, grouped.across)
-            if row.flags
-        ),
-        *(
-            f"{row.group}: {note}."
-            for row in (*grouped.groups, grouped.across)
-            for note in _without_interval(row)
-        ),
+        *(f"{_mark(row)} {'; '.join(row.flags)}." for row in rows if row.flags),
     ]
-
-
-def _without_interval(row: Row) -> list[str]:
-    """Why rates of a group have no interval, each reason once."""
-    return list(
-        dict.fromkeys(
-            rate.note for rate in row.rates.values() if rate.interval is None and rate.note
-        )
-    )
+    for row in rows:
+        missing = [rate.note for rate in row.rates.values() if rate.interval is None]
+        sentences += [f"{row.group}: {note}." for note in dict.fromkeys(missing) if note]
+    return sentences
 
 
 def table(grouped: Sequence[Grouped]) -> str:
@@ -454,30 +417,29 @@ def _mark(row: Row) -> str:
 def _cell(rate: Rate | None) -> str:
     if rate is None or rate.value is None:
         return f"{'-':>6}"
-    text = f"{percent_text('', rate.value):>6}"
-    if rate.interval is None:
-        return f"{text}  {NO_INTERVAL}" if rate.note else text
-    return (
-        text
-        + "  [{:>6}, {:>6}]".format(*ends_text("", rate.interval, show=percent_text))
-        + (" *" if rate.note else "")
-    )
+    ends = bracketed("", rate.interval, rate.note, show=percent_text, width=6)
+    return f"{percent_text('', rate.value):>6}  {ends}".rstrip()
 
 
 def _ratio_text(ratio: Ratio | None) -> str:
     if ratio is None:
         return f"{'-':>6}"
-    ends = f"  {NO_INTERVAL}" if ratio.note else ""
-    if ratio.interval is not None:
-        ends = "  [{}, {}]".format(*_ratio_ends(*ratio.interval)) + (" *" if ratio.note else "")
-    return f"{_number(ratio.value):>6}{ends}  {ratio.worst} / {ratio.best}"
+    low, high = ratio.interval or (None, None)
+    ends = None if ratio.interval is None else (_or_infinity(low), _or_infinity(high))
+    parts = [
+        f"{_number(ratio.value):>6}",
+        bracketed("", ends, ratio.note, show=_ratio_end),
+        f"{ratio.worst} / {ratio.best}",
+    ]
+    return "  ".join(part for part in parts if part)
 
 
-def _ratio_ends(low: float | None, high: float | None) -> tuple[str, str]:
-    """Both ends as text, with as many digits as they need to differ."""
-    if low is None or high is None:
-        return _number(low), _number(high)
-    return ends_text("", (low, high), show=lambda _, end, more: f"{end:.{3 + more}g}")
+def _or_infinity(end: float | None) -> float:
+    return float("inf") if end is None else end
+
+
+def _ratio_end(_: str, end: float, more_digits: int) -> str:
+    return "-" if end == float("inf") else f"{end:.{3 + more_digits}g}"
 
 
 def _number(value: float | None) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.bootstrap import Drawn, Resamples
-from eval.comparison import LEVEL, Difference, Outcome, summarise, verdict
-from eval.results import Result, aligned, metric_label, signed_ends, signed_text
+from eval.comparison import LEVEL, Difference, Outcome, difference_rows, summarise
+from eval.results import Result, aligned, metric_label, reasons
 from eval.types import Trials
 
 
@@ -68,49 +68,42 @@ def match_trials(first: Trials, second: Trials) -> Matched:
         >>> match_trials(one, two).order.tolist()
         [1, 0]
     """
-    both = [trials.target for trials in (first, second) if trials.target is not None]
-    if _sides(first) == _sides(second) and all(
-        np.array_equal(side, other)
-        for side, other in (
-            (first.enrol, second.enrol),
-            (first.probe, second.probe),
-            *([tuple(both)] if len(both) == 2 else []),
-        )
+    sides = [(trials.enrol_ids, trials.probe_ids) for trials in (first, second)]
+    targets = [trials.target for trials in (first, second) if trials.target is not None]
+    labelled = len(targets) == 2
+    if (
+        sides[0] == sides[1]
+        and np.array_equal(first.enrol, second.enrol)
+        and np.array_equal(first.probe, second.probe)
+        and (not labelled or np.array_equal(*targets))
     ):
         # as most lists are, and sorting millions of trials takes seconds
         return Matched(np.arange(len(first)), 0, 0, 0)
-    numbers = [
+    enrolled, probes = (
         {name: i for i, name in enumerate(dict.fromkeys((*a, *b)))}
-        for a, b in zip(_sides(first), _sides(second), strict=True)
-    ]
+        for a, b in zip(*sides, strict=True)
+    )
     keys = []
     for trials in (first, second):
-        enrol, probe = (
-            np.array([number[name] for name in ids], dtype=np.int64)
-            for number, ids in zip(numbers, _sides(trials), strict=True)
-        )
-        keys.append(enrol[trials.enrol] * len(numbers[1]) + probe[trials.probe])
-    counts = [np.unique(key, return_counts=True) for key in keys]
-    common, at_first, at_second = np.intersect1d(
-        counts[0][0], counts[1][0], assume_unique=True, return_indices=True
+        enrol = np.array([enrolled[name] for name in trials.enrol_ids], dtype=np.int64)
+        probe = np.array([probes[name] for name in trials.probe_ids], dtype=np.int64)
+        keys.append(enrol[trials.enrol] * len(probes) + probe[trials.probe])
+    (names, places, counts), (other_names, other_places, other_counts) = (
+        np.unique(key, return_index=True, return_counts=True) for key in keys
     )
-    shared = int(np.minimum(counts[0][1][at_first], counts[1][1][at_second]).sum())
+    _, at, other_at = np.intersect1d(names, other_names, assume_unique=True, return_indices=True)
+    shared = int(np.minimum(counts[at], other_counts[other_at]).sum())
     lacking = len(first) - shared, len(second) - shared
-    orders = [np.argsort(key, kind="stable") for key in keys]
-    places = [np.searchsorted(keys[i], common, sorter=orders[i]) for i in (0, 1)]
     other_label = 0
-    if len(both) == 2:
-        labels = [target[orders[i][places[i]]] for i, target in enumerate(both)]
-        other_label = int(np.count_nonzero(labels[0] != labels[1]))
+    if labelled:
+        other_label = int(
+            np.count_nonzero(targets[0][places[at]] != targets[1][other_places[other_at]])
+        )
     if any(lacking) or other_label:
         return Matched(None, *lacking, other_label)
     order = np.empty(len(first), dtype=np.int64)
-    order[orders[0]] = orders[1]
+    order[np.argsort(keys[0], kind="stable")] = np.argsort(keys[1], kind="stable")
     return Matched(order, 0, 0, 0)
-
-
-def _sides(trials: Trials) -> tuple[Sequence[str], Sequence[str]]:
-    return trials.enrol_ids, trials.probe_ids
 
 
 def differences(
@@ -157,22 +150,14 @@ def differences(
 
 def to_json(paired: Paired) -> dict[str, Any]:
     """The keys "differences" and "unpaired" of the results document."""
-    rows = [
-        {
-            "system": system,
-            "reference": paired.reference,
-            "metric": metric,
-            "value": difference.value,
-            "interval": difference.interval,
-            "interval_note": difference.interval_note,
-            "p": difference.p,
-            "p_holm": difference.p_holm,
-            "distinguishable": difference.distinguishable if difference.p is not None else None,
-        }
-        for (system, metric), difference in paired.differences.items()
-    ]
+    keys = ("value", "interval", "interval_note", "p", "p_holm")
     return {
-        "differences": rows,
+        "differences": [
+            {"system": system, "reference": paired.reference, "metric": metric}
+            | {key: getattr(difference, key) for key in keys}
+            | {"distinguishable": None if difference.p is None else difference.distinguishable}
+            for (system, metric), difference in paired.differences.items()
+        ],
         "unpaired": [
             {
                 "reference": paired.reference,
@@ -188,21 +173,7 @@ def to_json(paired: Paired) -> dict[str, Any]:
 
 def rows(paired: Paired) -> list[list[str]]:
     """The head and the rows of the table of differences; empty where there are none."""
-    if not paired.differences:
-        return []
-    head = [f"minus {paired.reference}", "metric", "difference", f"over {paired.over}"]
-    body = [
-        [
-            system,
-            metric_label(metric),
-            signed_text(metric, difference.value),
-            signed_ends(metric, difference.interval, difference.interval_note),
-            *("-" if p is None else f"{p:.3f}" for p in (difference.p, difference.p_holm)),
-            verdict(difference),
-        ]
-        for (system, metric), difference in paired.differences.items()
-    ]
-    return [[*head, "p", "p (Holm)", "distinguishable"], *body]
+    return difference_rows(paired.reference, paired.over, paired.differences, seeds=False)
 
 
 def notes(paired: Paired) -> list[str]:
@@ -222,15 +193,12 @@ def notes(paired: Paired) -> list[str]:
             f"{optimistic} Distinguishable: the interval excludes 0; p (Holm): for all "
             f"{len(paired.differences)} differences at once."
         )
-        noted: dict[str, list[tuple[str, str]]] = {}
-        for key, difference in paired.differences.items():
-            if difference.interval_note:
-                noted.setdefault(difference.interval_note, []).append(key)
-        for reason, concerned in noted.items():
-            star = "" if paired.differences[concerned[0]].interval is None else "* "
-            which = "; ".join(f"{system}, {metric_label(metric)}" for system, metric in concerned)
-            where = "" if len(concerned) == len(paired.differences) else f"{which}: "
-            sentences.append(f"{star}Difference: {where}{reason}.")
+        sentences += reasons(
+            [
+                (f"{system}, {metric_label(metric)}", of.interval, of.interval_note)
+                for (system, metric), of in paired.differences.items()
+            ]
+        )
     for system, matched in paired.unpaired.items():
         parts = [
             f"{number:,} {what}"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from eval import classification, retrieval
 from eval.bootstrap import Drawn, drawn_groups
-from eval.errors import LikenessError
+from eval.errors import LikenessError, first_line
 from eval.formats import npz
 from eval.formats.files import atomic_path
 from eval.types import Floats, Ints
@@ -50,14 +50,13 @@ class PerItem:
     show: Callable[[str], Any] | None = None
 
     def __post_init__(self) -> None:
-        sizes = {name: len(column) for name, column in self.columns.items()} | (
-            {} if self.groups is None else {"groups": len(self.groups)}
-        )
-        wrong = {name: size for name, size in sizes.items() if size != len(self.ids)}
-        if wrong or not self.ids:
+        sizes = {name: len(column) for name, column in self.columns.items()}
+        if self.groups is not None:
+            sizes["groups"] = len(self.groups)
+        if not self.ids or set(sizes.values()) - {len(self.ids)}:
             raise LikenessError(
-                f"per-item results: {len(self.ids)} ids, but {wrong or 'none'}; every column needs "
-                "one value for each of at least one item"
+                f"per-item results: {len(self.ids)} ids, but columns of {sizes}; every column "
+                "needs one value for each of at least one item"
             )
 
     @property
@@ -75,11 +74,8 @@ class PerItem:
     def digest(self) -> str:
         """Of the items and their groups: runs of equal digests were measured on the same things."""
         checksum = hashlib.sha256("\0".join([self.over, *self.ids]).encode())
-        checksum.update(
-            b""
-            if self.groups is None
-            else np.ascontiguousarray(self.groups, dtype=np.int64).tobytes()
-        )
+        if self.groups is not None:
+            checksum.update(np.ascontiguousarray(self.groups, dtype=np.int64).tobytes())
         return checksum.hexdigest()
 
 
@@ -101,22 +97,13 @@ def resample(
     for equal seeds and groups. NaN where a draw has no value.
     """
     rng = np.random.default_rng(seed)
-    codes = (
-        np.arange(len(measured.ids))
-        if measured.groups is None
-        else np.unique(measured.groups, return_inverse=True)[1]
-    )
-    order = np.argsort(codes, kind="stable")
-    size = np.bincount(codes)
-    first = np.cumsum(size) - size
+    groups = np.arange(len(measured.ids)) if measured.groups is None else measured.groups
+    codes = np.unique(groups, return_inverse=True)[1]
+    of_group = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
     values = {name: np.empty(num_resamples) for name in metrics}
     for number in range(num_resamples):
-        drawn = rng.integers(size.size, size=size.size)
-        taken = size[drawn]
-        rows = order[
-            np.repeat(first[drawn] - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())
-        ]
-        columns = _Drawn(measured.columns, rows)
+        drawn = rng.integers(len(of_group), size=len(of_group))
+        columns = _Drawn(measured.columns, np.concatenate([of_group[i] for i in drawn]))
         for name, metric in metrics.items():
             values[name][number] = metric(columns)
     return values
@@ -157,11 +144,9 @@ def norm_auroc(columns: Columns, *, correct: str = "correct") -> float:
     """
     there = ~np.isnan(columns[correct])
     right = (columns[correct][there] >= 0.5).astype(np.float64)
-    return (
-        classification.auroc(columns["norm"][there], right)
-        if 0 < right.sum() < right.size
-        else float("nan")
-    )
+    if not 0 < right.sum() < right.size:
+        return float("nan")
+    return classification.auroc(columns["norm"][there], right)
 
 
 def mutual_information(columns: Columns) -> float:
@@ -171,19 +156,12 @@ def mutual_information(columns: Columns) -> float:
 
 def write(path: Path, measured: PerItem) -> None:
     """As .npz: the columns by name, "ids", "groups" where there are some; replaced in one step."""
-    arrays = {
-        f"column.{name}": np.asarray(column, dtype=np.float64)
-        for name, column in measured.columns.items()
-    }
+    arrays = {f"column.{name}": column for name, column in measured.columns.items()}
     if measured.groups is not None:
         arrays["groups"] = np.asarray(measured.groups, dtype=np.int64)
+    arrays |= {"ids": np.array(measured.ids), "over": np.array(json.dumps(measured.over))}
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
-        np.savez_compressed(
-            handle,
-            ids=np.array(measured.ids),
-            over=np.array(json.dumps(measured.over)),
-            **arrays,  # type: ignore[arg-type]
-        )
+        np.savez_compressed(handle, **arrays)
 
 
 def read(path: Path) -> PerItem:
@@ -204,8 +182,7 @@ def read(path: Path) -> PerItem:
     except FileNotFoundError:
         raise
     except Exception as error:  # what a damaged file's arrays lead to is of many kinds
-        reason = str(error).removeprefix(f"{path}: ") or type(error).__name__
         raise LikenessError(
-            f"{path}: cannot be read as per-item results ({reason}); delete it, and the run is "
-            "measured again"
+            f"{path}: cannot be read as per-item results ({first_line(error)}); delete it, and the "
+            "run is measured again"
         ) from error

@@ -107,14 +107,17 @@ class Ranked:
 
     def is_empty(self, c: Counts) -> Bools:
         """(B,) whether resamples (B, n) hold no target or no nontarget trial."""
-        has_targets = np.zeros(self.n, dtype=np.bool_)
-        has_targets[self.of_target] = True
-        empty: Bools = np.count_nonzero(c[:, has_targets], axis=1) == 0
+        empty: Bools = np.count_nonzero(c[:, self._with_targets], axis=1) == 0
         probed = slice(None, None, max(1, len(self.of_enrol) // _PROBED))
         doubtful = ~(self._nontarget(c, probed) > 0).any(axis=1)
         for row in np.flatnonzero(doubtful):
             empty[row] |= not self._nontarget(c[row : row + 1], slice(None)).any()
         return empty
+
+    @cached_property
+    def _with_targets(self) -> Subjects:
+        """The subjects that have target trials."""
+        return np.unique(self.of_target)
 
     def _nontarget(self, c: Counts, part: slice) -> Counts:
         """The weights (B, M) of some nontarget trials."""
@@ -316,7 +319,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
     if subjects is None:
         return Ranked(target, nontarget, *at, None, len(scores))
     pairs, n = subjects
-    return Ranked(target, nontarget, pairs[at[0], 0], *pairs[at[1]].T, n)
+    return Ranked(target, nontarget, pairs[at[0], 0], pairs[at[1], 0], pairs[at[1], 1], n)
 
 
 def resampled(

@@ -44,34 +44,26 @@ def with_bounds(result: Result, bounds: Bounds | None) -> Result:
     """
     if bounds is None:
         return result
-    return replace(
-        result,
-        interval=bounds.ends,
-        conventions=dict(result.conventions)
-        | ({"interval_note": bounds.note} if bounds.note else {}),
-    )
-
-
-def to_json(results: Sequence[Result], inputs: Mapping[str, str], version: str, **more: Any) -> str:
-    """The results as JSON text of schema "likeness.results/1" (docs/reference/json.md).
-    inputs: name -> SHA-256 of every file read; version: of Likeness.
-    """
-    document = {
-        "schema": SCHEMA,
-        "version": version,
-        "inputs": dict(inputs),
-        "results": [asdict(result) for result in results],
-        **more,
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    note = {"interval_note": bounds.note} if bounds.note else {}
+    return replace(result, interval=bounds.ends, conventions=dict(result.conventions) | note)
 
 
 def write_json(
     path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
 ) -> None:
-    """`to_json` of this version into a file, replaced in one step."""
+    """Writes the results as JSON of schema "likeness.results/1" (docs/reference/json.md), whole or
+    not at all. inputs: name -> SHA-256 of every file read.
+    """
+    document = {
+        "schema": SCHEMA,
+        "version": likeness_version(),
+        "inputs": dict(inputs),
+        "results": [asdict(result) for result in results],
+        **more,
+    }
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:
-        temporary.write_text(to_json(results, inputs, likeness_version(), **more), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
 
 
 def metric_label(metric: str) -> str:
@@ -82,9 +74,12 @@ def metric_label(metric: str) -> str:
         "min_dcf": f"minDCF (p = {number})",
         "actual_dcf": f"actual DCF (p = {number})",
         "tar_at_far": f"TAR (%) at FAR {number}",
+        "cllr": "Cllr (bits)",
+        "min_cllr": "minCllr (bits)",
+        "quality_auroc": "AUROC of the quality",
+        "aurc": "AURC",
+        "e_aurc": "E-AURC",
     }
-    names |= {"cllr": "Cllr (bits)", "min_cllr": "minCllr (bits)"}
-    names |= {"quality_auroc": "AUROC of the quality", "aurc": "AURC", "e_aurc": "E-AURC"}
     return names.get(kind, metric)
 
 
@@ -111,11 +106,10 @@ def ends_text(
     >>> ends_text("eer", (0.1, 0.2)), ends_text("eer", (0.16001, 0.16004))
     (('10.00', '20.00'), ('16.001', '16.004'))
     """
-    low, high = (show(metric, end, 0) for end in ends)
-    for more in range(1, 13):
+    for more in range(13):
+        low, high = (show(metric, end, more) for end in ends)
         if low != high:
             break
-        low, high = (show(metric, end, more) for end in ends)
     return low, high
 
 
@@ -193,20 +187,19 @@ def _interval_note(result: Result) -> str:
     )
 
 
-def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None = None) -> list[str]:
+def footnotes(
+    results: Sequence[Result], *, label: Callable[[str], str] = metric_label
+) -> list[str]:
     """What the intervals are, why some are missing or marked by a star, and which FARs the trials
     cannot resolve; a sentence each. label: of a metric.
     """
-    label = label or metric_label
     with_interval = {result.system for result in results if result.interval is not None}
-    stated = [
-        (result.system, _interval_note(result))
-        for result in results
-        if result.system in with_interval or "level" not in result.conventions
-    ]
-    systems = {note: [system for system, text in stated if text == note] for _, note in stated}
+    systems: dict[str, dict[str, None]] = {}
+    for result in results:
+        if result.system in with_interval or "level" not in result.conventions:
+            systems.setdefault(_interval_note(result), {})[result.system] = None
     notes = [
-        note if len(systems) == 1 else f"{', '.join(dict.fromkeys(names))}: {note}"
+        note if len(systems) == 1 else f"{', '.join(names)}: {note}"
         for note, names in systems.items()
     ]
     notes += interval_notes(results, label=label)
@@ -224,45 +217,42 @@ def footnotes(results: Sequence[Result], *, label: Callable[[str], str] | None =
 
 
 def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) -> list[str]:
-    """Why intervals are missing or marked, a sentence for each reason, with the systems and metrics
-    where it does not hold for all of them.
+    """Why intervals of results are missing or marked, see `reasons`."""
+    several = len({result.system for result in results}) > 1
+    return reasons(
+        [
+            (
+                f"{result.system}, {label(result.metric)}" if several else label(result.metric),
+                result.interval,
+                str(result.conventions.get("interval_note", "")),
+            )
+            for result in results
+        ]
+    )
+
+
+def reasons(intervals: Sequence[tuple[str, Ends | None, str]]) -> list[str]:
+    """Why intervals are missing or marked, a sentence for each reason.
+
+    Args:
+        intervals: What each is of, the interval, and the reason; "" where there is none. A sentence
+            names what it is of where the reason does not hold for all of them.
+
+    >>> reasons([("EER", None, "no interval: 2 subjects"), ("TAR", (0.1, 0.2), "")])
+    ['EER: no interval: 2 subjects.']
     """
-    noted: dict[str, list[Result]] = {}
-    for result in results:
-        if "interval_note" in result.conventions:
-            noted.setdefault(str(result.conventions["interval_note"]), []).append(result)
-    possible = [
-        result
-        for result in results
-        if result.interval is not None or "interval_note" in result.conventions
-    ]
+    noted: dict[str, list[str]] = {}
+    for name, interval, note in intervals:
+        if note:
+            noted.setdefault(("* " if interval else "") + note, []).append(name)
+    possible = sum(bool(interval or note) for _, interval, note in intervals)
     sentences = []
-    for note, concerned in noted.items():
-        star = "* " if concerned[0].interval is not None else ""
-        where = "; ".join(dict.fromkeys(_concerned(concerned, possible, results, label)))
-        everywhere = len(concerned) == len(possible)
-        text = note[0].upper() + note[1:] if everywhere else f"{where}: {note}"
+    for note, names in noted.items():
+        star, text = ("* ", note[2:]) if note.startswith("* ") else ("", note)
+        everywhere = len(names) == possible
+        text = text[0].upper() + text[1:] if everywhere else f"{'; '.join(names)}: {text}"
         sentences.append(f"{star}{text}.")
     return sentences
-
-
-def _concerned(
-    concerned: Sequence[Result],
-    possible: Sequence[Result],
-    results: Sequence[Result],
-    label: Callable[[str], str],
-) -> list[str]:
-    """What a note is of: metrics; where there are several systems, each with its metric, or alone
-    where the note holds for all of its metrics.
-    """
-    if len({result.system for result in results}) == 1:
-        return [label(result.metric) for result in concerned]
-    noted = [id(result) for result in concerned]
-    partly = {result.system for result in possible if id(result) not in noted}
-    return [
-        f"{result.system}, {label(result.metric)}" if result.system in partly else result.system
-        for result in concerned
-    ]
 
 
 def table(results: Sequence[Result]) -> str:
@@ -270,12 +260,11 @@ def table(results: Sequence[Result]) -> str:
     counts and one line on the intervals. Beside each value stands its threshold, where it has one.
     """
     systems, metrics, cells = by_system(results)
-
-    with_thresholds = any(result.threshold is not None for result in results)
+    columns = 1 + any(result.threshold is not None for result in results)
 
     def row(label: str, cells: Sequence[tuple[str, str]]) -> list[str]:
         """A label, and the value of each system with its threshold, if any metric has one."""
-        return [label, *(text for cell in cells for text in cell[: 1 + with_thresholds])]
+        return [label, *(text for cell in cells for text in cell[:columns])]
 
     def cell(result: Result | None) -> tuple[str, str]:
         if result is None:
@@ -288,14 +277,11 @@ def table(results: Sequence[Result]) -> str:
         row(metric_label(metric), [cell(cells.get((metric, system))) for system in systems])
         for metric in metrics
     ]
-    counts = [
-        next(result.counts for result in results if result.system == system) for system in systems
-    ]
+    counts = {result.system: result.counts for result in reversed(results)}
     for kind in ("targets", "nontargets", "subjects"):
-        sizes = (count.get(kind) for count in counts)
-        rows.append(
-            row(kind, [(f"{'-' if size is None else f'{size:,}':>6}", "") for size in sizes])
-        )
+        sizes = (counts[system].get(kind) for system in systems)
+        texts = [("-" if size is None else f"{size:,}").rjust(6) for size in sizes]
+        rows.append(row(kind, [(text, "") for text in texts]))
     return "\n".join([*aligned(rows), "", *footnotes(results)]) + "\n"
 
 

@@ -165,14 +165,12 @@ class Thresholds:
         Raises:
             LikenessError: It was not measured; the message lists those that were.
         """
-        if isinstance(far, bool) or not (far == "eer" or isinstance(far, int | float)):
-            raise LikenessError(f"far {far!r}: give a false-accept rate such as 0.01, or 'eer'")
         for point in self.points:
             if point.at == "eer" if far == "eer" else _is_rate(point, far):
                 return point
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
         remedy = f"evaluate with --far {far} and save anew"
-        if far != "eer" and far * self.nontargets < LEAST_ERRORS:
+        if isinstance(far, float) and far * self.nontargets < LEAST_ERRORS:
             remedy = f"measure on more trials than {self.nontargets:,} nontarget trials"
         raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
@@ -264,19 +262,17 @@ def measure(
             frr = float(np.mean(target < value))
             points.append(Threshold(at, rate, frr, float(value), behind))
     kept = [point.far for point in points if point.at == "far"]
-    return (
-        Thresholds(
-            origin,
-            data,
-            subjects,
-            int(target.size),
-            int(nontarget.size),
-            date or Date.today().isoformat(),
-            tuple(points),
-            _curve(target, nontarget),
-        ),
-        tuple(far for far in fars if far not in kept),
+    found = Thresholds(
+        origin,
+        data,
+        subjects,
+        int(target.size),
+        int(nontarget.size),
+        date or Date.today().isoformat(),
+        tuple(points),
+        _curve(target, nontarget),
     )
+    return found, tuple(far for far in fars if far not in kept)
 
 
 def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
@@ -292,15 +288,8 @@ def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
 
     # Of target trials the low scores are the errors, and the high ones say what is typical.
     errors = ranks(targets.size, _BY_TARGETS // 2)
-    values = np.unique(
-        np.concatenate(
-            (
-                nontargets[-ranks(nontargets.size, _BY_NONTARGETS)],
-                targets[errors],
-                targets[-1 - errors],
-            )
-        )
-    )
+    places = (nontargets[-ranks(nontargets.size, _BY_NONTARGETS)], targets[errors])
+    values = np.unique(np.concatenate((*places, targets[-1 - errors])))
     accepted = nontargets.size - np.searchsorted(nontargets, values)
     refused = np.searchsorted(targets, values)
     fars = np.maximum(accepted, LEAST_ERRORS) / nontargets.size

@@ -152,13 +152,13 @@ class Embeddings:
             )
         # blocks stay in the cache, and need no memory of the matrix's size
         step = max(1, (1 << 20) // matrix.shape[1])
-        if not all(
-            np.isfinite(matrix[start : start + step]).all() for start in range(0, len(matrix), step)
-        ):
-            bad = self.ids[int(np.argmin(np.isfinite(matrix).all(axis=1)))]
-            raise LikenessError(
-                f"embeddings: that of {bad!r} holds NaN or infinity; extract it again or remove it"
-            )
+        for start in range(0, len(matrix), step):
+            if not np.isfinite(matrix[start : start + step]).all():
+                row = int(np.argmin(np.isfinite(matrix[start : start + step]).all(axis=1)))
+                raise LikenessError(
+                    f"embeddings: that of {self.ids[start + row]!r} holds NaN or infinity; extract "
+                    "it again or remove it"
+                )
 
     def __repr__(self) -> str:
         meta = "".join(f", {key} {value[:16]}" for key, value in self.meta.items())
@@ -175,9 +175,11 @@ class Embeddings:
     @cached_property
     def norms(self) -> Floats32:
         """(N,) Euclidean norms."""
-        norms: Floats32 = np.sqrt(
-            np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64)
-        ).astype(np.float32)
+        norms: Floats32 = self._exact_norms().astype(np.float32)
+        return norms
+
+    def _exact_norms(self) -> Floats:
+        norms: Floats = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))
         return norms
 
     def unit(self) -> Floats32:
@@ -185,7 +187,7 @@ class Embeddings:
         norms: Floats32 | Floats = self.norms
         # rounded to float32, such norms lose digits
         if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
-            norms = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))
+            norms = self._exact_norms()
         rows: Floats32 = np.divide(
             self.matrix,
             np.where(norms > 0, norms, 1.0)[:, None],
@@ -240,42 +242,37 @@ class Trials:
     target: Bools | None = None
 
     def __post_init__(self) -> None:
-        for side, ids in (("enrol", self.enrol_ids), ("probe", self.probe_ids)):
-            stated = np.asarray(getattr(self, side))
-            # The bounds are those of the numbers before they become int32, which may wrap around.
-            if stated.ndim != 1 or (
-                stated.size
-                and (stated.dtype.kind not in "iu" or stated.min() < 0 or stated.max() >= len(ids))
-            ):
-                raise LikenessError(
-                    f"trials: {side} must be (P,) indices into {len(ids)} ids, but got "
-                    f"{stated.dtype} of shape {stated.shape}"
-                )
-            index = np.ascontiguousarray(stated, dtype=np.int32)
-            object.__setattr__(self, side, index)
-        if self.enrol.shape != self.probe.shape:
-            raise LikenessError(
-                f"trials: {self.enrol.size} enrol and {self.probe.size} probe entries; they must "
-                "pair up"
-            )
+        sides = (("enrol", self.enrol_ids), ("probe", self.probe_ids))
+        stated = [np.asarray(getattr(self, side)) for side, _ in sides]
+        shapes = {side.shape for side in stated}
         if self.target is not None:
-            target = boolean_labels("trials", self.target)
-            if target.shape != self.enrol.shape:
-                raise LikenessError(f"trials: {target.size} labels for {self.enrol.size} trials")
-            object.__setattr__(self, "target", target)
+            object.__setattr__(self, "target", boolean_labels("trials", self.target))
+            shapes.add(np.shape(self.target))
+        # The bounds are those of the numbers before they become int32, which may wrap around.
+        if len(shapes) > 1 or not all(
+            index.ndim == 1
+            and (
+                not index.size
+                or (index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(ids))
+            )
+            for index, (_, ids) in zip(stated, sides, strict=True)
+        ):
+            raise LikenessError(
+                f"trials: enrol and probe must be (P,) indices into {len(self.enrol_ids)} and "
+                f"{len(self.probe_ids)} ids, with a label for each if there are labels, but got "
+                f"{stated[0].dtype} and {stated[1].dtype} of shapes {sorted(shapes)}"
+            )
+        for index, (side, _) in zip(stated, sides, strict=True):
+            object.__setattr__(self, side, np.ascontiguousarray(index, dtype=np.int32))
 
     def __len__(self) -> int:
         return int(self.enrol.size)
 
     def __repr__(self) -> str:
-        labels = (
-            "without labels"
-            if self.target is None
-            else f"{int(self.target.sum())} of them target trials"
-        )
+        num = "no" if self.target is None else int(self.target.sum())
         return (
             f"<Trials: {len(self)} between {len(self.enrol_ids)} enrolment and "
-            f"{len(self.probe_ids)} probe ids, {labels}>"
+            f"{len(self.probe_ids)} probe ids, {num} known target trials>"
         )
 
 

@@ -33,8 +33,6 @@ from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 
 METRICS = ("auroc", "aurc", "e_aurc")
 
-_LONGEST = 1 << 20  # answers of which the harmonic numbers are added up one by one
-
 
 class RiskCoverage(NamedTuple):
     """A risk-coverage curve, a point for each distinct quality, the highest first.
@@ -202,42 +200,12 @@ class Ranking:
 
     def metric(self, name: str, weights: ArrayLike | None = None) -> float:
         """One of `METRICS`."""
-        value: float = getattr(self, name)(weights)
-        return value
+        return float(getattr(self, name)(weights))
 
     def _in(self, order: NDArray[np.int64], weights: ArrayLike | None) -> NDArray[np.int64]:
         if weights is None:
             return np.ones(self.size, dtype=np.int64)
         return np.asarray(weights, dtype=np.int64)[order]
-
-
-def draws_over_groups(
-    ranking: Ranking, groups: ArrayLike, *, num_resamples: int = 1000, seed: int = 0
-) -> dict[str, Floats]:
-    """The metrics on resamples of groups, such as the classes of queries.
-
-    A draw takes G of the G groups with replacement, all answers of a group as often as it was
-    drawn. The draws are those of `eval.protocols.retrieval` of equal seeds.
-
-    Args:
-        ranking: The answers.
-        groups: (N,) integers, 0 to G - 1, each in use.
-        num_resamples: Draws.
-        seed: Of the draws.
-
-    Returns:
-        Metric -> its (num_resamples,) values; NaN where a draw has none.
-    """
-    codes = np.asarray(groups)
-    num_groups = int(codes.max()) + 1
-    rng = np.random.default_rng(seed)
-    values = {name: np.empty(num_resamples) for name in METRICS}
-    for number in range(num_resamples):
-        drawn = np.bincount(rng.integers(num_groups, size=num_groups), minlength=num_groups)
-        weights = drawn[codes]
-        for name in METRICS:
-            values[name][number] = ranking.metric(name, weights)
-    return values
 
 
 def bounds_over_groups(
@@ -248,7 +216,10 @@ def bounds_over_groups(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Bounds]:
-    """Bootstrap intervals of the metrics over groups: `bounds` of `draws_over_groups`.
+    """Bootstrap intervals of the metrics over groups, such as the classes of queries.
+
+    A draw takes G of the G groups with replacement, all answers of a group as often as it was
+    drawn. The draws are those of `eval.protocols.retrieval` of equal seeds.
 
     Args:
         ranking: The answers.
@@ -260,11 +231,15 @@ def bounds_over_groups(
     Returns:
         Metric -> its interval, see `eval.bootstrap.bounds`.
     """
+    codes = np.asarray(groups)
+    num_groups, rng = int(codes.max()) + 1, np.random.default_rng(seed)
+    values = {name: np.empty(num_resamples) for name in METRICS}
+    for number in range(num_resamples):
+        times = np.bincount(rng.integers(num_groups, size=num_groups), minlength=num_groups)
+        for name in METRICS:
+            values[name][number] = ranking.metric(name, times[codes])
     drawn = drawn_groups(groups, "classes")
-    made = draws_over_groups(ranking, groups, num_resamples=num_resamples, seed=seed)
-    return {
-        name: bounds(values, ranking.metric(name), level, drawn) for name, values in made.items()
-    }
+    return {name: bounds(values[name], ranking.metric(name), level, drawn) for name in METRICS}
 
 
 def bounds_over_subjects(
@@ -399,15 +374,13 @@ def trial_quality(
 
 def _checked(quality: ArrayLike, risk: ArrayLike) -> tuple[Floats, Floats]:
     values, risks = np.asarray(quality, dtype=np.float64), np.asarray(risk, dtype=np.float64)
-    if values.ndim != 1 or not values.size or risks.shape != values.shape:
+    shapes = values.ndim == 1 and values.size and risks.shape == values.shape
+    if not shapes or not np.isfinite(values).all() or not ((risks >= 0) & (risks <= 1)).all():
         raise LikenessError(
-            "quality and risk: expected two arrays (N,) with N >= 1, but got shapes "
-            f"{values.shape} and {risks.shape}"
+            f"quality and risk: shapes {values.shape} and {risks.shape}, or numbers out of range; "
+            "give two arrays (N,) of at least one answer, with finite qualities and risks from 0 "
+            "to 1"
         )
-    if not np.isfinite(values).all():
-        raise LikenessError("quality: NaN or infinity; give finite numbers")
-    if not ((risks >= 0) & (risks <= 1)).all():
-        raise LikenessError("risk: some do not lie between 0 and 1; correct them")
     return values + 0.0, risks  # -0.0 becomes 0.0: they are equal
 
 
@@ -438,16 +411,6 @@ def _area(size: NDArray[Any], total: Floats) -> float:
     above = below - size
     mean = total / size
     so_far = np.cumsum(total) - total
-    harmonic = _harmonic(int(below[-1]))
-    sums = (so_far - above * mean) * (harmonic(below) - harmonic(above)) + total
+    harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, below[-1] + 1)))
+    sums = (so_far - above * mean) * (harmonic[below] - harmonic[above]) + total
     return float(sums.sum() / below[-1])
-
-
-def _harmonic(largest: int) -> Any:
-    """The harmonic numbers H(0) to H(largest), as a function of their indices."""
-    if largest <= _LONGEST:
-        table = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, largest + 1))])
-        return table.__getitem__
-    from scipy.special import digamma  # slow to import, needed here only
-
-    return lambda n: digamma(n + 1.0)

@@ -14,21 +14,18 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from eval.comparison import LEVEL, Cell, Comparison, Run, verdict
+from eval.comparison import LEVEL, Cell, Comparison, Run, difference_rows
 from eval.formats.files import atomic_path
 from eval.progress import step
 from eval.reports.figures import course_figure, drawn, logged, shortened
 from eval.reports.page import EMPTY, block, document, prose
 from eval.reports.page import table as table_block
 from eval.results import (
-    Result,
     aligned,
     bracketed,
-    interval_notes,
     metric_label,
     metric_text,
-    signed_ends,
-    signed_text,
+    reasons,
 )
 
 SCHEMA = "likeness.comparison/1"
@@ -122,7 +119,7 @@ def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> s
     """
     head, *rows = main_rows(comparison)
     sections = {"Results": table_block(head, rows, kind="t")}
-    if differences := difference_rows(comparison):
+    if differences := _differences(comparison):
         sections[f"Differences to {comparison.reference}"] = table_block(
             differences[0], differences[1:]
         )
@@ -173,7 +170,7 @@ def table(comparison: Comparison) -> str:
         "\n".join(lines)
         for lines in (
             aligned(main_rows(comparison)),
-            aligned(difference_rows(comparison)),
+            aligned(_differences(comparison)),
             notes(comparison),
         )
     ]
@@ -182,7 +179,7 @@ def table(comparison: Comparison) -> str:
 
 def markdown(comparison: Comparison) -> str:
     """The same tables and notes in Markdown."""
-    tables = [_piped(rows) for rows in (main_rows(comparison), difference_rows(comparison)) if rows]
+    tables = [_piped(rows) for rows in (main_rows(comparison), _differences(comparison)) if rows]
     return (
         "\n\n".join([*tables, "\n".join(f"- {_plain(note)}" for note in notes(comparison))]) + "\n"
     )
@@ -191,7 +188,7 @@ def markdown(comparison: Comparison) -> str:
 def latex(comparison: Comparison) -> str:
     """The same tables in LaTeX, with the notes as comments. Needs \\usepackage{booktabs}."""
     lines = [f"% {line}" for line in " ".join(notes(comparison)).splitlines()]
-    for rows in (main_rows(comparison), difference_rows(comparison)):
+    for rows in (main_rows(comparison), _differences(comparison)):
         if rows:
             head, *body = ([_tex(text) for text in row] for row in rows)
             lines += [
@@ -241,7 +238,7 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
         f"bootstrap of that mean over {over}, "
         f"{c.num_resamples:,} resamples]; {_tested_on(c)}."
     ]
-    if any(cell.difference is not None for cell in c.cells):
+    if c.differences:
         picked = (
             "; it was picked as the best on these trials, which flatters it: --reference names one "
             "beforehand"
@@ -331,39 +328,10 @@ def main_rows(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-def difference_rows(comparison: Comparison) -> list[list[str]]:
+def _differences(comparison: Comparison) -> list[list[str]]:
     """The head and a row for each difference to the reference; no row at all without any."""
-    over = f"over {over_what(comparison)}"
-    rows = [
-        [
-            f"minus {comparison.reference}",
-            "metric",
-            "difference",
-            over,
-            "over seeds",
-            "p",
-            "p (Holm)",
-            "distinguishable",
-        ]
-    ]
-    for cell in comparison.cells:
-        if (difference := cell.difference) is not None:
-            ends = [
-                signed_ends(cell.metric, difference.interval, difference.interval_note),
-                signed_ends(cell.metric, difference.seed_interval),
-            ]
-            chances = ["-" if p is None else f"{p:.3f}" for p in (difference.p, difference.p_holm)]
-            rows.append(
-                [
-                    cell.variant,
-                    metric_label(cell.metric),
-                    signed_text(cell.metric, difference.value),
-                    *ends,
-                    *chances,
-                    verdict(difference),
-                ]
-            )
-    return rows if len(rows) > 1 else []
+    over, differences = over_what(comparison), comparison.differences
+    return difference_rows(comparison.reference, over, differences, seeds=True)
 
 
 def _cell_text(cell: Cell | None, otherwise: str) -> str:
@@ -380,11 +348,11 @@ def _interval_notes(comparison: Comparison) -> list[str]:
     """Why intervals are missing or marked, a sentence for each reason."""
     noted = []
     for cell in comparison.cells:
-        for name, of in ((cell.variant, cell), (f"difference of {cell.variant}", cell.difference)):
-            if of is not None:
-                note = {"interval_note": of.interval_note} if of.interval_note else {}
-                noted.append(Result(name, cell.metric, np.nan, of.interval, None, {}, note, ""))
-    return interval_notes(noted, label=metric_label)
+        name = f"{cell.variant}, {metric_label(cell.metric)}"
+        noted.append((name, cell.interval, cell.interval_note))
+        if (each := cell.difference) is not None:
+            noted.append((f"difference of {name}", each.interval, each.interval_note))
+    return reasons(noted)
 
 
 def _mean(runs: Sequence[Run], name: str, shown: str) -> str:

@@ -27,6 +27,7 @@ from eval.bootstrap import (
     resample,
     t_interval,
 )
+from eval.errors import LikenessError
 from eval.resampling import weighted
 from eval.types import Scores
 from eval.verification import eer, min_dcf, tar_at_far
@@ -278,10 +279,7 @@ def test_empty_resamples_are_drawn_again_and_counted(monkeypatch):
     assert drawn.values["eer"].size == 200
     assert 140 < drawn.num_redrawn < 270
     monkeypatch.setattr(resampling, "_ROUNDS", 1)
-    with pytest.raises(
-        ValueError,
-        match="draws in a row of 2 subjects",
-    ):
+    with pytest.raises(LikenessError):
         resample({"eer": eer}, scores, subjects, num_resamples=200)
 
 
@@ -289,16 +287,13 @@ def test_refusals():
     scores, subjects = all_pairs(4, 2, np.random.default_rng(0))
     swapped = subjects.copy()
     swapped[0, 1] = 3
-    with pytest.raises(
-        ValueError,
-        match=r"1 of 14 trials .*trial 1 .*0 and 3",
-    ):
+    with pytest.raises(LikenessError):
         interval(eer, scores, swapped)
     swapped[-1] = 2
-    with pytest.raises(ValueError, match="2 of 14 trials contradict"):
+    with pytest.raises(LikenessError):
         interval(eer, scores, swapped)
     for level in (0.0, 1.0, 95.0, float("nan")):
-        with pytest.raises(ValueError, match="between 0 and 1"):
+        with pytest.raises(LikenessError):
             interval(eer, scores, subjects, level=level, num_resamples=2)
-    with pytest.raises(ValueError, match="at least one target"):
+    with pytest.raises(LikenessError):
         interval(eer, Scores(np.zeros(2), np.zeros(2, dtype=bool)), None)

@@ -20,6 +20,7 @@ from eval.calibration import (
     load_calibration,
     log_measure,
 )
+from eval.errors import LikenessError
 from eval.formats.trials import read_scores, read_trials
 from eval.verification import cllr, eer, min_cllr
 
@@ -152,7 +153,7 @@ def test_other_files_are_refused(tmp_path, change):
     path.write_text(
         change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change)
     )
-    with pytest.raises(ValueError, match="not a calibration file"):
+    with pytest.raises(LikenessError):
         load_calibration(path)
     with pytest.raises(FileNotFoundError):
         load_calibration(tmp_path / "none.json")
@@ -161,7 +162,7 @@ def test_other_files_are_refused(tmp_path, change):
 def test_no_llr_overflows():
     calibration = Calibration(1e308, -1e308)
     assert calibration.apply([0.5]).tolist() == [-5e307]
-    with pytest.raises(ValueError, match=r"1 of 2 .* overflow"):
+    with pytest.raises(LikenessError):
         calibration.apply([0.5, 1e3])
 
 
@@ -205,9 +206,9 @@ def test_bad_quality(how, message):
 
 
 def test_apply_wants_the_measures_of_the_fit():
-    with pytest.raises(ValueError, match=r"1 quality .*seconds.* 0 are"):
+    with pytest.raises(LikenessError):
         Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0])
-    with pytest.raises(ValueError, match=r"0 quality .*none.* 1 are"):
+    with pytest.raises(LikenessError):
         Calibration(1.0, 0.0).apply([1.0], [1.0])
     assert Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0], [3.0]).tolist() == [7]
     assert Calibration(1.0, 0.0).apply([]).shape == (0,)
@@ -261,5 +262,5 @@ def test_error_versus_reject_falls_with_a_good_quality():
 def test_measures():
     assert by_side([1.0, 5.0], [3.0, 0.0], [0, 1], [0, 1]).tolist() == [[1, 3], [0, 5]]
     np.testing.assert_allclose(log_measure("seconds", [1.0, np.e]), [0, 1])
-    with pytest.raises(ValueError, match="2 of 3 values of seconds"):
+    with pytest.raises(LikenessError):
         log_measure("seconds", [0.0, 1.0, np.nan])

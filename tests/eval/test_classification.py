@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from eval.classification import accuracy, auroc, ece, equal_mass, fit_temperature, softmax
+from eval.errors import LikenessError
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "calibration_metrics__bruteforce.npz")
 
@@ -115,7 +116,7 @@ def test_auroc_against_a_loop(items, random):
     confidence, correct = (np.array(value) for value in zip(*items, strict=True))
     right, wrong = confidence[correct], confidence[~correct]
     if not (right.size and wrong.size):
-        with pytest.raises(ValueError, match="at least one of each"):
+        with pytest.raises(LikenessError):
             auroc(confidence, correct)
         return
     pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in right for b in wrong]
@@ -153,24 +154,21 @@ def test_softmax_keeps_its_head():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (lambda: accuracy([[0.5, np.nan]], [0]), "NaN"),
-        (lambda: accuracy([[0.5, 0.5]], [2]), "from 0 to 1"),
-        (lambda: accuracy([[0.5, 0.5]], [-1]), "from 0 to 1"),
-        (lambda: ece([0.5, np.nan], [1, 0]), "NaN"),
-        (lambda: ece([0.5, 1.5], [1, 0]), r"1 of 2 values lie outside \[0, 1\]"),
-        (lambda: ece([0.5], [2]), "boolean"),
-        (lambda: ece([0.5], [1], bins="equal"), "one of mass, width"),
-        (lambda: auroc([0.5, 0.4], [1, 1]), "2 correct and 0 wrong"),
-        (
-            lambda: fit_temperature([[2.0, 1.0], [0.0, 1.0]], [0, 1]),
-            "fit the temperature on held-out data",
-        ),
-        (lambda: fit_temperature([[1.0, 1.0], [1.0, 1.0]], [0, 1]), "no temperature helps"),
-        (lambda: fit_temperature([[2.0, 1.0], [2.0, 1.0]], [1, 1]), "no temperature helps"),
+        lambda: accuracy([[0.5, np.nan]], [0]),
+        lambda: accuracy([[0.5, 0.5]], [2]),
+        lambda: accuracy([[0.5, 0.5]], [-1]),
+        lambda: ece([0.5, np.nan], [1, 0]),
+        lambda: ece([0.5, 1.5], [1, 0]),
+        lambda: ece([0.5], [2]),
+        lambda: ece([0.5], [1], bins="equal"),
+        lambda: auroc([0.5, 0.4], [1, 1]),
+        lambda: fit_temperature([[2.0, 1.0], [0.0, 1.0]], [0, 1]),  # every item is right
+        lambda: fit_temperature([[1.0, 1.0], [1.0, 1.0]], [0, 1]),
+        lambda: fit_temperature([[2.0, 1.0], [2.0, 1.0]], [1, 1]),
     ],
 )
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_input(call):
+    with pytest.raises(LikenessError):
         call()

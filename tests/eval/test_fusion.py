@@ -10,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from eval.calibration import Fusion, fit_calibration, fit_fusion, load_fusion
+from eval.errors import LikenessError
 from eval.verification import cllr, eer
 
 
@@ -67,17 +68,17 @@ def test_scales_and_shifts_of_the_scores_change_no_ratio() -> None:
 
 def test_wrong_input_is_refused() -> None:
     scores, target = trials(60)
-    with pytest.raises(ValueError, match="at least 2 systems"):
+    with pytest.raises(LikenessError):
         fit_fusion(scores[:, :1], target, systems=("a",))
-    with pytest.raises(ValueError, match="a weight for each"):
+    with pytest.raises(LikenessError):
         fit_fusion(scores, target, systems=("a", "b"))
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(LikenessError):
         fit_fusion(scores * np.nan, target, systems=("a", "b", "c"))
-    with pytest.raises(ValueError, match="same for every trial"):
+    with pytest.raises(LikenessError):
         fit_fusion(scores * [1, 0, 1], target, systems=("a", "b", "c"))
-    with pytest.raises(ValueError, match="separated"):
+    with pytest.raises(LikenessError):
         fit_fusion(target[:, None] * [1.0, 2.0] + scores[:, :2] * 1e-3, target, systems=("a", "b"))
-    with pytest.raises(ValueError, match="overflow"):
+    with pytest.raises(LikenessError):
         Fusion((1e308, 1e308), 0.0, ("a", "b")).apply([[1e10, 1.0]])
 
 
@@ -96,5 +97,5 @@ def test_a_file_gives_back_the_same_and_others_are_refused(tmp_path: Path) -> No
         {"further": 1},
     ):
         path.write_text(json.dumps(document | change))
-        with pytest.raises(ValueError, match="not a fusion"):
+        with pytest.raises(LikenessError):
             load_fusion(path)

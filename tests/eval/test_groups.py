@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import likeness
 from eval.bootstrap import effective_number, t_interval
+from eval.errors import LikenessError
 from eval.formats.trials import write_scores
 from eval.groups import Grouped, evaluate_groups, sides_of, table
 from eval.protocols.verification import VerificationSettings
@@ -213,11 +214,11 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
     )
     assert names == ("old", "young")
     assert sides.tolist() == [[1, 0], [1, 0]]
-    with pytest.raises(ValueError, match="'b/1' has no group"):
+    with pytest.raises(LikenessError):
         sides_of(trials, {"a/1": "young", "b": "old"}, {})
-    with pytest.raises(ValueError, match="1 groups in the trials"):
+    with pytest.raises(LikenessError):
         sides_of(trials, {"a": "x", "b": "x"}, {"a/1": "a", "a/2": "a", "b/1": "b"})
-    with pytest.raises(ValueError, match="51 groups"):
+    with pytest.raises(LikenessError):
         sides_of(
             Trials(tuple(map(str, range(51))), ("0",), [0], [0]),
             {str(i): f"age {i}" for i in range(51)},
@@ -271,7 +272,7 @@ def test_the_command_shows_groups_in_table_json_and_report(
 def test_groups_need_subjects_for_their_intervals(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a b 1 target\nb c 1 target\na c 0 nontarget\n")
     (tmp_path / "groups.txt").write_text("a x\nb x\nc y\n")
-    with pytest.raises(ValueError, match="--subjects"):
+    with pytest.raises(LikenessError):
         likeness.evaluate(tmp_path / "x.txt", groups=tmp_path / "groups.txt")
 
 

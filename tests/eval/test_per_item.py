@@ -15,6 +15,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from eval import per_item
 from eval.bootstrap import Drawn, bounds
+from eval.errors import LikenessError
 from eval.per_item import Columns, PerItem
 
 
@@ -160,12 +161,11 @@ def test_the_digest_is_of_what_was_measured_not_of_the_values() -> None:
 
 
 def test_lengths_must_agree() -> None:
-    with pytest.raises(ValueError, match=r"2 ids, but {'x': 3, 'groups': 1}"):
-        PerItem(
-            ("a", "b"), {"x": np.zeros(3), "y": np.zeros(2)}, np.zeros(1, dtype=np.int32), "classes"
-        )
-    with pytest.raises(ValueError, match="0 ids, but none; every column"):
-        PerItem((), {}, None, "items")
+    for ids, columns in ((("a", "b"), {"x": np.zeros(3)}), ((), {})):
+        with pytest.raises(LikenessError):
+            PerItem(ids, columns, None, "items")
+    with pytest.raises(LikenessError):
+        PerItem(("a", "b"), {"x": np.zeros(2)}, np.zeros(1, dtype=np.int32), "classes")
 
 
 # numpy's text ends before trailing NULs, and no id holds one
@@ -203,24 +203,21 @@ def test_what_is_written_is_read(
 def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "test.npz"
     names, over = np.array(["a", "b"]), np.array('"items"')
-    for arrays, reason in (
-        ({"over": over, "column.x": np.zeros(2)}, "ids"),
-        ({"over": over, "ids": names, "column.x": np.zeros(3)}, "2 ids, but {'x': 3}"),
-        (
-            {"over": over, "ids": names, "column.x": np.array([{}, {}], dtype=object)},
-            "allow_pickle=False",
-        ),
+    for arrays in (
+        {"over": over, "column.x": np.zeros(2)},
+        {"over": over, "ids": names, "column.x": np.zeros(3)},
+        {"over": over, "ids": names, "column.x": np.array([{}, {}], dtype=object)},
     ):
         np.savez(path, **arrays)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=reason):
+        with pytest.raises(LikenessError):
             per_item.read(path)
     path.write_text("no archive")
-    with pytest.raises(ValueError, match="cannot be read as per-item"):
+    with pytest.raises(LikenessError):
         per_item.read(path)
     with pytest.raises(FileNotFoundError):
         per_item.read(tmp_path / "absent.npz")
     monkeypatch.setattr(per_item, "_MAX_BYTES", 1000)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("ids.npy", bytes(2000))
-    with pytest.raises(ValueError, match="cannot be read as per-item"):
+    with pytest.raises(LikenessError):
         per_item.read(path)

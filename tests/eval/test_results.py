@@ -13,13 +13,14 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+import likeness
 from eval.bootstrap import interval
 from eval.protocols.side_by_side import Compared
 from eval.protocols.verification import VerificationSettings, evaluate
 from eval.reports.media import Media
 from eval.reports.page import NO_PLOTS
 from eval.reports.verification import write_page
-from eval.results import SCHEMA, table, to_json
+from eval.results import SCHEMA, table, write_json
 from eval.types import Embeddings, Scores, Trials
 from eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 
@@ -99,62 +100,37 @@ def test_rules_that_keep_to_no_number_of_nontargets_state_none(scores, rule):
     )
 
 
-def test_notes_name_the_system_that_they_are_of():
-    """Of two systems on lists of different sizes, as `evaluate` sets side by side."""
-
-    def made(system: str, num_subjects: int):
-        subject = np.repeat(np.arange(num_subjects), 3)
-        a, b = np.triu_indices(subject.size, 1)
-        target = subject[a] == subject[b]
-        values = np.random.default_rng(0).standard_normal(a.size) + target
-        pairs = np.stack([subject[a], subject[b]], axis=1)
-        return evaluate(
-            Scores(values, target),
-            VerificationSettings(num_resamples=30),
-            subjects=pairs,
-            subjects_from="made",
-            system=system,
-        ).results
-
-    text = table([*made("few", 7), *made("many", 30)])
-    assert "few, TAR (%) at FAR 0.001: too few nontarget" in text
-    stars = [line for line in text.splitlines() if line.startswith("* few")]
-    assert stars
-    assert all(line.startswith("* few: ") for line in stars)
-
-
-def test_json_carries_schema_switches_digests_and_version(results):
-    document = json.loads(to_json(results, {"scores.txt": "ab" * 32}, "0.1.0"))
-    assert (document["schema"], document["version"], document["inputs"]) == (
-        SCHEMA,
-        "0.1.0",
-        {"scores.txt": "ab" * 32},
-    )
-    assert SCHEMA == "likeness.results/1"
+def test_json_carries_schema_switches_digests_and_version(results, tmp_path):
+    write_json(tmp_path / "r.json", results, {"scores.txt": "ab" * 32})
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert (document["schema"], document["inputs"]) == (SCHEMA, {"scores.txt": "ab" * 32})
+    assert document["version"] == likeness.__version__
     assert len(document["results"]) == 12
     by_name = {result["metric"]: result["conventions"] for result in document["results"]}
     assert "interpolated" in by_name["eer"]["method"]
-    assert {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}.items() <= by_name[
-        "min_dcf(0.05)"
-    ].items()
+    costs = {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}
+    assert costs.items() <= by_name["min_dcf(0.05)"].items()
     assert by_name["tar_at_far(0.01)"]["far"] == 0.01
-    assert "strict" in by_name["tar_at_far(0.01)"]["rule"]
 
 
-def test_json_is_strict_where_no_threshold_exists():
+def test_json_is_strict_where_no_threshold_exists(tmp_path):
     worst = Scores(np.array([0.0, 1.0]), np.array([True, False]))  # rejecting every trial is best
     results = evaluate(worst, VerificationSettings(num_resamples=0), system="x").results
-    text = to_json(results, {}, "0")
+    write_json(tmp_path / "r.json", results, {})
+    text = (tmp_path / "r.json").read_text()
     assert "Infinity" not in text
     assert json.loads(text)["results"][1] | {"conventions": {}} == {
-        "system": "x", "metric": "min_dcf(0.01)", "value": 1.0, "interval": None, "threshold": None,
-        "counts": {
-            "targets": 1,
-                "nontargets": 1,
-                    "subjects": None}, "conventions": {}, "protocol": "verification 1:1",
-    }  # fmt: skip
+        "system": "x",
+        "metric": "min_dcf(0.01)",
+        "value": 1.0,
+        "interval": None,
+        "threshold": None,
+        "counts": {"targets": 1, "nontargets": 1, "subjects": None},
+        "conventions": {},
+        "protocol": "verification 1:1",
+    }
     with pytest.raises(ValueError, match="not JSON compliant"):
-        to_json([replace(results[0], value=float("nan"))], {}, "0")
+        write_json(tmp_path / "r.json", [replace(results[0], value=float("nan"))], {})
 
 
 def test_table_lines_up_and_speaks_percent(results):
@@ -164,31 +140,17 @@ def test_table_lines_up_and_speaks_percent(results):
     assert lines[1][place:].split()[0] == f"{results[0].threshold:.4g}"
     value = f"{100 * results[0].value:.2f}"
     assert re.match(rf"EER \(%\) +{value}  \[ *[\d.]+, +[\d.]+\] ", lines[1])
-    assert lines[2].startswith("minDCF (p = 0.01) ")
     starts = {line.index("[") for line in lines[1:7]} | {line.rindex("[") for line in lines[1:7]}
     assert len(starts) == 2  # one column of intervals per system
     assert lines[7].split() == ["targets", "8", "8"]
-    text = table(results)
-    assert (
-        "Intervals: 95 % bootstrap over 8 subjects (the first folder of each id), 50 resamples."
-        in text
-    )
-    assert "TAR (%) at FAR 0.001: too few nontarget trials to resolve this FAR" in text
-    assert text == "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    assert "TAR (%) at FAR 0.001: too few" in "\n".join(lines)
 
 
 def test_table_shows_missing_cells_unknown_metrics_and_trial_intervals(results, scores):
-    over_trials = evaluate(
-        scores["one"],
-        VerificationSettings(fars=[], num_resamples=20),
-        subjects_from="no subjects given",
-        system="third",
-    ).results
+    settings = VerificationSettings(fars=[], num_resamples=20)
+    over_trials = evaluate(scores["one"], settings, system="third").results
     text = table([*results[:6], *over_trials, replace(over_trials[0], metric="rank_1")])
-    assert (
-        "third: Intervals: 95 % bootstrap over trials, hence optimistic (no subjects given), 20 "
-        "resamples." in text
-    )
+    assert "third: Intervals: 95 % bootstrap over trials, hence optimistic" in text
     assert re.search(r"TAR \(%\) at FAR 0.1 .*\] \* +[-\d.]+ +-$", text, re.MULTILINE)
     assert re.search(r"^rank_1 +- +0\.\d{4} ", text, re.MULTILINE)
 
@@ -334,27 +296,14 @@ def test_page_without_bokeh_says_how_to_get_it(tmp_path, results, scores, monkey
     assert page.tags.count("script") == 3  # ours, and the positions of both sliders
 
 
-def test_systems_without_errors_still_make_a_page(tmp_path, trials, subjects):
-    perfect = {"perfect": Scores(trials.target * 1.0, trials.target)}
-    results = evaluate(
-        perfect["perfect"],
-        VerificationSettings(num_resamples=10),
-        subjects=subjects,
-        subjects_from="ids",
-        system="perfect",
-    ).results
+@pytest.mark.parametrize(("gap", "shown"), [(1.0, "(no overlap, no curve)"), (0.0, "EER 50.00 %")])
+def test_systems_without_a_curve_still_make_a_page(tmp_path, trials, subjects, gap, shown):
+    scores = {"x": Scores(gap * trials.target, trials.target)}
+    settings = VerificationSettings(num_resamples=10)
+    results = evaluate(scores["x"], settings, subjects=subjects, system="x").results
     assert results[0].interval is None
-    assert "give the same value" in str(results[0].conventions["interval_note"])
-    assert "(no overlap, no curve)" in write(tmp_path / "r.html", results, perfect)
-    constant = {"constant": Scores(np.zeros(len(trials)), trials.target)}
-    results = evaluate(
-        constant["constant"],
-        VerificationSettings(num_resamples=10),
-        subjects=subjects,
-        subjects_from="ids",
-        system="constant",
-    ).results
-    assert "EER 50.00 %" in write(tmp_path / "c.html", results, constant)
+    assert "interval_note" in results[0].conventions
+    assert shown in write(tmp_path / "r.html", results, scores)
 
 
 def test_every_rule_is_named_and_gives_its_own_number() -> None:

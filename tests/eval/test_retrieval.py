@@ -390,7 +390,7 @@ def test_zero_vectors_tie_with_everything():
 def test_labels_of_any_size():
     big = 2**62 + np.arange(4)
     x = np.eye(4)[[0, 0, 1, 1]] + 0.01 * np.eye(4)
-    with pytest.raises(ValueError, match="none of the 4 queries"):
+    with pytest.raises(LikenessError):
         retrieval_metrics(x, big)
     for labels in (
         2**24 + np.array([0, 0, 1, 1]),
@@ -415,7 +415,7 @@ def test_lone_queries():
         zero["num_lone"],
     ) == (6, 1, 7, 1)
     assert all(zero[name] == pytest.approx(excluded[name] * 6 / 7) for name in KEYS[:-2])
-    with pytest.raises(ValueError, match=r"1 of 7 queries .*row 6"):
+    with pytest.raises(LikenessError):
         retrieval_metrics(x, labels, lone="error")
     assert retrieval_metrics(x[:2], [0, 0], ks=(1, 500))["recall@500"] == 1  # fewer items than k
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from eval.errors import LikenessError
 from eval.types import Embeddings, Scores, Trials, name_first
 
 
@@ -17,7 +18,7 @@ def test_embeddings_are_raw():
     np.testing.assert_allclose(made.unit(), [[0.6, 0.8], [0, 0]])
     np.testing.assert_array_equal(made.matrix, matrix)  # unit() made a copy
     assert made.rows(["b", "a", "b"]).tolist() == [1, 0, 1]
-    with pytest.raises(ValueError, match="'c' has no embedding"):
+    with pytest.raises(LikenessError):
         made.rows("acdefgh")
 
 
@@ -33,21 +34,17 @@ def test_embeddings_are_frozen():
 
 
 @pytest.mark.parametrize(
-    ("ids", "matrix", "message"),
+    ("ids", "matrix"),
     [
-        (("a", "b"), np.ones((3, 2)), r"but got shape \(3, 2\)"),
-        (("a", "b"), np.ones(2), r"but got shape \(2,\)"),
-        (("a", "b"), np.ones((2, 0)), "D >= 1"),
-        (("a", "b", "a", "a"), np.ones((4, 2)), "'a' is there twice"),
-        (
-            ("a", "b", "c"),
-            np.array([[1, np.nan], [1, 1], [np.inf, 1]]),
-            "NaN or infinity",
-        ),
+        (("a", "b"), np.ones((3, 2))),
+        (("a", "b"), np.ones(2)),
+        (("a", "b"), np.ones((2, 0))),
+        (("a", "b", "a", "a"), np.ones((4, 2))),
+        (("a", "b", "c"), np.array([[1, 1], [1, np.nan], [np.inf, 1]])),
     ],
 )
-def test_bad_embeddings(ids, matrix, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_embeddings(ids, matrix):
+    with pytest.raises(LikenessError):
         Embeddings(ids, matrix)
 
 
@@ -68,35 +65,32 @@ def test_trials():
 
 
 @pytest.mark.parametrize(
-    ("enrol", "probe", "target", "message"),
+    ("enrol", "probe", "target"),
     [
-        ([0, 2], [0, 0], None, "enrol must be .* indices into 2 ids"),
-        ([0, -1], [0, 0], None, "enrol must be"),
-        ([0, 1], [0, 1], None, "probe must be .* indices into 1 ids"),
-        ([[0, 1]], [0, 0], None, "enrol must be"),
-        ([0, 1], [0], None, "2 enrol and 1 probe entries"),
-        ([0, 1], [0, 0], [True], "1 labels for 2 trials"),
+        ([0, 2], [0, 0], None),
+        ([0, -1], [0, 0], None),
+        ([0, 1], [0, 1], None),
+        ([[0, 1]], [0, 0], None),
+        ([0, 1], [0], None),
+        ([0, 1], [0, 0], [True]),
+        ([2**32, 0], [0, 0], None),  # which int32 would change
+        ([0.5, 0], [0, 0], None),
+        ([np.nan, 0], [0, 0], None),
     ],
 )
-def test_bad_trials(enrol, probe, target, message):
-    with pytest.raises(ValueError, match=message):
-        Trials(
-            ("a", "b"),
-            ("c",),
-            np.array(enrol),
-            np.array(probe),
-            None if target is None else np.array(target),
-        )
+def test_bad_trials(enrol, probe, target):
+    labels = None if target is None else np.array(target)
+    with pytest.raises(LikenessError):
+        Trials(("a", "b"), ("c",), np.array(enrol), np.array(probe), labels)
 
 
 def test_scores():
     scores = Scores(np.array([1, 2, 3], dtype=np.float32), np.array([True, False, True]))
     assert scores.values.dtype == np.float64
     assert (scores.targets.tolist(), scores.nontargets.tolist()) == ([1, 3], [2])
-    with pytest.raises(ValueError, match="trial 2"):
-        Scores(np.array([0, np.nan, np.inf]), np.ones(3, bool))
-    with pytest.raises(ValueError, match=r"\(3,\) and labels \(2,\)"):
-        Scores(np.zeros(3), np.ones(2, bool))
+    for values, labels in ((np.array([0, np.nan, 1]), np.ones(3, bool)), (np.zeros(3), [1, 0])):
+        with pytest.raises(LikenessError):
+            Scores(values, labels)
 
 
 def test_name_first():
@@ -105,18 +99,12 @@ def test_name_first():
     assert name_first("abcdef") == "'a', 'b', 'c', 'd', 'e', ..."
 
 
-@pytest.mark.parametrize("index", [2**32, 0.5, np.nan])
-def test_indices_that_int32_would_change_are_refused(index):
-    with pytest.raises(ValueError, match="enrol"):
-        Trials(("a",), ("b",), np.array([index]), np.array([0]))
-
-
 @pytest.mark.parametrize("label", [np.nan, -1, 2, "0"])
 def test_labels_that_are_no_booleans_are_refused(label):
     """As booleans all of them would be True."""
     labels = np.array([label, label])
-    with pytest.raises(ValueError, match="labels"):
+    with pytest.raises(LikenessError):
         Scores(np.zeros(2), labels)
-    with pytest.raises(ValueError, match="labels"):
+    with pytest.raises(LikenessError):
         Trials(("a",), ("b",), np.zeros(2, int), np.zeros(2, int), labels)
     assert Scores(np.zeros(2), np.array([0.0, 1.0])).target.tolist() == [False, True]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from eval import bootstrap, classification
 from eval.bootstrap import t_interval
+from eval.errors import LikenessError
 from eval.protocols.retrieval import RetrievalSettings, class_bounds, retrieve
 from eval.protocols.side_by_side import evaluate_together
 from eval.protocols.verification import VerificationSettings
@@ -72,7 +73,7 @@ def test_auroc_is_the_expected_share_of_pairs_over_all_outcomes(
                     pairs += chance
                     ordered += chance * ((q > other) + 0.5 * (q == other))
     if pairs < 1e-9:
-        with pytest.raises(ValueError, match="no pair"):
+        with pytest.raises(LikenessError):
             quality_auroc(quality, risk)
     else:
         assert quality_auroc(quality, risk) == pytest.approx(ordered / pairs, abs=1e-12)
@@ -144,32 +145,20 @@ def test_a_point_of_the_curve_keeps_all_of_a_tie_or_none() -> None:
         assert mean == pytest.approx(risk[kept].mean())
 
 
-def test_beyond_the_table_the_harmonic_numbers_are_those_of_digamma(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng = np.random.default_rng(2)
-    quality, risk = rng.integers(0, 99, 5000), rng.random(5000)
-    by_table = aurc(quality, risk)
-    monkeypatch.setattr("eval.uncertainty._LONGEST", 10)
-    assert aurc(quality, risk) == pytest.approx(by_table, abs=1e-12)
-
-
 @pytest.mark.parametrize(
-    ("quality", "risk", "named"),
+    ("quality", "risk"),
     [
-        ([1.0, np.nan], [0, 1], "quality: NaN"),
-        ([1.0, 2.0], [0, 1.5], "between 0 and 1"),
-        ([1.0, 2.0], [0, np.nan], "between 0 and 1"),
-        ([1.0], [0, 1], "shapes"),
-        ([], [], "N >= 1"),
+        ([1.0, np.nan], [0, 1]),
+        ([1.0, 2.0], [0, 1.5]),
+        ([1.0, 2.0], [0, np.nan]),
+        ([1.0], [0, 1]),
+        ([], []),
     ],
     ids=str,
 )
-def test_what_is_no_quality_or_no_risk_is_refused(
-    quality: object, risk: object, named: str
-) -> None:
+def test_what_is_no_quality_or_no_risk_is_refused(quality: object, risk: object) -> None:
     for function in (quality_auroc, aurc, e_aurc, risk_coverage):
-        with pytest.raises(ValueError, match=named):
+        with pytest.raises(LikenessError):
             function(quality, risk)  # type: ignore[operator]
 
 
@@ -204,9 +193,9 @@ def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() ->
     values, message = trial_quality(models, norms)
     assert values.tolist() == [2, 3]
     assert "probe side" in message
-    with pytest.raises(ValueError, match="'x' of the enrolment side"):
+    with pytest.raises(LikenessError):
         trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), norms)
-    with pytest.raises(ValueError, match="none of the ids"):
+    with pytest.raises(LikenessError):
         trial_quality(Trials(("m",), ("n",), [0], [0]), norms)
 
 
