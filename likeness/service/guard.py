@@ -44,13 +44,12 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from likeness.service import METRICS_FOLDER
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")  # these say nothing of anybody
+_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the name that prometheus_client gives it
 _READING = ("GET", "HEAD")
 _METHODS = (*_READING, "POST", "PUT", "DELETE")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -111,7 +110,7 @@ class Metrics:
             registry=self._registry,
             multiprocess_mode="livesum",
         )
-        for path in Path(os.environ.get(METRICS_FOLDER, "/dev/null")).glob("gauge_live*.db"):
+        for path in Path(os.environ.get(_METRICS_FOLDER, "/dev/null")).glob("gauge_live*.db"):
             process = int(path.stem.rpartition("_")[2])
             if not Path(f"/proc/{process}").exists():  # it works on nothing any more
                 mark_process_dead(process)  # type: ignore[no-untyped-call]
@@ -124,7 +123,7 @@ class Metrics:
     def text(self) -> str:
         """What was counted, in Prometheus' text format."""
         registry = self._registry
-        if METRICS_FOLDER in os.environ:
+        if _METRICS_FOLDER in os.environ:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry).decode()

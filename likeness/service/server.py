@@ -29,12 +29,13 @@ from eval.errors import LikenessError
 from eval.temporary import temporary_folder
 from likeness.included import about
 from likeness.models.filterbanks import Frontend
-from likeness.service import METRICS_FOLDER
 from likeness.thresholds import Rule
 
 if TYPE_CHECKING:
     from toolkit.gallery.gallery import Gallery
 
+# By this name prometheus_client finds where the processes of a server count together.
+_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
 _HEAD_MILLISECONDS = 10_000  # for the headers of a request
@@ -328,11 +329,11 @@ def _free_address(host: str, port: int) -> tuple[str, int]:
 @contextmanager
 def _metrics_folder(workers: int) -> Iterator[None]:
     """Where several processes count together; a folder of another program's counts is left out."""
-    before = os.environ.pop(METRICS_FOLDER, None)
+    before = os.environ.pop(_METRICS_FOLDER, None)
     with temporary_folder() as folder:
         if workers > 1:
-            os.environ[METRICS_FOLDER] = str(folder)
+            os.environ[_METRICS_FOLDER] = str(folder)
         yield
-    os.environ.pop(METRICS_FOLDER, None)
+    os.environ.pop(_METRICS_FOLDER, None)
     if before is not None:
-        os.environ[METRICS_FOLDER] = before
+        os.environ[_METRICS_FOLDER] = before
