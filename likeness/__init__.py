@@ -32,7 +32,7 @@ _NAMES = {
     "eval.scoring.score": ("Scored",),
     "eval.scoring.settings": ("Scoring",),
     "eval.types": ("Scores", "Trials"),
-    "likeness.embeddings": ("Embeddings", "read_embeddings"),
+    "likeness.files": ("Embeddings", "read_embeddings"),
     "likeness.evaluation": ("Evaluation", "evaluate"),
     "likeness.joining": ("join",),
     "likeness.lists": ("items",),
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
     from likeness import backbones as backbones
     from likeness import losses as losses
     from likeness import metrics as metrics
-    from likeness.embeddings import Embeddings as Embeddings
-    from likeness.embeddings import read_embeddings as read_embeddings
     from likeness.evaluation import Evaluation as Evaluation
     from likeness.evaluation import evaluate as evaluate
+    from likeness.files import Embeddings as Embeddings
+    from likeness.files import read_embeddings as read_embeddings
     from likeness.joining import join as join
     from likeness.lists import items as items
     from likeness.model import Model as Model

@@ -217,7 +217,7 @@ class Evaluation:
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
             media: folder of the recordings or images that the ids name, a list `id path`, or a
-                table, Kaldi folder or .rttm file, or what `likeness.media.media_of` read of these.
+                table, Kaldi folder or .rttm file, or what `likeness.files.media_of` read of these.
                 The page then shows those of the hardest trials.
             command: makes the page again.
 
@@ -230,7 +230,7 @@ class Evaluation:
         """
         from eval.reports.media import Media
         from eval.reports.verification import write_page
-        from likeness.media import media_of
+        from likeness.files import media_of
 
         if media is None and self.run is not None and self.run.items.is_file():
             media = self.run.items
@@ -303,7 +303,7 @@ def evaluate(
     settings = settings or VerificationSettings()
     run = run_of_scores(scores)
     if run is not None:
-        scores, embeddings = run.scores, embeddings or run.embeddings
+        scores, embeddings = run.scores, run.embeddings if embeddings is None else embeddings
         subjects = subjects or (run.labels if run.labels.is_file() else None)
     named = _named(scores)
     if reference is not None:
@@ -349,9 +349,9 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
         names, listed = list(scores), list(scores.values())
     else:
         listed = [scores] if isinstance(scores, str | PathLike) else list(scores)
-        files = [Path(system) for system in listed if not isinstance(system, Scored)]
+        files = [Path(of) for of in listed if isinstance(of, str | PathLike)]
         of_files = iter(names_of_files(files, "score"))
-        names = [of.system if isinstance(of, Scored) else next(of_files) for of in listed]
+        names = [of.system if isinstance(of, Scored) else next(of_files, "") for of in listed]
     if len(set(names)) < len(names) or not names:
         raise LikenessError(
             f"{len(names)} systems with the names {', '.join(sorted(set(names)))}; give one or "

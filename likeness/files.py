@@ -1,4 +1,7 @@
-"""Files where values are needed: the measurements of the front door take either."""
+"""Files where values are needed: the measurements of the front door take either.
+
+`Embeddings` and `read_embeddings` are public names of `likeness`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,78 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from eval import types
 from eval.errors import LikenessError
 from eval.formats import embeddings as stored
 from eval.formats.provenance import sha256
 from eval.formats.subjects import read_mapping, read_numbers
 from eval.formats.trials import read_trials
+from eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch, media_of_folder
 from eval.scoring.templates import read_enrolment
-from eval.types import Embeddings, Trials, name_first
+from eval.types import Trials, name_first
+
+if TYPE_CHECKING:
+    from toolkit.data.items import Item
 
 File = str | PathLike[str]
 ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
 _COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign><|>=)(?P<value>[^<>=]+))?")
+
+
+class Embeddings(types.Embeddings):
+    """Raw embeddings of N items: the norm carries quality and is kept.
+
+    Attributes:
+        ids: N distinct names.
+        matrix: (N, D) float32, finite.
+        meta: texts that travel with a file: the model's digest, its modality and similarity.
+
+    Raises:
+        LikenessError: a wrong shape, repeated ids, or rows that are not finite.
+
+    Example:
+        >>> embeddings = Embeddings(("ann", "bob"), [[3, 4], [0, 2]])
+        >>> len(embeddings), embeddings.norms.tolist()
+        (2, [5.0, 2.0])
+    """
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the embeddings to a file, whole or not at all.
+
+        Args:
+            path: where to write. The ending chooses the format: .npz, .ark (with .scp) or
+                .parquet.
+
+        Raises:
+            LikenessError: another ending, or ids that the format cannot hold.
+
+        Example:
+            >>> Embeddings(("ann",), [[3, 4]]).save("ann.npz")
+            >>> read_embeddings("ann.npz").matrix.tolist()
+            [[3.0, 4.0]]
+        """
+        stored.write(Path(path), self)
+
+
+def read_embeddings(path: str | PathLike[str]) -> Embeddings:
+    """Read embeddings from a file.
+
+    Args:
+        path: an .npz, .ark, .scp or .parquet file.
+
+    Returns:
+        The embeddings. The float32 numbers of a file come back bit for bit.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        LikenessError: the file is of another kind, or damaged.
+    """
+    read = stored.read(Path(path))
+    return Embeddings(read.ids, read.matrix, read.meta)
 
 
 def files_in(*given: Any) -> list[Path]:
@@ -43,9 +103,9 @@ def digests_of(files: Sequence[Path]) -> dict[str, str]:
     return {str(path): sha256(path) for path in files}
 
 
-def embeddings_of(embeddings: File | Embeddings) -> Embeddings:
+def embeddings_of(embeddings: File | types.Embeddings) -> types.Embeddings:
     """The embeddings, read if they are in a file."""
-    if isinstance(embeddings, Embeddings):
+    if isinstance(embeddings, types.Embeddings):
         return embeddings
     return stored.read(_path(embeddings, "embeddings"))
 
@@ -175,3 +235,40 @@ def _path(value: File, what: str) -> Path:
     if not path.exists():
         raise LikenessError(f"{what}: there is no file {str(value)!r}; correct the path")
     return path
+
+
+def media_of(source: Path) -> Media:
+    """The media in a folder, of a list or of a table.
+
+    Args:
+        source: a folder, as `media_of_folder` takes it; or a list, a table, a Kaldi folder or an
+            .rttm file (see `toolkit.data.listing`), whose items may be stretches of recordings.
+
+    Raises:
+        LikenessError: there is no such file or folder. The list or table cannot be understood.
+    """
+    from toolkit.data.listing import is_kaldi_folder, list_items
+
+    if source.is_dir() and not is_kaldi_folder(source):
+        return media_of_folder(source)
+    return media_of_items(list_items(source, suffixes=[*SOUNDS, *IMAGES], missing="leave"))
+
+
+def media_of_items(items: Sequence[Item]) -> Media:
+    """The media of items by their ids. Those inside tar shards have none.
+
+    Example:
+        >>> from toolkit.data.items import Item
+        >>> item = Item("ann/1", Path("ann.wav"), "ann", stretch=(1.0, 2.5))
+        >>> media_of_items([item]).show("ann/2")
+        Markup('')
+    """
+    rows = {item.id: row for row, item in enumerate(items)}
+
+    def find(id: str) -> Source:
+        item = items[rows[id]] if id in rows else None
+        if item is None or item.span is not None:
+            return None
+        return item.path if item.stretch is None else Stretch(item.path, *item.stretch)
+
+    return Media(find)

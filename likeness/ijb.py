@@ -25,7 +25,6 @@ from eval.protocols.ijb import (
 )
 from eval.protocols.ijb_files import (
     MetaFiles,
-    Side,
     meta_files,
     read_detector_scores,
     read_faces,
@@ -74,13 +73,10 @@ def evaluate_files(
         ValueError, KeyError: As in `eval.protocols.ijb` and `eval.protocols.ijb_files`.
     """
     files = meta_files(root)
+    pairs = read_template_pairs(files.pairs)
+    subjects = _subjects(files, pairs) if num_resamples else None
     results: list[Result] = []
-    pairs: Trials | None = None
-    subjects: NDArray[np.int64] | None = None
     for system, switches, pooled in _pooled(features, files, presets):
-        pairs = read_template_pairs(files.pairs) if pairs is None else pairs
-        if num_resamples and subjects is None:
-            subjects = _subjects(files, pairs)
         results += verification_1_1(
             system,
             pooled,
@@ -90,9 +86,9 @@ def evaluate_files(
             subjects=subjects,
             num_resamples=num_resamples,
         )
-    inputs = [*features, *_read(files, presets), files.pairs]
-    inputs += [*files.galleries, files.probes] if num_resamples else []
     if json_file:
+        lists = [*files.galleries, files.probes] if num_resamples else []
+        inputs = [*features, *_lists(files, presets), files.pairs, *lists]
         report.write_json(json_file, results, digests_of(inputs))
     return report.table(results) + _notes(presets) + ("" if num_resamples else f"{NO_INTERVALS}\n")
 
@@ -101,7 +97,7 @@ def identify_files(
     features: Path,
     root: Path,
     presets: Mapping[str, Switches],
-    settings: IdentificationSettings | None = None,
+    settings: IdentificationSettings,
     json_file: Path | None = None,
 ) -> str:
     """1:N of an IJB pack from features of its faces: a table for each preset.
@@ -126,18 +122,11 @@ def identify_files(
     results: list[Result] = []
     tables = []
     for system, switches, pooled in _pooled([features], files, presets):
-        identified = identification_1_n(
-            system,
-            pooled,
-            galleries,
-            probes,
-            switches,
-            settings or IdentificationSettings(),
-        )
+        identified = identification_1_n(system, pooled, galleries, probes, switches, settings)
         results += identified.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())
-    inputs = [features, *_read(files, presets), *files.galleries, files.probes]
     if json_file:
+        inputs = [features, *_lists(files, presets), *files.galleries, files.probes]
         report.write_json(json_file, results, digests_of(inputs))
     return "\n".join(tables) + _notes(presets)
 
@@ -150,22 +139,22 @@ def _pooled(
     """
     names = names_of_files(features, "feature")
     faces, scores = read_faces(files.faces), None
-    if files.landmarks in _read(files, presets):
+    if files.landmarks in _lists(files, presets):
         scores = read_detector_scores(files.landmarks, faces)
     for name, path in zip(names, features, strict=True):
         rows = embeddings.read(path)
-        made = [
-            (preset, switches, templates(rows, faces, switches, detector_scores=scores))
+        made = {
+            preset: templates(rows, faces, switches, detector_scores=scores)
             for preset, switches in presets.items()
-        ]
-        del rows
-        for preset, switches, pooled in made:
+        }
+        del rows  # the faces are many, and the templates few
+        for preset, pooled in made.items():
             # Only what differs between the systems stands in their names.
             parts = [name] * (len(names) > 1 or len(presets) == 1) + [preset] * (len(presets) > 1)
-            yield ", ".join(parts), switches, pooled
+            yield ", ".join(parts), presets[preset], pooled
 
 
-def _read(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
+def _lists(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
     """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for
     presets that use these.
     """
@@ -178,25 +167,21 @@ def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
 
     ValueError counts templates that no 1:N list has.
     """
-    sides: list[Side] = [read_side(path) for path in (*files.galleries, files.probes)]
+    sides = [read_side(path) for path in (*files.galleries, files.probes)]
     subject_of = {
         template: subject
         for side in sides
         for template, subject in zip(side.template.tolist(), side.subject.tolist(), strict=True)
     }
-    lacking = [
-        template
-        for template in dict.fromkeys((*pairs.enrol_ids, *pairs.probe_ids))
-        if int(template) not in subject_of
-    ]
-    if lacking:
+    ids = (*pairs.enrol_ids, *pairs.probe_ids)
+    if lacking := [id for id in dict.fromkeys(ids) if int(id) not in subject_of]:
         raise LikenessError(
             f"{files.pairs}: {len(lacking)} templates are in no 1:N list, which name the subjects "
             f"({name_first(lacking)}); leave --resamples out"
         )
     enrol, probe = (
-        np.array([subject_of[int(template)] for template in ids], dtype=np.int64)
-        for ids in (pairs.enrol_ids, pairs.probe_ids)
+        np.array([subject_of[int(id)] for id in side], dtype=np.int64)
+        for side in (pairs.enrol_ids, pairs.probe_ids)
     )
     return np.stack([enrol[pairs.enrol], probe[pairs.probe]], axis=1)
 

@@ -12,7 +12,7 @@ from eval import types
 from eval.calibration import Calibration
 from eval.errors import LikenessError
 from eval.types import name_first
-from likeness.embeddings import Embeddings
+from likeness.files import Embeddings
 from likeness.presence import refuse_missing_files, refuse_missing_model
 from toolkit.console import shown
 

@@ -88,7 +88,7 @@ class SearchEvaluation:
         """
         from eval.reports import search
         from eval.reports.media import Media
-        from likeness.media import media_of
+        from likeness.files import media_of
 
         kind = "subject" if isinstance(self.measured, Identified) else "label"
         labels = labels_of("queries", self.queries[0].ids, self.queries[1], kind)
@@ -263,7 +263,7 @@ class Clusters:
         """
         from eval.reports.media import Media
         from eval.reports.search import clustering
-        from likeness.media import media_of
+        from likeness.files import media_of
 
         if media is None or isinstance(media, Mapping):
             shown = Media((media or {}).get)

@@ -9,8 +9,8 @@ from eval.protocols.side_by_side import evaluate_together
 from eval.protocols.verification import VerificationSettings
 from eval.reports import items as item_page
 from eval.reports.verification import write_page
+from likeness.files import media_of_items
 from likeness.held_out import HeldOut, HeldOutFiles, measure_held_out, write_held_out
-from likeness.media import media_of_items
 from toolkit.console import say, warn
 from toolkit.data.items import Item
 from toolkit.training.log import read_log

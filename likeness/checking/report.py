@@ -20,7 +20,7 @@ from eval.reports.media import Media
 from eval.reports.page import block, joined, prose, recompute, table, write
 from eval.results import aligned
 from likeness.checking.check import Checked, Finding
-from likeness.media import media_of_items
+from likeness.files import media_of_items
 from likeness.row_files import write_rows
 
 SCHEMA = "likeness.check/1"

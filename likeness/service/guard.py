@@ -43,13 +43,12 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from likeness.service import METRICS_FOLDER
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")  # these say nothing of anybody
+_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the name that prometheus_client gives it
 _READING = ("GET", "HEAD")
 _METHODS = (*_READING, "POST", "PUT", "DELETE")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -104,8 +103,8 @@ class Limits:
 def metrics_text() -> str:
     """What was counted in Prometheus' text format; of several processes, the sums of all."""
     registry = _REGISTRY
-    if METRICS_FOLDER in os.environ:
-        for path in Path(os.environ[METRICS_FOLDER]).glob("gauge_live*.db"):
+    if _METRICS_FOLDER in os.environ:
+        for path in Path(os.environ[_METRICS_FOLDER]).glob("gauge_live*.db"):
             process = int(path.stem.rpartition("_")[2])
             if not Path(f"/proc/{process}").exists():  # it works on nothing any more
                 mark_process_dead(process)  # type: ignore[no-untyped-call]

@@ -29,10 +29,11 @@ from eval.errors import LikenessError
 from eval.temporary import temporary_folder
 from likeness.included import about
 from likeness.models.filterbanks import Frontend
-from likeness.service import METRICS_FOLDER
 from likeness.thresholds import Rule
 from toolkit.console import say, warn
 
+# By this name prometheus_client finds where the processes of a server count together.
+_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
 _HEAD_MILLISECONDS = 10_000  # for the headers of a request
@@ -136,9 +137,9 @@ def start(setup: Setup) -> None:
     failures: SimpleQueue[Exception] = SimpleQueue()
     num_loaded = multiprocessing.Value("i")
     with temporary_folder() as folder:
-        os.environ.pop(METRICS_FOLDER, None)
+        os.environ.pop(_METRICS_FOLDER, None)
         if setup.workers > 1:  # they count together
-            os.environ[METRICS_FOLDER] = str(folder)
+            os.environ[_METRICS_FOLDER] = str(folder)
         try:
             load = partial(_load, started, lines, num_loaded, failures)
             server.serve(target_loader=load, wrap_loader=False)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
+from likeness.files import media_of
 from likeness.inputs import items_of
-from likeness.media import media_of
 
 
 @pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])

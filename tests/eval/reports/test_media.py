@@ -29,7 +29,7 @@ from eval.reports.media import (
     read_sound,
     thumbnail,
 )
-from likeness.media import media_of
+from likeness.files import media_of
 
 RNG = np.random.default_rng(0)
 
