@@ -23,10 +23,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,18 +149,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
     parser.add_argument("--systems", default=";".join(TABLE), help="separated by semicolons")
     parser.add_argument("--steps", type=int, default=500, help="of SpeechBrain's ECAPA")
-    parser.add_argument("--jobs", type=int, default=1, help="models trained at a time")
     arguments = parser.parse_args()
     systems, cells = arguments.systems.split(";"), matrix()
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [
-            pool.submit(run_cell, system, cell, arguments.data, arguments.out, arguments.steps)
-            for system in systems
-            for cell in cells
-        ]
-        for future in waiting:
-            if future.result():
-                print(future.result(), file=sys.stderr, flush=True)
+    for system in systems:
+        for cell in cells:
+            print(
+                run_cell(system, cell, arguments.data, arguments.out, arguments.steps),
+                file=sys.stderr,
+            )
     table(
         "EER % and minDCF(.01)", *(f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells)
     )

@@ -12,8 +12,7 @@ Measures: CPU seconds and the peak of the memory of a fresh process of one threa
     resamples on synthetic trials between 20,000 items of 500 subjects with embeddings of 192 dims,
     as text, .parquet and .npz.
     search: `likeness identify` and `likeness retrieve` from files to the table, 512 dimensions,
-    2,000 probes, without intervals, for galleries of up to a million; then IJB-C's 1:1 and 1:N from
-    files of the protocol's sizes (scale_ijbc.py).
+    2,000 probes, without intervals, for galleries of up to a million.
 Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows of each trial with
     their products, one np.sort of the scores, the bare product of probes and gallery in blocks;
     each in a fresh process that imports nothing else.
@@ -33,7 +32,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import scale_ijbc
 import scale_items
 from performance import HERE, cost, parser_of, row, table
 
@@ -88,8 +86,6 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "evaluate, 1,000 resamples, .npz": ("intervals .npz", ("limit sort",)),
     "identify, 2,000 probes x 512": ("identify", ("product",)),
     "retrieve, 2,000 probes x 512": ("retrieve", ("product",)),
-    "IJB-C size, files to the 1:1 table": ("ijbc 1:1", ()),
-    "IJB-C size, files to the 1:N table": ("ijbc 1:N", ()),
 }
 
 
@@ -178,7 +174,7 @@ def write_side(path: Path, size: int, num_subjects: int, seed: int) -> None:
 
 
 def search(most: float) -> Iterator[Measured]:
-    """Identification, retrieval and the bare product for each size, then IJB-C."""
+    """Identification, retrieval and the bare product for each size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         gallery, probes = folder / "gallery.npz", folder / "probes.npz"
@@ -190,11 +186,6 @@ def search(most: float) -> Iterator[Measured]:
                 files = [side, str(probes), "--gallery", str(gallery), "--resamples", "0"]
                 yield measured(task, n, [*LIKENESS, task, *files])
             yield measured("product", n, [sys.executable, "-c", PRODUCT, str(n)])
-        features = str(scale_ijbc.write_pack(folder / "ijbc"))
-        shared = [f"--ijb={folder / 'ijbc'}", "--preset", "insightface", "--resamples", "0"]
-        pairs, searches = scale_ijbc.PAIRS, 19_593 * 3_531
-        yield measured("ijbc 1:1", pairs, [*LIKENESS, "evaluate", features, *shared])
-        yield measured("ijbc 1:N", searches, [*LIKENESS, "identify", "--probes", features, *shared])
 
 
 def exponent(points: Sequence[Measured]) -> float:

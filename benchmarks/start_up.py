@@ -7,8 +7,7 @@ Measures: the least processor seconds (user and system) of several runs, with al
     command starts, and the memory of the largest of these. `verify` compares two recordings of 3 s
     with an untrained ResNet of 2 channels, as a run folder in torch and as an .onnx file, so that
     nearly all of the time is importing; `likeness:voice` is the model that comes with Likeness.
-Limit: processes that only import what the command cannot do without: numpy, onnx, ONNX Runtime and
-    soundfile in ONNX form, torch for a run folder.
+Limit: for a run folder, a process that only imports torch.
 Needs: `pip install likeness[export]`, and Linux.
 Takes: two minutes.
 Gives: the table of section start_up of docs/reference/performance.md.
@@ -49,18 +48,11 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     python, module = [sys.executable, "-c"], [sys.executable, "-m", "likeness"]
     verify = [*module, "verify", "a.wav", "b.wav"]
-    parts = "import numpy, soundfile, onnx, onnxruntime"
     commands = {
-        f"`{parts}`": [*python, parts],
         "`verify`, model.onnx": [*verify, "--model", "model.onnx"],
-        "`embed`, model.onnx": [
-            *(*module, "embed", "--model", "model.onnx", "--items", "."),
-            *("--out", "out.npz"),
-        ],
         "`import torch`": [*python, "import torch"],
         "`verify`, run folder": [*verify, "--model", "tiny.safetensors"],
         "`verify`, likeness:voice": verify,
-        "`import numpy`": [*python, "import numpy"],
         "`import likeness`": [*python, "import likeness"],
         "`likeness --help`": [*module, "--help"],
     }

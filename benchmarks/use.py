@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/use.py [--repeats 3] [--only ResNet34]
 
-Measures: every backbone at its usual size with its front-end inside: the file of `likeness export`
+Measures: usual backbones at their sizes with its front-end inside: the file of `likeness export`
     run by ONNX Runtime. One recording of 3 s or one image, and batches of 8. Milliseconds a call,
     items a second of the batch; random weights, which do not change what is timed. "distance" and
     "norm" are what the export's own check measured. Wall-clock time of one thread, the least of the
@@ -33,20 +33,16 @@ from modalities.image import images
 from modalities.speaker import audio
 from modalities.speaker.features import WESPEAKER_FBANK
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from toolkit.backbones.bninception import BNInception
 from toolkit.backbones.campplus import CAMPPlus
 from toolkit.backbones.ecapa import ECAPA
-from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
+from toolkit.backbones.eres2net import ERes2NetV2
 from toolkit.backbones.image_resnet import ImageResNet
 from toolkit.backbones.iresnet import IResNet
 from toolkit.backbones.mobileface import MobileFaceNet
 from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.sfnet import SFNet
-from toolkit.backbones.small import SmallCNN
 from toolkit.backbones.statistics import OrderStatistics
 from toolkit.backbones.vit import FaceViT, ViT
-from toolkit.backbones.xvector import XVector
-from toolkit.data.pixels import IMAGENET, INSIGHTFACE, PixelScale
+from toolkit.data.pixels import IMAGENET, INSIGHTFACE
 from toolkit.models import export
 from toolkit.models.embedder import TorchEmbedder, in_torch
 from toolkit.models.loaded import Embedder, Loaded
@@ -64,25 +60,19 @@ class Kind(NamedTuple):
 
 SPEECH = {
     "OrderStatistics": Kind(WESPEAKER_FBANK, OrderStatistics, audio.read),
-    "XVector": Kind(WESPEAKER_FBANK, XVector, audio.read),
     "CAM++": Kind(WESPEAKER_FBANK, CAMPPlus, audio.read),
     "ECAPA c512": Kind(
         SpeechBrainFbank, partial(ECAPA, channels=512, mfa_channels=1536), audio.read
     ),
     "ResNet34": Kind(WESPEAKER_FBANK, ResNet34, audio.read),
-    "ERes2Net": Kind(WESPEAKER_FBANK, ERes2Net, audio.read),
     "ERes2NetV2": Kind(WESPEAKER_FBANK, ERes2NetV2, audio.read),
 }
 _CROP_224 = partial(images.read, short_edge=256, crop=224)
-_CROP_227 = partial(images.read, short_edge=256, crop=227)
 IMAGES = {
-    "SmallCNN": Kind(partial(PixelScale, (0.0,), (1.0,)), SmallCNN, images.read),
     "MobileFaceNet": Kind(INSIGHTFACE, MobileFaceNet, faces.read),
-    "SFNet20": Kind(INSIGHTFACE, SFNet, faces.read),
     "IResNet50": Kind(INSIGHTFACE, IResNet, faces.read),
     "FaceViT": Kind(INSIGHTFACE, FaceViT, faces.read),
     "ImageResNet50": Kind(IMAGENET, ImageResNet, _CROP_224),
-    "BNInception": Kind(IMAGENET, BNInception, _CROP_227),
     "ViT-S/16": Kind(IMAGENET, ViT, _CROP_224),
 }
 

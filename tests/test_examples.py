@@ -161,24 +161,6 @@ def test_figures_of_a_comparison(tmp_path: Path) -> None:
     assert first <= 0 < 10 <= last
 
 
-def test_values_that_a_comparison_lacks_are_not_drawn(tmp_path: Path) -> None:
-    drawn = example("comparison_figures")
-    values = {"w=1": (0.2, 0.4), "w=10": (0.3, None), "w=0": (0.1,)}
-    runs = [
-        {"variant": name, "values": {"eer": value}}
-        for name, of_seeds in values.items()
-        for value in of_seeds
-    ]
-    stated = {"metrics": ["eer"], "variants": list(values), "runs": runs}
-    (tmp_path / "comparison.json").write_text(json.dumps(stated))
-    measured = drawn.values_of(tmp_path, "eer")
-    assert (measured["w=1"], measured["w=10"]) == ([0.2, 0.4], [0.3])
-    # a single seed has no deviation, and no error bar
-    assert np.isnan(drawn.deviations([[0.2, 0.4], [0.3]])).tolist() == [False, True]
-    drawn.over(tmp_path, "eer", "w", tmp_path / "x.png")
-    assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
-
-
 @pytest.mark.slow  # an export
 def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_path: Path) -> None:
     """Where Node and onnxruntime-node are, or LIKENESS_NODE_MODULES names its node_modules."""
@@ -222,6 +204,3 @@ def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_pat
     stated = json.loads(done.stdout)
     assert stated["dim"] == 8
     assert stated["cosine"] == pytest.approx(x @ y, abs=1e-5)
-    refused = subprocess.run([*command, files[0], str(model)], capture_output=True, text=True)
-    assert refused.returncode
-    assert "no WAV file" in refused.stderr

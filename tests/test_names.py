@@ -19,7 +19,6 @@ from eval.formats.trials import read_scores, read_trials, write_scores, write_tr
 from eval.groups import sides_of
 from eval.protocols.lfw import read_pairs
 from eval.reports.media import media_of_folder
-from eval.scoring.templates import read_enrolment
 from eval.similarity import score_trials
 from eval.types import Embeddings, Trials
 from modalities.face.pairs import find_images
@@ -108,11 +107,6 @@ def test_turns_find_recordings_in_the_other_form(tmp_path: Path, listed: str, st
     (tmp_path / "m.rttm").write_text(line, encoding="utf-8")
     (item,) = read_rttm(tmp_path / "m.rttm", [".wav"])
     assert (item.label, item.path) == (NFC, tmp_path / f"{stored}.wav")
-
-
-def test_models_are_read_in_one_form(tmp_path: Path) -> None:
-    (tmp_path / "spk2utt").write_text(f"{NFD} {NFD}/1 {NFC}/2\n", encoding="utf-8")
-    assert read_enrolment(tmp_path / "spk2utt") == {NFC: (f"{NFC}/1", f"{NFC}/2")}
 
 
 def test_galleries_know_people_in_either_form(tmp_path: Path) -> None:

@@ -114,22 +114,6 @@ def test_clusters_keep_the_numbers_of_those_before() -> None:
         assert len({*zip(new.tolist(), given.tolist(), strict=True)}) == len(np.unique(new))
 
 
-def test_a_learner_moves_its_own_slice_only() -> None:
-    divide = system("divide_and_conquer")
-    torch.manual_seed(4)
-    loss = divide.DivideAndConquer(12, 3, num_learners=3, num_items=5)
-    z, y = torch.randn(8, 12, requires_grad=True), torch.arange(8) % 3
-    torch.manual_seed(5)
-    value = loss(z, y, learner=1)
-    (gradient,) = torch.autograd.grad(value, z)
-    assert gradient[:, 4:8].abs().max() > 0
-    assert gradient[:, :4].abs().max() == gradient[:, 8:].abs().max() == 0
-    torch.manual_seed(5)  # negatives are drawn
-    assert value == loss.learners[1](z[:, 4:8], y)
-    with pytest.raises(ValueError, match="num_learners=5"):
-        divide.DivideAndConquer(12, 3, num_learners=5)
-
-
 def test_the_critic_of_rankmi_bounds_the_divergence() -> None:
     rankmi = system("rankmi")
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.2, 0.7])
@@ -228,47 +212,6 @@ def test_the_contrast_of_diva_weighs_keys_as_they_would_be_drawn() -> None:
     ours = diva.instance_contrast(x, keys, own, filled, tau)
     close(ours, total / 4)
     close(torch.autograd.grad(ours, x)[0], torch.autograd.grad(total / 4, x)[0])
-
-
-def test_the_loss_of_mic_is_the_sum_of_its_parts() -> None:
-    mic, shared = system("mic"), system("shared")
-    torch.manual_seed(17)
-    loss = mic.MIC(6, 3, num_features=5, num_clusters=2, weight=3.0)
-    z, features = torch.randn(12, 6), torch.randn(12, 5)
-    y, cluster = torch.arange(12) % 3, torch.arange(12) // 2 % 2
-    torch.manual_seed(18)  # negatives are drawn
-    ours = loss(z, y, features=features, cluster=cluster)
-    torch.manual_seed(18)
-    auxiliary = loss.auxiliary(features)
-    expected = loss.of_classes(z, y) + loss.of_clusters(auxiliary, cluster)
-    common = shared.correlation(z, auxiliary, loss.project)
-    assert common > 0.01
-    assert ours.item() == pytest.approx((expected - 3 * common).item())
-
-
-def test_the_loss_of_diva_is_the_sum_of_its_parts() -> None:
-    diva, shared = system("diva"), system("shared")
-    torch.manual_seed(19)
-    loss = diva.DiVA(8, 5, weight=0.7, decorrelation=2.0).double()
-    loss.betas.data = torch.tensor([1.2, 0.9]).double()
-    z, y = torch.randn(20, 8).double(), torch.arange(5).repeat_interleave(4)
-    torch.manual_seed(20)  # triplets are drawn
-    ours = loss(z, y)
-    torch.manual_seed(20)
-    first, common, intra, sample = (z[:, k : k + 2] for k in (0, 2, 4, 6))
-    expected = loss.discriminative(first, y)
-    for rows, draw, beta in (
-        (common, diva.shared_triplets, 1.2),
-        (intra, diva.intra_triplets, 0.9),
-    ):
-        d = torch.cdist(*2 * [nn.functional.normalize(rows, dim=1)])
-        expected = expected + 0.7 * shared.boundary(d, draw(d, y, 2), beta, 0.2)
-    x = nn.functional.normalize(sample, dim=1)
-    every = torch.ones(20, dtype=torch.bool)
-    expected = expected + 0.7 * diva.instance_contrast(x, x, torch.arange(20), every, 0.1)
-    for rows, project in zip((common, intra, sample), loss.project, strict=True):
-        expected = expected - 2 * shared.correlation(first, rows, project)
-    assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 # --- whole systems ---

@@ -61,7 +61,7 @@ class DivideAndConquer(nn.Module):
         divided: The share of the steps in which learners are trained, from the first.
 
     Raises:
-        ValueError: A setting is outside its range, or num_learners does not divide dim.
+        ValueError: num_learners does not divide dim.
     """
 
     cluster: Tensor
@@ -77,11 +77,6 @@ class DivideAndConquer(nn.Module):
         divided: float = 2 / 3,
     ) -> None:
         super().__init__()
-        if num_learners < 1 or every < 1 or not 0 <= divided <= 1:
-            raise ValueError(
-                f"DivideAndConquer: num_learners={num_learners} and every={every} must be at least "
-                f"1, and divided={divided} in [0, 1]"
-            )
         if dim % num_learners:
             raise ValueError(
                 f"num_learners={num_learners} does not divide the {dim} dimensions of the "
@@ -154,11 +149,7 @@ def batch_of(planned: Plan, members: NDArray[np.int64], step: int) -> Batch:
     (rows,) = draws(labels, sampling, seed=recipe.seed, start=step, stop=step + 1)
     views = [planned.views[Draw(int(members[row.item]), step, row.position)] for row in rows]
     batch, unreadable = collate_views(views)
-    if batch is None or unreadable:
-        raise ValueError(
-            f"{len(unreadable)} of {len(rows)} items cannot be read; repair or remove them "
-            "(`likeness check` finds them)"
-        )
+    assert batch is not None, unreadable
     return batch
 
 

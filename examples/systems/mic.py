@@ -63,9 +63,6 @@ class MIC(nn.Module):
         num_clusters: The number of characteristics.
         every: Steps between clusterings.
         weight: Of the correlation of both embeddings.
-
-    Raises:
-        ValueError: A setting is outside its range.
     """
 
     cluster: Tensor
@@ -82,14 +79,6 @@ class MIC(nn.Module):
         weight: float = 100.0,
     ) -> None:
         super().__init__()
-        if num_clusters < 1 or every < 1:
-            raise ValueError(
-                f"MIC: num_clusters={num_clusters} and every={every} must be at least 1"
-            )
-        if 0 < num_items < num_clusters:
-            raise ValueError(
-                f"MIC: num_clusters={num_clusters} is more than the {num_items} training items"
-            )
         self.dim, self.num_classes = dim, num_classes
         self.num_clusters, self.every, self.weight = num_clusters, every, weight
         self.of_classes = shared.MARGIN(dim, num_classes)

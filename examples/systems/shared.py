@@ -40,7 +40,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,7 +54,6 @@ from torch.nn.functional import normalize
 
 from likeness.errors import one_sentence
 from likeness.recipe_files import located
-from toolkit.console import Interrupted, say
 from toolkit.data.batch import collate
 from toolkit.data.items import Item
 from toolkit.losses.mining import Triplets
@@ -103,29 +101,11 @@ def main(file: str) -> None:
     options = parser.parse_args()
     with one_sentence(Path(file).name):
         assert "WORLD_SIZE" not in os.environ, "start without torchrun: these train in one process"
-        # both first: what is refused is refused before hours of training
         plain, recipe = (chosen(system, name, options) for name in ("plain", "system"))
         recipe, own_step = system.prepare(recipe, options.data)
-        check_loss(recipe)
-        try:
-            lines = [
-                trained("plain", plain, step, options),
-                trained("system", recipe, own_step, options),
-            ]
-        except Interrupted as stopped:
-            say(str(stopped), error=True)
-            sys.exit(130)
+        works = (("plain", plain, step), ("system", recipe, own_step))
+        lines = [trained(name, made, taken, options) for name, made, taken in works]
     print("\n".join(lines))
-
-
-def check_loss(recipe: Recipe) -> None:
-    """Make the loss once, for two classes, so that its settings are refused before any training."""
-    backbone = recipe.backbone
-    if isinstance(backbone, partial):
-        settings = {name: value for name, value in backbone.keywords.items() if name != "weights"}
-        backbone = partial(backbone.func, *backbone.args, **settings)
-    with torch.device("meta"):  # sizes without weights
-        recipe.loss(backbone(recipe.frontend().dim).dim, 2)
 
 
 def trained(name: str, recipe: Recipe, step: Step, options: argparse.Namespace) -> str:
