@@ -227,30 +227,14 @@ def test_diversity_is_that_of_the_training_images(birds: Path, tmp_path: Path) -
 
 def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
     settings = [
-        "schedule.steps=2",
-        "schedule.eval_every=0",
-        "sampling.batch_size=4",
-        "sampling.items_per_class=2",
-        "compute.workers=0",
-        "compute.threads=1",
-    ]
-    settings += [
-        "items.whole=false",
-        "measure.items.whole=false",
+        *SHRUNK,
         "measure.validation.items.whole=false",
         "frontend.crop=32",
-        "augment.size=32",
-    ]
-    settings += [
-        "read.short_edge=36",
-        "read.crop=32",
         "train_read.short_edge=36",
         "augment.flip_prob=0",
     ]
     tiny = recipes.override(SIMPLE.METHODS["contrastive"], settings)
-    tiny = replace(
-        tiny, backbone=partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
-    )
+    tiny = replace(tiny, backbone=TINY)
     measured, alone = SIMPLE.joined(tiny, birds, tmp_path)
     assert len(alone) == 4
     trained = []

@@ -59,7 +59,7 @@ def embed_on_all_ranks(
     rows, bad = embedded_rows(embedder, items[first:stop], read, workers=workers)
     places = sorted(rows)
     own = np.stack([rows[place] for place in places]) if rows else np.zeros((0, embedder.dim))
-    matrix = distributed.gather(torch.from_numpy(own.astype(np.float32))).numpy()
+    matrix = distributed.gather(torch.from_numpy(own.astype(np.float32, copy=False))).numpy()
     parts = distributed.gather_objects(([first + place for place in places], bad))
     all_places = [place for listed, _ in parts for place in listed]
     all_bad = [item for _, listed in parts for item in listed]

@@ -125,8 +125,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     file = folder / LOG
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").splitlines()
     try:
+        lines = file.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
     except ValueError as error:
         raise LikenessError(

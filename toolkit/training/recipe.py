@@ -375,7 +375,7 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[st
     """(name, class or function, its settings) of every group and part, nested ones included."""
     inner: Mapping[str, Any] = {}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inner = vars(value)
+        inner = {part.name: getattr(value, part.name) for part in dataclasses.fields(value)}
         yield name, type(value), inner
     elif isinstance(value, partial):
         inner = value.keywords

@@ -120,18 +120,6 @@ def test_frozen_parts_stand_still_with_their_statistics(
     assert f"{every:,} parameters ({every - still:,} of them trained" in capsys.readouterr().err
 
 
-def test_a_frozen_network_trains_the_loss_alone(voices: Path, tmp_path: Path) -> None:
-    frozen = recipe(tuning=Tuning(freeze=("frontend", "backbone")))
-    before = started(frozen)
-    fit(frozen, data=voices, out=tmp_path / "run")
-    after = weights(tmp_path / "run")
-    moved = [name for name in before if not torch.equal(before[name], after[name])]
-    assert moved == ["loss.proxies"]
-    assert [name for name in after if name.startswith("optimizer.")] == [
-        "optimizer.0.momentum_buffer"
-    ]
-
-
 def test_parts_are_trained_from_their_step_on(voices: Path, tmp_path: Path) -> None:
     seen: list[bool] = []
 

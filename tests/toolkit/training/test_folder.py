@@ -44,7 +44,6 @@ def diverging(run: Run, batch: Any, recipe: Recipe) -> Tensor:
 
 
 FAILURES: dict[str, tuple[type[BaseException], Step]] = {
-    "a mistake": (TypeError, raising_at(0, TypeError("a mistake"))),
     "a late mistake": (TypeError, raising_at(2, TypeError("a mistake"))),
     "Ctrl-C twice": (KeyboardInterrupt, raising_at(1, KeyboardInterrupt())),
     "NaN": (Diverged, diverging),

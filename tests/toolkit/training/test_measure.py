@@ -23,7 +23,7 @@ from toolkit.backbones.small import SmallCNN
 from toolkit.data.items import Item
 from toolkit.data.pixels import PixelScale
 from toolkit.data.sampling import Sampling
-from toolkit.losses.softmax import Cosine, Softmax
+from toolkit.losses.softmax import Softmax
 from toolkit.losses.triplet import Triplet
 from toolkit.losses.vmf import VMF
 from toolkit.training import compare, measure
@@ -434,38 +434,6 @@ def test_the_best_epoch_on_validation_is_kept(
         assert metrics_of(recipe, held_out, only="accuracy") == {"accuracy": best["accuracy"]}
 
 
-@pytest.mark.slow  # four trainings; test_compare.py has a comparison in every run of the tests
-def test_two_variants_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two losses x two seeds: the table's numbers are those of the files, a second call trains
-    nothing, and one test serves all.
-    """
-    short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=12, eval_every=6))
-    variants = {"standard": short, "cosine": replace(short, loss=partial(Cosine, tau=2.0))}
-    result = compare.compare(variants, num_seeds=2, data=NOWHERE, out=tmp_path)
-    assert not result.failed
-    assert dict(result.counts) == {"items": 450}
-    for cell in result.cells:
-        values = []
-        for seed in (0, 1):
-            columns = per_item.read(tmp_path / cell.variant / f"seed-{seed}" / measure.TEST).columns
-            right = columns["correct"] == 1
-            pairs = columns["norm"][right][:, None] - columns["norm"][~right]
-            values.append(
-                right.mean()
-                if cell.metric == "accuracy"
-                else ((pairs > 0) + 0.5 * (pairs == 0)).mean()
-            )
-        assert cell.mean == pytest.approx(np.mean(values), abs=1e-12)
-        assert cell.standard_error == pytest.approx(np.std(values, ddof=1) / 2**0.5, abs=1e-12)
-        assert cell.interval[0] < cell.mean < cell.interval[1]
-        assert (cell.difference is None) == (cell.variant == result.reference)
-    assert "accuracy" in (tmp_path / "table.txt").read_text()
-    capsys.readouterr()
-    again = compare.compare(variants, num_seeds=2, data=NOWHERE, out=tmp_path)
-    assert capsys.readouterr().out.count("finished before") == 4
-    assert [run.values for run in again.runs] == [run.values for run in result.runs]
-
-
 def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     short = replace(CLOSED, schedule=replace(CLOSED.schedule, steps=4, eval_every=4))
@@ -486,7 +454,11 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
         scores.append(measured.columns["correct"].mean())
     assert [record["score"] for record in tuned.trials] == pytest.approx(scores, abs=1e-12)
     assert tuned.score == max(scores)
-    assert len(per_item.read(tmp_path / "standard" / "seed-0" / measure.TEST).ids) == 450
+    final = per_item.read(tmp_path / "standard" / "seed-0" / measure.TEST)
+    assert len(final.ids) == 450
+    assert dict(result.counts) == {"items": 450}
+    by_metric = {cell.metric: cell.mean for cell in result.cells}
+    assert by_metric == pytest.approx(metrics_of(short, final), abs=1e-12)
     assert isinstance(short.measure, Classification)
     without = replace(short, measure=replace(short.measure, validation=None))
     with pytest.raises(ValueError, match="no validation"):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval import per_item
-from modalities import folders, synthetic
+from modalities import folders
 from modalities.speaker.audio import speed_copies
 from toolkit.console import Interrupted
 from toolkit.data.items import Item
@@ -366,47 +366,14 @@ def test_ranges_are_checked_before_training() -> None:
             check_ranges(tiny(), {"optim.lr": wrong})
 
 
-@pytest.mark.slow  # a search and a comparison; test_measure.py has a small one
-def test_a_tuned_comparison_trains_on_fit_classes_and_reports_every_trial(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    voices = tmp_path / "voices"
-    synthetic.write_voices(voices, num_speakers=12, num_utterances=3, seconds=(0.5, 0.7))
-    chosen = {
-        "arcface": recipes.override(tiny(), ["schedule.steps=4"]),
-        "plain": recipes.override(tiny(), ["schedule.steps=4"]),
-    }
-    ranges = {"arcface": {"loss.margin": Range(0.0, 0.5), "optim.lr": Range(1e-3, 1e-1, log=True)}}
-    result = compare.compare(
-        chosen,
-        num_seeds=1,
-        data=voices,
-        out=tmp_path / "out",
-        terms=compare.Terms(ranges=ranges, num_trials=2),
-    )
-    document = json.loads((tmp_path / "out" / "comparison.json").read_text())["tuned"]["arcface"]
-    assert len(document["trials"]) == 2
-    best = min(document["trials"], key=lambda one: one["score"])
-    assert (document["chosen"], document["score"]) == (best["settings"], best["score"])
-    stated = json.loads((tmp_path / "out" / "arcface" / "seed-0" / "recipe.json").read_text())
-    assert stated["loss"]["args"]["margin"] == best["settings"]["loss.margin"]
-    assert stated["optim"]["lr"] == best["settings"]["optim.lr"]
-    text = (tmp_path / "out" / "table.txt").read_text()
-    assert "arcface: tuned on validation classes (2 trials" in text
-    assert "Not tuned: plain" in text
-    for number in (0, 1):
-        trial = json.loads(
-            (tmp_path / "out" / "tune" / "arcface" / f"trial-{number}" / "recipe.json").read_text()
-        )
-        assert trial["items"]["call"] == "toolkit.training.tune.fit_items"
-        assert trial["measure"]["trials"]["call"] == "toolkit.training.tune.validation_trials"
-    assert list(result.varied) == ["loss", "optim"]
+def test_what_is_searched_is_of_the_method(voices: Path, tmp_path: Path) -> None:
+    ranges = {"plain": {"sampling.batch_size": Choice((4, 8))}}
     with pytest.raises(ValueError, match=r"change sampling\.batch_size"):
         compare.compare(
-            chosen,
+            {"plain": tiny()},
             num_seeds=1,
             data=voices,
             out=tmp_path / "out",
-            terms=compare.Terms(
-                ranges={"plain": {"sampling.batch_size": Choice((4, 8))}}, num_trials=2
-            ),
+            terms=compare.Terms(ranges=ranges, num_trials=2),
         )
+    assert not (tmp_path / "out").exists()
