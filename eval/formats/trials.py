@@ -5,10 +5,10 @@ list). A score file has `score enrol probe`, `enrol probe score`, or one of thes
 Files are text, .npz or .parquet (see `eval.formats.lists` and `eval.formats.trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
-labels of one kind throughout (1 0, target nontarget, tgt imp, true false, yes no). A score column
-holds numbers. A header line, where there is one, decides (see `eval.formats.column_names`). It
-settles the rare files that can be read in two ways, for example because their ids are themselves 0
-or 1.
+labels of one kind throughout (1 0, target nontarget, tgt imp, true false, yes no, same different,
+match nonmatch). A score column holds numbers. A header line, where there is one, decides (see
+`eval.formats.column_names`). It settles the rare files that can be read in two ways, for example
+because their ids are themselves 0 or 1.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ def _read(
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
         raise LikenessError(
             f"{table.where}: {reasons}; labels must be 1 0, target nontarget, tgt imp, true "
-            "false or yes no, and scores that are all 0 or 1 need a header; name the columns in "
-            "one, or by --columns enrol=NAME --columns probe=NAME"
+            "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
+            "a header; name the columns in one, or by --columns enrol=NAME --columns probe=NAME"
         )
     return fitting
 
