@@ -213,15 +213,15 @@ LABELS: tuple[dict[str, bool], ...] = (
     {"tgt": True, "imp": False},
     {"true": True, "false": False},
     {"yes": True, "no": False},
+    {"same": True, "different": False},
+    {"match": True, "nonmatch": False},
 )
-# These are labels in a column that a header calls so; elsewhere they may be names of columns.
-NAMED_LABELS = (*LABELS, {"same": True, "different": False}, {"match": True, "nonmatch": False})
-LABEL_HINT = "labels must be 1 0, target nontarget, tgt imp, true false or yes no, of one kind"
+IS_TARGET = {label: value for kind in LABELS for label, value in kind.items()}
 
 
 def is_label(text: str) -> bool:
     """Returns whether a text is a label of trials."""
-    return any(text.lower() in kind for kind in LABELS)
+    return text.lower() in IS_TARGET
 
 
 def is_trial_header(

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from eval.errors import LikenessError
 from eval.formats import kaldi, npz, parquet
+from eval.formats.column_names import role_of
 from eval.formats.files import atomic_path, refuse_device, size_limit
 from eval.progress import step
 from eval.types import Embeddings, name_first, nfc, quoted
@@ -39,11 +40,6 @@ _READ = (*_WRITTEN, ".scp")
 _KEY = b"likeness"  # the key of the meta in the schema's metadata of a .parquet
 _ROWS = 1 << 14  # of a .parquet, read at a time
 _FLOATS = r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
-# Names in small letters, without blanks, _, - and dots.
-_ID_NAMES = {
-    *("id", "itemid", "utt", "uttid", "utterance", "utteranceid", "name", "key", "path", "file"),
-    *("filename", "indexlevel0"),  # the last is how pandas writes its index
-}
 _VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature", "features"}
 # For each format a pattern of the ids that it cannot give back, and what is wrong with them.
 _REFUSED_IDS = {
@@ -255,12 +251,13 @@ def _columns_of(path: Path, types: dict[str, str]) -> list[str]:
     else the only one that is called after ids or files, or after embeddings; else the only one.
     """
     chosen: list[str] = []
-    for name, pattern, usual in (
-        ("id", "(large_)?string", _ID_NAMES),
-        ("vector", _FLOATS, _VECTOR_NAMES),
-    ):
+    for name, pattern in (("id", "(large_)?string"), ("vector", _FLOATS)):
         columns = [column for column, kind in types.items() if re.fullmatch(pattern, kind)]
-        likely = [column for column in columns if re.sub(r"[\s_.-]", "", column).lower() in usual]
+        likely = [
+            column
+            for column in columns
+            if column.lower() in _VECTOR_NAMES or role_of(column) in ("id", "path")
+        ]
         fitting = [column for column in columns if column == name] or likely or columns
         if len(fitting) != 1:
             listed = quoted(", ".join(f"{column} {kind}" for column, kind in types.items()))

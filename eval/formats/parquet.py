@@ -68,7 +68,7 @@ def as_arrow(values: Sequence[str] | NDArray[Any]) -> Any:
     return pyarrow.Array.from_buffers(pyarrow.string(), len(encoded), buffers)
 
 
-def numbers(array: Any, missing: int = 0) -> NDArray[Any]:
+def numbers(array: Any, missing: float = 0) -> NDArray[Any]:
     """Returns the numbers (P,) of an array of pyarrow.
 
     Its own `to_numpy` imports pandas, which takes longer than reading most lists.

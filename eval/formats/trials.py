@@ -5,10 +5,10 @@ list). A score file has `score enrol probe`, `enrol probe score`, or one of thes
 Files are text, .npz or .parquet (see `eval.formats.lists` and `eval.formats.trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
-labels of one kind throughout (1 0, target nontarget, tgt imp, true false, yes no). A score column
-holds numbers. A header line, where there is one, decides (see `eval.formats.column_names`). It
-settles the rare files that can be read in two ways, for example because their ids are themselves 0
-or 1.
+labels of one kind throughout (1 0, target nontarget, tgt imp, true false, yes no, same different,
+match nonmatch). A score column holds numbers. A header line, where there is one, decides (see
+`eval.formats.column_names`). It settles the rare files that can be read in two ways, for example
+because their ids are themselves 0 or 1.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from eval.errors import LikenessError
 from eval.formats import lists, npz
 from eval.formats.column_names import (
     BARE_LAYOUTS,
+    IS_TARGET,
     LABELS,
-    NAMED_LABELS,
     SCORE_LAYOUTS,
     TRIAL_LAYOUTS,
     TRIALS,
@@ -142,7 +142,7 @@ def read_pairs(
     labels: list[bool | None] = [None] * len(enrol)
     if "label" in table.roles:
         column = table.column("label")
-        of_key = [_value_of(key) if key else None for key in column.keys]
+        of_key = [IS_TARGET[key.lower()] if key else None for key in column.keys]
         labels = [of_key[code] for code in column.codes.tolist()]
     return enrol, probe, labels
 
@@ -235,8 +235,8 @@ def _read(
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
         raise LikenessError(
             f"{table.where}: {reasons}; labels must be 1 0, target nontarget, tgt imp, true "
-            "false or yes no, and scores that are all 0 or 1 need a header; name the columns in "
-            "one, or by --columns enrol=NAME --columns probe=NAME"
+            "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
+            "a header; name the columns in one, or by --columns enrol=NAME --columns probe=NAME"
         )
     return fitting
 
@@ -277,8 +277,7 @@ def _misfit(table: Table, named: Sequence[str], *, label_needed: bool) -> str:
             wrong = [] if role == "score" else ["a number"]
         elif role == "label":
             keys = [key for key in column.keys if key or label_needed]
-            kinds = NAMED_LABELS if named else LABELS
-            wrong = min(([k for k in keys if k.lower() not in kind] for kind in kinds), key=len)
+            wrong = min(([k for k in keys if k.lower() not in kind] for kind in LABELS), key=len)
         elif role == "score":
             wrong = [key for key in column.keys if not is_number(key)]
             # The labels of a trial list would separate its trials perfectly.
@@ -291,14 +290,9 @@ def _misfit(table: Table, named: Sequence[str], *, label_needed: bool) -> str:
     return ""
 
 
-def _value_of(label: str) -> bool:
-    """Whether a label says that both sides are of one subject."""
-    return next(kind[label.lower()] for kind in NAMED_LABELS if label.lower() in kind)
-
-
 def _targets(labels: Column) -> Bools:
     """(P,) whether labels are those of target trials."""
-    is_target: Bools = np.array(list(map(_value_of, labels.keys)), dtype=np.bool_)
+    is_target: Bools = np.array([IS_TARGET[key.lower()] for key in labels.keys], np.bool_)
     return is_target[labels.codes]
 
 

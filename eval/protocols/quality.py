@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -128,15 +128,8 @@ def rate_queries(
     intervals: dict[str, Bounds] = {}
     if draws is not None:
         intervals = bounds_over_groups(ranking, codes, **draws)
-    stated: Conventions = {
-        "quality": "norm" if is_norm else "given",
-        "risk": "1 - recall@1",
-    }
-    rows = []
-    for name, value in _values(ranking):
-        own = stated | {"rule": _RULES[name], "equal_quality": _TIES}
-        rows.append(("r_auroc" if name == "auroc" else name, value, own, intervals.get(name)))
-    return answers, rows
+    stated: Conventions = {"quality": "norm" if is_norm else "given", "risk": "1 - recall@1"}
+    return answers, _rows(ranking, "r_auroc", stated, intervals)
 
 
 def rate_decisions(
@@ -169,31 +162,27 @@ def rate_decisions(
         intervals = bounds_over_subjects(ranking, scores.target, subjects, **draws)
     own_of_it = ("method", "interval_note")
     common = {key: value for key, value in of.conventions.items() if key not in own_of_it}
-    results = []
-    for name, value in _values(ranking):
-        own: Conventions = {
-            "quality": meaning,
-            "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
-            "rule": _RULES[name],
-            "equal_quality": _TIES,
-        }
-        result = Result(
-            of.system,
-            "quality_auroc" if name == "auroc" else name,
-            value,
-            None,
-            threshold if np.isfinite(threshold) else None,
-            of.counts,
-            own | common,
-            of.protocol,
+    stated: Conventions = {
+        "quality": meaning,
+        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
+    }
+    limit = threshold if np.isfinite(threshold) else None
+    return [
+        with_bounds(
+            Result(of.system, name, value, None, limit, of.counts, own | common, of.protocol), ends
         )
-        results.append(with_bounds(result, intervals.get(name)))
-    return results
+        for name, value, own, ends in _rows(ranking, "quality_auroc", stated, intervals)
+    ]
 
 
-def _values(ranking: Ranking) -> Iterator[tuple[str, float]]:
-    """The metrics that have a value."""
+def _rows(
+    ranking: Ranking, auroc: str, stated: Conventions, intervals: Mapping[str, Bounds]
+) -> list[Row]:
+    """The metrics that have a value; `auroc` is the name of the AUROC."""
+    rows = []
     for name in METRICS:
         value = ranking.metric(name)
         if not np.isnan(value):
-            yield name, value
+            own = stated | {"rule": _RULES[name], "equal_quality": _TIES}
+            rows.append((auroc if name == "auroc" else name, value, own, intervals.get(name)))
+    return rows

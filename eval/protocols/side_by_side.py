@@ -83,7 +83,7 @@ def check_labels(name: str, target: Bools | None) -> None:
         ...
     """
     if target is None or target.all() or not target.any():
-        problem = "has no labels; give the trial list that has them, as trials or --trials"
+        problem = "it has no labels; give the trial list that has them, by --trials"
         if target is not None:
             kind = "target" if target.any() else "nontarget"
             problem = (

@@ -238,7 +238,11 @@ def evaluate(
         "subjects_from": source,
     }
     if resamples is not None:
-        common |= _interval_conventions(settings, resamples, subjects is not None)
+        over = "subjects"
+        if subjects is None:
+            over = "trials: optimistic, trials share subjects"
+        common |= {"interval": f"bootstrap over {over}", **draws_of(settings)}
+        common["num_redrawn"] = resamples.num_redrawn
     counts = {
         "targets": sizes[0],
         "nontargets": sizes[1],
@@ -266,18 +270,6 @@ class _Measure(NamedTuple):
     metric: Metric | None
     measured: Measured
     conventions: Conventions
-
-
-def _interval_conventions(
-    settings: VerificationSettings, resamples: Resamples, over_subjects: bool
-) -> Conventions:
-    return {
-        "interval": "bootstrap over subjects"
-        if over_subjects
-        else "bootstrap over trials: optimistic, trials share subjects",
-        **draws_of(settings),
-        "num_redrawn": resamples.num_redrawn,
-    }
 
 
 def _measures(

@@ -221,7 +221,7 @@ def calibrate(
         check_choice("quality measure", measure, QUALITY)
     if scoring.calibration is not None or trials.target is None:
         lacks = "a list with labels" if trials.target is None else "a scoring without calibration"
-        raise LikenessError(f"a calibration is fitted on {lacks}; give one")
+        raise LikenessError(f"a calibration is fitted on {lacks}; give such a one")
     sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
     return fit_calibration(
         _values(sides, scoring),

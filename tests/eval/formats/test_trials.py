@@ -4,8 +4,6 @@ refused.
 
 import gzip
 import os
-import resource
-import signal
 from hashlib import md5
 from pathlib import Path
 
@@ -468,49 +466,6 @@ def test_voxceleb1_o():
     assert subjects is not None
     assert how == "first path component of the ids"
     assert np.unique(np.concatenate(subjects)).size == 40
-
-
-def test_voxsrc23(tmp_path):
-    folder = SHARED / "voxsrc23_val"
-    if not folder.exists():
-        pytest.skip("../shared is absent")
-    trials = read_trials(folder / "trials.txt.gz")
-    same, values = read_scores(folder / "scores.txt.gz", trials)
-    expected = [
-        float(line.split()[0])
-        for line in gzip.decompress((folder / "scores.txt.gz").read_bytes()).decode().splitlines()
-    ]
-    assert len(trials) == len(same) == 49_987
-    assert values.tolist() == expected  # both files are in one order
-    write_scores(tmp_path / "again", trials, values)
-    back, again = read_scores(tmp_path / "again")
-    assert rows(back) == rows(trials)
-    assert again.tobytes() == values.tobytes()
-
-
-def test_lfw_pairs_are_another_format():
-    path = SHARED / "lfw" / "pairs.txt"
-    if not path.exists():
-        pytest.skip("../shared is absent")
-    with pytest.raises(ValueError, match="number of fields"):
-        read_trials(path)
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path):
-    trials = made([(f"e{k}", "p", True) for k in range(5_000)])
-    write_scores(tmp_path / "scores", trials, np.zeros(5_000))
-    before = (tmp_path / "scores").read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-        with pytest.raises(OSError, match="File too large"):
-            write_scores(tmp_path / "scores", trials, np.ones(5_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
-    assert (tmp_path / "scores").read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="this system names no open files")

@@ -20,7 +20,6 @@ from eval.formats.trials import read_scores
 from eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
 from eval.types import Embeddings
 from likeness.cli import main
-from tests.likeness.files_scored import calibrate_files, score_files
 
 
 def draw(
@@ -288,37 +287,6 @@ def test_the_length_at_scoring_is_what_the_name_says_and_kaldis_is_the_default()
     np.testing.assert_array_equal(plda.psi, fit_plda(rows, labels, scoring_length="none").psi)
     with pytest.raises(ValueError, match="scoring_length"):
         fit_plda(rows, labels, scoring_length="other")  # type: ignore[arg-type]
-
-
-def test_a_calibration_refuses_scores_of_another_length(tmp_path: Path) -> None:
-    rows, labels, _, _ = draw(30, 5, 4, seed=2)
-    ids = tuple(f"{label}/{k}" for k, label in enumerate(labels))
-    files.write(tmp_path / "e.npz", Embeddings(ids, rows.astype(np.float32), {"model": "m1"}))
-    fit_plda(rows.astype(np.float32), labels, model="m1").save(tmp_path / "p.json")
-    assert load_plda(tmp_path / "p.json").scoring_length == "kaldi"
-    lines = [
-        f"{ids[i]} {ids[j]} {int(labels[i] == labels[j])}" for i in range(30) for j in range(i)
-    ]
-    (tmp_path / "t.txt").write_text("\n".join(lines))
-    calibrate_files(
-        tmp_path / "t.txt", tmp_path / "e.npz", tmp_path / "c.json", plda=tmp_path / "p.json"
-    )
-
-    def score(length: ScoringLength | None) -> str:
-        return score_files(
-            tmp_path / "t.txt",
-            tmp_path / "e.npz",
-            tmp_path / "s.txt",
-            plda=tmp_path / "p.json",
-            scoring_length=length,
-            calibration=tmp_path / "c.json",
-        )
-
-    for same in (None, "kaldi"):
-        assert score(same).endswith("scoring length kaldi")  # type: ignore[arg-type]
-    for other in ("simple", "none"):
-        with pytest.raises(ValueError, match="fitted for"):
-            score(other)  # type: ignore[arg-type]
 
 
 def likeness(*arguments: object) -> int:

@@ -82,15 +82,9 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
 def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
     (folder / "blind.txt").write_text("a b\na c\n")
     (folder / "bare.txt").write_text("a b 0.5\na c 0.25\n")
-    with pytest.raises(
-        ValueError,
-        match=r"^\S*bare.txt .*no labels.*--trials$",
-    ):
+    with pytest.raises(ValueError, match=r"bare.txt: .*no labels.*--trials$"):
         likeness.evaluate(folder / "bare.txt", FAST)
-    with pytest.raises(
-        ValueError,
-        match=r"has no labels",
-    ):
+    with pytest.raises(ValueError, match="has no labels"):
         likeness.evaluate(folder / "bare.txt", FAST, trials=folder / "blind.txt")
 
 
@@ -201,7 +195,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
         assert word in capsys.readouterr().err
     Path("q.txt").write_text("id quality\ns0/0 1.5\ns0/1 nan\n")
     assert run("x.txt", "--quality", "q.txt") == 2
-    assert "is not `id quality` with a finite" in capsys.readouterr().err
+    assert "in place of a finite number" in capsys.readouterr().err
     Path("q.txt").write_text("s0/0 1.5\ns0/0 2\n")
     assert run("x.txt", "--quality", "q.txt") == 2
     assert "more than one quality" in capsys.readouterr().err
