@@ -129,8 +129,7 @@ def independent_scores(nontarget: ArrayLike, subjects: ArrayLike, *, seed: int =
         1
     """
     values, pairs = np.asarray(nontarget, dtype=np.float64), np.asarray(subjects)
-    if (pairs[:, 0] == pairs[:, 1]).any():
-        raise LikenessError("subjects: a nontarget trial has the same subject on both sides")
+    assert (pairs[:, 0] != pairs[:, 1]).all(), "a nontarget trial has two subjects"
     if not values.size:
         return np.empty(0)
     number = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape).astype(np.int64)
@@ -203,9 +202,9 @@ def guaranteed_threshold(
         >>> guarantee.pairs, guarantee.allowed, threshold <= 1.0
         (30, 0, True)
     """
+    check_confidence(confidence)
     if not 0 < far < 1:
         raise LikenessError(f"far {far}: a guaranteed false-accept rate lies between 0 and 1")
-    check_confidence(confidence)
     pairs = np.asarray(subjects)[~scores.target]
     drawn = np.sort(independent_scores(scores.nontargets, pairs))
     allowed = num_allowed(far, confidence, drawn.size)

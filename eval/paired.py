@@ -75,7 +75,7 @@ def match_trials(first: Trials, second: Trials) -> Matched:
         sides[0] == sides[1]
         and np.array_equal(first.enrol, second.enrol)
         and np.array_equal(first.probe, second.probe)
-        and (not labelled or np.array_equal(*targets))
+        and (not labelled or np.array_equal(targets[0], targets[1]))
     ):
         # as most lists are, and sorting millions of trials takes seconds
         return Matched(np.arange(len(first)), 0, 0, 0)

@@ -161,7 +161,7 @@ def write(path: Path, measured: PerItem) -> None:
         arrays["groups"] = np.asarray(measured.groups, dtype=np.int64)
     arrays |= {"ids": np.array(measured.ids), "over": np.array(json.dumps(measured.over))}
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
-        np.savez_compressed(handle, **arrays)
+        np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
 
 
 def read(path: Path) -> PerItem:

@@ -317,7 +317,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
     ]
     target, nontarget = (scores.values[rows] for rows in at)
     if subjects is None:
-        return Ranked(target, nontarget, *at, None, len(scores))
+        return Ranked(target, nontarget, at[0], at[1], None, len(scores))
     pairs, n = subjects
     return Ranked(target, nontarget, pairs[at[0], 0], pairs[at[1], 0], pairs[at[1], 1], n)
 
@@ -491,7 +491,8 @@ class Cells:
 
         for _ in in_threads(weigh, range(cells.size)):
             pass
-        return (targets[cells] @ draws).T.astype(np.int64), nontarget.astype(np.int64)
+        target = np.asarray(targets[cells] @ draws).T
+        return target.astype(np.int64), nontarget.astype(np.int64)
 
     def _matter(self, target: Counts, nontarget: Counts, metrics: list[Weighted]) -> Bools:
         """The cells (K,) that can hold the threshold of a metric, by their weights (B, K)."""
@@ -499,7 +500,9 @@ class Cells:
             np.pad(np.cumsum(weights, axis=1), ((0, 0), (1, 0))) for weights in (target, nontarget)
         )
         accepts = rejected[:, -1:] - rejected
-        return np.any([metric.cells(misses, accepts).any(axis=0) for metric in metrics], axis=0)
+        each = [metric.cells(misses, accepts).any(axis=0) for metric in metrics]
+        matter: Bools = np.any(each, axis=0)
+        return matter
 
     def _num_trials(self, which: Bools) -> int:
         """How many trials some of the cells (K,) hold."""

@@ -218,17 +218,22 @@ def footnotes(
 
 def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) -> list[str]:
     """Why intervals of results are missing or marked, see `reasons`."""
+    of_system: dict[str, set[str]] = {}
+    listed = []
+    for result in results:
+        note = str(result.conventions.get("interval_note", ""))
+        if result.interval is not None or note:
+            of_system.setdefault(result.system, set()).add(note)
+            listed.append((result, note))
     several = len({result.system for result in results}) > 1
-    return reasons(
-        [
-            (
-                f"{result.system}, {label(result.metric)}" if several else label(result.metric),
-                result.interval,
-                str(result.conventions.get("interval_note", "")),
-            )
-            for result in results
-        ]
-    )
+    named = []
+    for result, note in listed:
+        name = label(result.metric)
+        if several:  # a system alone where the reason holds for all of its metrics
+            alike = len(of_system[result.system]) == 1
+            name = result.system if alike else f"{result.system}, {name}"
+        named.append((name, result.interval, note))
+    return reasons(named)
 
 
 def reasons(intervals: Sequence[tuple[str, Ends | None, str]]) -> list[str]:
@@ -250,7 +255,11 @@ def reasons(intervals: Sequence[tuple[str, Ends | None, str]]) -> list[str]:
     for note, names in noted.items():
         star, text = ("* ", note[2:]) if note.startswith("* ") else ("", note)
         everywhere = len(names) == possible
-        text = text[0].upper() + text[1:] if everywhere else f"{'; '.join(names)}: {text}"
+        text = (
+            text[0].upper() + text[1:]
+            if everywhere
+            else f"{'; '.join(dict.fromkeys(names))}: {text}"
+        )
         sentences.append(f"{star}{text}.")
     return sentences
 

@@ -56,17 +56,19 @@ from eval.errors import LikenessError
 from eval.progress import report
 from eval.types import Embeddings, Floats, Floats32, Trials
 
-_KERNELS = ("vmf_el", "vmf_b", "vmf_kl")
+# The parameter of a similarity: its default, and the lowest and highest value. That of `simple` is
+# the cosine of an angle.
+_PARAMETERS = {
+    "simple": (0.3, -1.0, 1.0),
+    "poincare": (1e-5, 1e-30, 1e30),
+    "vmf_el": (1.0, 1e-30, 1e30),
+    "vmf_b": (1.0, 1e-30, 1e30),
+    "vmf_kl": (1.0, 1e-30, 1e30),
+}
 ALLOWED = (
-    "cosine",
-    "dot",
-    "simple",
-    "simple:B_THETA",
-    "euclidean",
-    "poincare",
-    "poincare:C",
-    *_KERNELS,
-    *(f"{kernel}:ALPHA" for kernel in _KERNELS),
+    *("cosine", "dot", "euclidean"),
+    *_PARAMETERS,
+    *(f"{name}:NUMBER" for name in _PARAMETERS),
 )
 
 Rows = NDArray[Any]  # (N, D) float32 or float64
@@ -122,21 +124,19 @@ def _formula(similarity: str, dim: int) -> _Formula:
             lambda dot, x, y: -np.sqrt((x[0] - y[0]) ** 2 + 2 * np.maximum(x[0] * y[0] - dot, 0)),
             precise=True,
         )
-    if name == "simple":
-        b_theta = _parameter(similarity, text) if colon else 0.3
-        if not -1 <= b_theta <= 1:
+    if name in _PARAMETERS:
+        default, low, high = _PARAMETERS[name]
+        try:
+            value = float(text) if colon else default
+        except ValueError:
+            value = np.nan
+        if not low <= value <= high:
             raise LikenessError(
-                f"similarity {similarity!r}: B_THETA is the cosine of an angle and must lie in "
-                "[-1, 1]; the paper uses 0.3"
+                f"similarity {similarity!r}: {text} is no number from {low:g} to {high:g}; write "
+                f"e.g. '{name}:{default:g}'"
             )
-        return _Formula(False, lambda dot, x, y: dot - b_theta * (x[0] * y[0]))
-    if name in ("poincare", *_KERNELS):
-        value = _parameter(similarity, text) if colon else 1e-5 if name == "poincare" else 1.0
-        if not 1e-30 <= value <= 1e30:
-            raise LikenessError(
-                f"similarity {similarity!r}: {text} must be a positive number; write e.g. "
-                f"'{name}:{1e-5 if name == 'poincare' else 1}'"
-            )
+        if name == "simple":
+            return _Formula(False, lambda dot, x, y: dot - value * (x[0] * y[0]))
         return _poincare(np.sqrt(value)) if name == "poincare" else _vmf(name, value, dim)
     close = get_close_matches(similarity.lower(), ALLOWED, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -191,16 +191,6 @@ def _vmf(kernel: str, alpha: float, dim: int) -> _Formula:
         return x[1] + y[1] - log_normalizer_ratio(length, dim) + at_zero
 
     return _Formula(False, finish, sides, precise=True)
-
-
-def _parameter(similarity: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise LikenessError(
-            f"similarity {similarity!r}: {text!r} is not a number; write e.g. "
-            f"'{similarity.partition(':')[0]}:0.3'"
-        ) from None
 
 
 def pairs(

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups
 from eval.errors import LikenessError
-from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
+from eval.types import Bools, Floats, Ints, Scores, Trials
 
 METRICS = ("auroc", "aurc", "e_aurc")
 
@@ -301,25 +301,20 @@ def sides_with(
     Raises:
         LikenessError: Only some ids of a side, or none of both sides, have it.
     """
-    sides = []
-    for name, of_side, index in (
+    sides = [
         ("enrolment", trials.enrol_ids, trials.enrol),
         ("probe", trials.probe_ids, trials.probe),
-    ):
-        missing = [id for id in of_side if id not in ids]
-        if not missing:
-            sides.append((name, of_side, index))
-        elif len(missing) < len(of_side):
-            raise LikenessError(
-                f"{missing[0]!r} of the {name} side of the trials has no {what}; give the file "
-                "that has all of them"
-            )
-    if not sides:
+    ]
+    missing = {name: [id for id in of_side if id not in ids] for name, of_side, _ in sides}
+    complete = [side for side in sides if not missing[side[0]]]
+    partly = [name for name, of_side, _ in sides if 0 < len(missing[name]) < len(of_side)]
+    if partly or not complete:
+        first = partly[0] if partly else "enrolment"
         raise LikenessError(
-            f"none of the ids of the trials has any {what} ({name_first(trials.enrol_ids)}); give "
-            "the file that has them"
+            f"{missing[first][0]!r} of the {first} side of the trials has no {what}; give the file "
+            "that has all of them"
         )
-    return sides
+    return complete
 
 
 def numbers_of(quality: Sequence[tuple[str, object]]) -> Floats:

@@ -146,12 +146,10 @@ def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
         LikenessError: Another shape; texts or other numbers; a class without a trial.
     """
     flags = boolean_labels(name, labels)
-    if flags.shape != (size,):
-        raise LikenessError(f"{name}: labels of shape {flags.shape} for {size} trials")
-    if flags.all() or not flags.any():
+    if flags.shape != (size,) or flags.all() or not flags.any():
         raise LikenessError(
-            f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget trials; at "
-            "least one of each is needed"
+            f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget labels for "
+            f"{size} trials; give one label each, and at least one of each kind"
         )
     return flags
 
@@ -432,13 +430,11 @@ def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, flo
         LikenessError: p_target is not strictly between 0 and 1, or a cost is not positive and
             finite.
     """
-    if not 0 < p_target < 1:
+    infinity = float("inf")
+    if not (0 < p_target < 1 and 0 < c_miss < infinity and 0 < c_fa < infinity):
         raise LikenessError(
-            f"p_target = {p_target}: the prior of a target trial must lie strictly between 0 and 1"
-        )
-    if not (0 < c_miss < float("inf") and 0 < c_fa < float("inf")):
-        raise LikenessError(
-            f"c_miss = {c_miss}, c_fa = {c_fa}: both costs must be positive and finite"
+            f"p_target = {p_target}, c_miss = {c_miss}, c_fa = {c_fa}: the prior of a target trial "
+            "must lie strictly between 0 and 1, and both costs must be positive and finite"
         )
     miss, fa = c_miss * p_target, c_fa * (1 - p_target)
     return miss / min(miss, fa), fa / min(miss, fa)

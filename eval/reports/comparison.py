@@ -166,23 +166,15 @@ def table(comparison: Comparison) -> str:
     First a row for each variant, with the mean, standard error and interval of each metric and the
     cost; then the differences; then what the numbers are.
     """
-    blocks = [
-        "\n".join(lines)
-        for lines in (
-            aligned(main_rows(comparison)),
-            aligned(_differences(comparison)),
-            notes(comparison),
-        )
-    ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    parts = aligned(main_rows(comparison)), aligned(_differences(comparison)), notes(comparison)
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 def markdown(comparison: Comparison) -> str:
     """The same tables and notes in Markdown."""
     tables = [_piped(rows) for rows in (main_rows(comparison), _differences(comparison)) if rows]
-    return (
-        "\n\n".join([*tables, "\n".join(f"- {_plain(note)}" for note in notes(comparison))]) + "\n"
-    )
+    listed = "\n".join(f"- {_plain(note)}" for note in notes(comparison))
+    return "\n\n".join([*tables, listed]) + "\n"
 
 
 def latex(comparison: Comparison) -> str:
@@ -191,17 +183,11 @@ def latex(comparison: Comparison) -> str:
     for rows in (main_rows(comparison), _differences(comparison)):
         if rows:
             head, *body = ([_tex(text) for text in row] for row in rows)
-            lines += [
-                rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-                r"\toprule",
-                " & ".join(head) + r" \\",
-                r"\midrule",
-            ]
-            lines += [" & ".join(row) + r" \\" for row in body] + [
-                r"\bottomrule",
-                r"\end{tabular}",
-                "",
-            ]
+            columns = "l" + "r" * (len(head) - 1)
+            lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+            lines += [" & ".join(head) + r" \\", r"\midrule"]
+            lines += [" & ".join(row) + r" \\" for row in body]
+            lines += [r"\bottomrule", r"\end{tabular}", ""]
     return "\n".join(lines)
 
 
@@ -301,26 +287,18 @@ def _count(number: int, what: str) -> str:
 def main_rows(comparison: Comparison) -> list[list[str]]:
     """The head and a row for each variant: its metrics and its cost."""
     cells = {(cell.variant, cell.metric): cell for cell in comparison.cells}
-    rows = [
-        [
-            "",
-            "seeds",
-            *(metric_label(metric) for metric in comparison.metrics),
-            "seconds",
-            "items/s",
-        ]
-    ]
+    labels = [metric_label(metric) for metric in comparison.metrics]
+    rows = [["", "seeds", *labels, "seconds", "items/s"]]
     for variant in comparison.variants:
         runs = [run for run in comparison.runs if run.variant == variant]
         finished = [run for run in runs if not run.failed]
-        row = [variant, f"{len(finished)} of {len(runs)}"]
-        row += [
-            _cell_text(cells.get((variant, metric)), "-" if finished else "failed")
-            for metric in comparison.metrics
-        ]
+        otherwise = "-" if finished else "failed"
+        of_metrics = (cells.get((variant, metric)) for metric in comparison.metrics)
         rows.append(
             [
-                *row,
+                variant,
+                f"{len(finished)} of {len(runs)}",
+                *(_cell_text(cell, otherwise) for cell in of_metrics),
                 _mean(finished, "seconds", "{:,.1f}"),
                 _mean(finished, "items_per_second", "{:,.0f}"),
             ]
@@ -337,11 +315,10 @@ def _differences(comparison: Comparison) -> list[list[str]]:
 def _cell_text(cell: Cell | None, otherwise: str) -> str:
     if cell is None:
         return otherwise
-    error = (
-        "" if cell.standard_error is None else f" ± {metric_text(cell.metric, cell.standard_error)}"
-    )
-    ends = bracketed(cell.metric, cell.interval, cell.interval_note)
-    return f"{metric_text(cell.metric, cell.mean)}{error} {ends}".rstrip()
+    text = metric_text(cell.metric, cell.mean)
+    if cell.standard_error is not None:
+        text += f" ± {metric_text(cell.metric, cell.standard_error)}"
+    return f"{text} {bracketed(cell.metric, cell.interval, cell.interval_note)}".rstrip()
 
 
 def _interval_notes(comparison: Comparison) -> list[str]:

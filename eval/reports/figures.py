@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -164,10 +165,8 @@ def line(
     shared = {"source": source, "name": name, "color": COLOURS[i % len(COLOURS)]}
     shared |= {"legend_label": label} if label else {}
     style = {"line_dash": DASHES[i % len(DASHES)], "line_width": 1.8}
-    if steps:
-        figure.step("x", "y", mode="after", **shared, **style)
-    else:
-        figure.line("x", "y", **shared, **style)
+    draw = partial(figure.step, mode="after") if steps else figure.line
+    draw("x", "y", **shared, **style)
     if dots:
         figure.scatter("x", "y", size=dots, **shared)
     return source
@@ -215,9 +214,8 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     """
     low, high = float(values.min()), float(values.max())
     # below that, linspace rounds too much
-    room = num_bins * max(
-        2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny)
-    )
+    least = max(2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny))
+    room = num_bins * least
     if high - low < room:
         middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
         low, high = middle - half, middle + half
@@ -225,17 +223,23 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     return edges
 
 
-def histogram(figure: Any, edges: Floats, values: Mapping[str, Floats]) -> None:
-    """Draw how two classes are distributed; each adds up to 100 %. The first is hatched.
+def histogram(
+    x_label: str, y_label: str, edges: Floats, values: Mapping[str, Floats], tips: Mapping[str, str]
+) -> Any:
+    """A figure of how two classes are distributed; each adds up to 100 %. The first is hatched.
 
     Args:
-        figure: a Bokeh figure.
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
         edges: (B + 1,) of the bins.
         values: name -> the values of a class.
+        tips: what hovering shows, see `plot`.
     """
-    for (name, of_class), colour, hatch in zip(
-        values.items(), (COLOURS[1], COLOURS[0]), ("/", None), strict=True
-    ):
+    ends = float(edges[0]), float(edges[-1])
+    figure = plot(x_label, y_label, height=280, tips=tips, x_range=ends)
+    figure.y_range.start = 0
+    looks = ((COLOURS[1], "/"), (COLOURS[0], None))
+    for (name, of_class), (colour, hatch) in zip(values.items(), looks, strict=True):
         number = np.histogram(of_class, edges)[0]
         top = 100 * number / max(of_class.size, 1)
         figure.quad(
@@ -255,6 +259,7 @@ def histogram(figure: Any, edges: Floats, values: Mapping[str, Floats]) -> None:
         )
     figure.xgrid.grid_line_color = None
     legend(figure, columns=2)
+    return figure
 
 
 def logged(log: Log, key: str) -> tuple[Floats, Floats]:
@@ -268,9 +273,9 @@ def logged(log: Log, key: str) -> tuple[Floats, Floats]:
         for entry in log
         if isinstance(entry.get(key), (int, float)) and "step" in entry
     ]
-    values = np.array(points, dtype=np.float64).reshape(-1, 2)
-    kept = np.unique(np.linspace(0, max(len(values) - 1, 0), _NUM_POINTS).astype(np.int64))
-    return (values[kept, 0], values[kept, 1]) if len(values) else (values[:, 0], values[:, 1])
+    steps, values = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), _NUM_POINTS)).astype(int))
+    return steps[kept], values[kept]
 
 
 def training_curves(log: Log, metrics: Sequence[str] = ()) -> Markup:
@@ -283,9 +288,8 @@ def training_curves(log: Log, metrics: Sequence[str] = ()) -> Markup:
     Returns:
         HTML, which is empty where there is nothing to draw.
     """
-    shown = _LOGGED | {metric: metric_label(metric) for metric in metrics}
     figures = []
-    for key, label in shown.items():
+    for key, label in (_LOGGED | {metric: metric_label(metric) for metric in metrics}).items():
         points = logged(log, key)
         if points[0].size > 1:
             lines = [(0, label, "", points)]
@@ -418,16 +422,13 @@ def histogram_figure(scores: Scores, threshold: float | None, system: str = "") 
     """
     from bokeh.models import BoxAnnotation, Span
 
-    edges = histogram_edges(scores.values, 72)
-    figure = plot(
+    figure = histogram(
         "Score (higher = more similar)",
         "Trials of a class (%)",
-        height=280,
-        tips={"class": "$name", "scores": "@left to @right", "trials": "@number{0,0}"},
-        x_range=(float(edges[0]), float(edges[-1])),
+        histogram_edges(scores.values, 72),
+        {"nontarget": scores.nontargets, "target": scores.targets},
+        {"class": "$name", "scores": "@left to @right", "trials": "@number{0,0}"},
     )
-    figure.y_range.start = 0
-    histogram(figure, edges, {"nontarget": scores.nontargets, "target": scores.targets})
     if threshold is not None:
         edge = Span(location=threshold, dimension="height", line_width=2)
         edge.line_color, edge.line_dash = GREY, "dashed"
@@ -464,16 +465,13 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike) -> Markup:
 
 
 def _norms_figure(norms: Floats, right: Bools) -> Any:
-    edges = histogram_edges(norms, 36)
-    figure = plot(
+    return histogram(
         "Norm",
         "Answers of a kind (%)",
-        height=280,
-        tips={"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"},
+        histogram_edges(norms, 36),
+        {"wrong": norms[~right], "right": norms[right]},
+        {"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"},
     )
-    figure.y_range.start = 0
-    histogram(figure, edges, {"wrong": norms[~right], "right": norms[right]})
-    return figure
 
 
 _NUM_KEPT = 200  # points of a curve of risk and coverage

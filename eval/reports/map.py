@@ -90,18 +90,10 @@ def _map_figure(
         marker=[look[name][1] for name in classes],
     )
     source.tags = [{"map": True}]
-    figure.scatter(
-        "x",
-        "y",
-        source=source,
-        size=7,
-        color="colour",
-        marker="marker",
-        alpha=_DISC,
-        nonselection_alpha=0.18,
-        name="items",
-        **({"legend_group": "label"} if named else {}),
-    )
+    look_of_points = {"size": 7, "color": "colour", "marker": "marker", "alpha": _DISC}
+    if named:
+        look_of_points["legend_group"] = "label"
+    figure.scatter("x", "y", source=source, name="items", nonselection_alpha=0.18, **look_of_points)
     figure.axis.visible = False
     figure.grid.visible = False
     if named:
@@ -162,15 +154,12 @@ def plane(matrix: ArrayLike) -> Floats:
     from sklearn.manifold import TSNE
 
     directions = _unit(matrix)
-    if directions.shape[1] < 2 or np.ptp(directions, axis=0).max() < 1e-9:  # a line, or one point
-        return np.column_stack([directions[:, 0], np.zeros(len(directions))])
-    reduced = PCA(min(50, len(directions) - 1, directions.shape[1]), random_state=0).fit_transform(
-        directions
-    )
-    points = TSNE(
-        2, init="pca", perplexity=min(30.0, len(reduced) / 4), random_state=0
-    ).fit_transform(reduced)
-    return np.asarray(points, dtype=np.float64)
+    size, dim = directions.shape
+    if dim < 2 or np.ptp(directions, axis=0).max() < 1e-9:  # a line, or one point
+        return np.column_stack([directions[:, 0], np.zeros(size)])
+    reduced = PCA(min(50, size - 1, dim), random_state=0).fit_transform(directions)
+    tsne = TSNE(2, init="pca", perplexity=min(30.0, size / 4), random_state=0)
+    return np.asarray(tsne.fit_transform(reduced), dtype=np.float64)
 
 
 def _chosen(

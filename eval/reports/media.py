@@ -94,22 +94,19 @@ class Media:
         try:
             source = self._find(id)
             file = source.path if isinstance(source, Stretch) else source
-            sound = isinstance(file, Path) and file.suffix.lower() in SOUNDS
-            is_image = isinstance(source, np.ndarray) or (
-                isinstance(source, Path) and source.suffix.lower() in IMAGES
-            )
-            if not sound and not is_image:
+            suffix = file.suffix.lower() if isinstance(file, Path) else ""
+            if suffix not in SOUNDS and suffix not in IMAGES and not isinstance(file, np.ndarray):
                 return nothing
             if self._left <= 0:
                 self._over.add(id)
                 return nothing
-            if sound:
+            if suffix in SOUNDS:
                 assert isinstance(source, Path | Stretch)
                 heard = read_sound(source)
                 contents = [flac(heard), drawing(heard)]
             else:
-                assert isinstance(source, Path | np.ndarray)
-                contents = [thumbnail(source)]
+                assert isinstance(file, Path | np.ndarray)
+                contents = [thumbnail(file)]
         except (OSError, ValueError) as error:
             self._bad[id] = str(error)
             return nothing
@@ -118,8 +115,8 @@ class Media:
         if self._left < 0:
             self._over.add(id)
             return nothing
-        self._kind[id] = "sound" if sound else "image"
-        if sound:
+        self._kind[id] = "sound" if suffix in SOUNDS else "image"
+        if suffix in SOUNDS:
             return block("sound", name=id, data=data[0], drawing=data[1], seconds=heard.seconds)
         return block("image", name=id, data=data[0], tiny=contents[0][:8] == _PNG)
 
@@ -145,22 +142,17 @@ def media_of_folder(folder: Path) -> Media:
 
     Ids that are absolute or hold .. are not there.
     """
-    return Media(_find_below(folder))
-
-
-def _find_below(root: Path) -> Callable[[str], Path | None]:
-    """A function that finds the file of an id below a folder."""
 
     def find(id: str) -> Path | None:
         if not id or os.path.isabs(id) or ".." in Path(id).parts or "\0" in id:
             return None
         for suffix in ("", *IMAGES, *SOUNDS):
-            path = as_stored(root, f"{id}{suffix}")
+            path = as_stored(folder, f"{id}{suffix}")
             if path.suffix.lower() in (*IMAGES, *SOUNDS) and path.is_file():
                 return path
         return None
 
-    return find
+    return Media(find)
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -5,7 +5,8 @@ clustering: every cluster with its pictures or sounds, and the doubtful items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,30 +111,27 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
     size = len(sides.queries)
     rows = np.unique(np.linspace(0, size - 1, min(size, num_queries)).astype(np.int64))
     gallery = sides.gallery or sides.queries
-    own = np.asarray(sides.labels)[rows]
-    of_gallery = np.asarray(sides.gallery_labels)
+    own, of_gallery = np.asarray(sides.labels)[rows], np.asarray(sides.gallery_labels)
     # An item of the gallery with the query's id is the query.
     number = {id: i for i, id in enumerate(gallery.ids)}
     itself = np.array([number.get(sides.queries.ids[i], -1) for i in rows.tolist()])
-    num = min(num, len(gallery) - 1 if (itself >= 0).any() else len(gallery))
+    found = itself >= 0
+    num = min(num, len(gallery) - bool(found.any()))
     score = against(gallery.matrix, sides.similarity)
     step = max(1, _CELLS // len(gallery))
-    items, scores = [], []
+    items, scores = np.empty((rows.size, num), np.int64), np.empty((rows.size, num))
     for begin in range(0, rows.size, step):
-        values = np.array(score(sides.queries.matrix[rows[begin : begin + step]]))
-        hidden = itself[begin : begin + step]
-        place = np.flatnonzero(hidden >= 0)
-        values[place, hidden[place]] = -np.inf
+        part = slice(begin, begin + step)
+        values = np.array(score(sides.queries.matrix[rows[part]]))
+        values[np.flatnonzero(found[part]), itself[part][found[part]]] = -np.inf
         best = np.argpartition(-values, num - 1, axis=1)[:, :num]
         order = np.argsort(-np.take_along_axis(values, best, axis=1), axis=1, kind="stable")
-        items.append(np.take_along_axis(best, order, axis=1))
-        scores.append(np.take_along_axis(values, items[-1], axis=1))
-    best_items = np.concatenate(items)
-    counts = dict(zip(*np.unique(of_gallery, return_counts=True), strict=True))
-    alone = (itself >= 0) & (of_gallery[np.maximum(itself, 0)] == own)
-    mated = np.array([counts.get(name, 0) for name in own.tolist()]) > alone
-    right = of_gallery[best_items] == own[:, None]
-    return Nearest(rows, best_items, np.concatenate(scores), right, np.asarray(mated))
+        items[part] = np.take_along_axis(best, order, axis=1)
+        scores[part] = np.take_along_axis(values, items[part], axis=1)
+    counts = Counter(of_gallery.tolist())
+    alone = found & (of_gallery[itself] == own)
+    mated = np.array([counts[name] for name in own.tolist()]) > alone
+    return Nearest(rows, items, scores, of_gallery[items] == own[:, None], np.asarray(mated))
 
 
 @step("drawing the page")
@@ -223,19 +221,11 @@ def _results(
     results: Sequence[Result], label: Callable[[str], str], notes: Callable[..., list[str]]
 ) -> Markup:
     """Each metric with its interval, and what is said of the intervals below."""
-    rows = [
-        [
-            label(result.metric),
-            f"{100 * result.value:.2f}",
-            bracketed(
-                result.metric,
-                result.interval,
-                result.conventions.get("interval_note"),
-                show=percent_text,
-            ),
-        ]
-        for result in results
-    ]
+    rows = []
+    for result in results:
+        note = result.conventions.get("interval_note")
+        ends = bracketed(result.metric, result.interval, note, show=percent_text)
+        rows.append([label(result.metric), f"{100 * result.value:.2f}", ends])
     shown = table(["Metric", "%", "Interval"], rows, kind="n")
     return shown + block("lines", texts=notes(results, label=label))
 
@@ -280,48 +270,47 @@ def _examples(sides: Sides, answers: Nearest) -> Markup:
     """The surest wrong answers, and the right answers that were nearest to being wrong."""
     first = answers.right[:, 0]
     margin = answers.scores[:, 0] - np.where(answers.right, -np.inf, answers.scores).max(axis=1)
-    wrong = np.flatnonzero(answers.mated & ~first)
-    wrong = wrong[np.argsort(-answers.scores[wrong, 0], kind="stable")][:_NUM_EXAMPLES]
-    right = np.flatnonzero(answers.mated & first)
-    right = right[np.argsort(margin[right], kind="stable")][:_NUM_EXAMPLES]
+    found, missed = answers.mated & first, answers.mated & ~first
     text = (
         f"Of {answers.queries.size:,} of {len(sides.queries):,} queries, each with its "
-        f"{answers.items.shape[1]} nearest items: {np.count_nonzero(answers.mated & first):,} find "
+        f"{answers.items.shape[1]} nearest items: {np.count_nonzero(found):,} find "
         f"their own {'' if sides.gallery is None else 'in the gallery '}first, "
-        f"and {np.count_nonzero(answers.mated & ~first):,} do not."
+        f"and {np.count_nonzero(missed):,} do not."
     )
     if not answers.mated.all():
         text += f" {np.count_nonzero(~answers.mated):,} have nothing to find."
     parts = [prose(text)]
-    for heading, chosen in (
-        ("Wrong, the surest first", wrong),
-        ("Right, the closest calls first", right),
+    for heading, chosen, sure in (
+        ("Wrong, the surest first", missed, -answers.scores[:, 0]),
+        ("Right, the closest calls first", found, margin),
     ):
-        if chosen.size:
-            rows = list(_rows(sides, answers, chosen.tolist()))
+        queries = np.flatnonzero(chosen)
+        queries = queries[np.argsort(sure[queries], kind="stable")][:_NUM_EXAMPLES]
+        if queries.size:
+            rows = [_example(sides, answers, q) for q in queries.tolist()]
             parts.append(block("neighbours", caption=heading, rows=rows))
     return joined(parts)
 
 
-def _rows(sides: Sides, answers: Nearest, chosen: Sequence[int]) -> Iterator[dict[str, Any]]:
-    gallery = sides.gallery or sides.queries
-    for q in chosen:
-        row = int(answers.queries[q])
-        query = sides.queries.ids[row]
-        items = [
-            {
-                "shown": sides.media.show(gallery.ids[item]),
-                "id": gallery.ids[item],
-                "label": sides.gallery_labels[item],
-                "right": bool(right),
-                "score": f"{score:.4f}".replace("-", MINUS),
-            }
-            for item, score, right in zip(
-                answers.items[q].tolist(), answers.scores[q].tolist(), answers.right[q], strict=True
-            )
-        ]
-        shown = sides.media.show(query)
-        yield {"shown": shown, "id": query, "label": sides.labels[row], "items": items}
+def _example(sides: Sides, answers: Nearest, q: int) -> dict[str, Any]:
+    """A query with its nearest items, as the table shows them."""
+    gallery, row = sides.gallery or sides.queries, int(answers.queries[q])
+    items = [
+        {
+            "shown": sides.media.show(gallery.ids[item]),
+            "id": gallery.ids[item],
+            "label": sides.gallery_labels[item],
+            "right": right,
+            "score": f"{score:.4f}".replace("-", MINUS),
+        }
+        for item, score, right in zip(
+            *(each[q].tolist() for each in (answers.items, answers.scores, answers.right)),
+            strict=True,
+        )
+    ]
+    query = sides.queries.ids[row]
+    shown = sides.media.show(query)
+    return {"shown": shown, "id": query, "label": sides.labels[row], "items": items}
 
 
 def _by_class(sides: Sides, answers: Nearest, what: str) -> Markup:
@@ -334,22 +323,21 @@ def _by_class(sides: Sides, answers: Nearest, what: str) -> Markup:
     for name in dict.fromkeys(own[answers.mated].tolist()):
         mine = answers.mated & (own == name)
         wrong = first[mine & (first != name)]
-        others, counts = np.unique(wrong, return_counts=True)
-        listed = sorted(zip(counts.tolist(), others.tolist(), strict=True), reverse=True)[:3]
+        # the most frequent first, then the last by name
+        listed = sorted(((n, other) for other, n in Counter(wrong.tolist()).items()), reverse=True)
         rows.append(
             [
                 str(name),
                 f"{mine.sum():,}",
                 f"{100 * (1 - wrong.size / mine.sum()):.2f}",
                 f"{100 * answers.right[mine].mean():.2f}",
-                ", ".join(f"{other} ({count:,})" for count, other in listed),
+                ", ".join(f"{other} ({count:,})" for count, other in listed[:3]),
             ]
         )
     rows.sort(key=lambda row: float(row[2]))
     head = [what, "Queries", "First is right %", "Of the nearest right %", "Taken for"]
-    return table(
-        head, rows[:1000], kind="n", caption=f"By {what.lower()}", sortable=True, texts=head[-1:]
-    )
+    caption = f"By {what.lower()}"
+    return table(head, rows[:1000], kind="n", caption=caption, sortable=True, texts=head[-1:])
 
 
 _NUM_CLUSTERS = 100  # shown with their items; the others are counted
@@ -434,22 +422,17 @@ def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media:
         inside = np.flatnonzero(clusters == number)
         own = np.where(np.isnan(fit.own[inside]), np.inf, -fit.own[inside])
         order = inside[np.argsort(own, kind="stable")]
-        items = []
-        for i in order[:_NUM_ITEMS].tolist():
-            picture = media.show(ids[i])
-            items.append(
-                {
-                    "id": ids[i],
-                    "shown": picture,
-                    "score": _number(float(fit.own[i])),
-                    "named": 'class="shown image"' not in picture,
-                }
-            )
-        rows = any(item["named"] for item in items)
-        more = len(inside) - len(items)
+        items = [
+            {"id": ids[i], "shown": media.show(ids[i]), "score": _number(float(fit.own[i]))}
+            for i in order[:_NUM_ITEMS].tolist()
+        ]
+        for item in items:
+            item["named"] = 'class="shown image"' not in item["shown"]
         name = f"Cluster {number}" if number else "In no cluster"
         heading = f"{name}: {len(inside):,} item{'' if len(inside) == 1 else 's'}"
-        heading += f", {more:,} not shown" if more else ""
+        if len(inside) > len(items):
+            heading += f", {len(inside) - len(items):,} not shown"
+        rows = any(item["named"] for item in items)
         parts[heading] = block("tiles", items=items, rows=rows)
     if len(sizes) - 1 > _NUM_CLUSTERS:
         parts[f"{len(sizes) - 1 - _NUM_CLUSTERS:,} smaller clusters"] = prose(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -125,10 +126,7 @@ def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) ->
             [subject_of.get(ids[i], "unknown") for i in index[place].tolist()]
             for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
         ]
-        together: dict[tuple[str, ...], int] = {}
-        for pair in zip(*sides, strict=True):
-            key = tuple(sorted(set(pair)))
-            together[key] = together.get(key, 0) + 1
+        together = Counter(tuple(sorted(set(pair))) for pair in zip(*sides, strict=True))
         most = sorted(together.items(), key=lambda each: (-each[1], each[0]))[:3]
         of = "subjects" if kind == "nontarget" else "subject"
         listed = "; ".join(f"{count} of {of} {' and '.join(pair)}" for pair, count in most)
@@ -155,14 +153,8 @@ def _table(errors: SubjectErrors) -> Markup:
     ]
     left_out = order.size - len(rows)
     note = f"{left_out:,} subjects with fewer errors are left out." if left_out else ""
-    head = [
-        "Subject",
-        "Target trials",
-        "FRR %",
-        "Nontarget trials",
-        "FAR %",
-        "Most often taken for",
-    ]
+    head = ["Subject", "Target trials", "FRR %", "Nontarget trials", "FAR %"]
+    head.append("Most often taken for")
     shown = table(head, rows, kind="n", caption="Subjects", sortable=True, texts=head[-1:])
     return shown + prose(note, soft=True)
 

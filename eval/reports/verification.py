@@ -98,35 +98,30 @@ def write_page(
     Raises:
         LikenessError: items of the trials have no embedding, or embeddings belong to no system.
     """
-    results, scores = compared.results, compared.scores
+    results, scores, paired = compared.results, compared.scores, compared.paired
     systems, _, _ = by_system(results)
-    shown, used, paired = media or Media(lambda _: None), embeddings or {}, compared.paired
+    shown, used = media or Media(lambda _: None), embeddings or {}
     if unknown := sorted(set(used) - set(compared.trials)):
         raise LikenessError(
             f"Embeddings of {unknown} belong to no system; name those of {sorted(compared.trials)}"
         )
     together = _on_the_same_trials(results, scores)
+
+    def metrics_of(names: Sequence[str]) -> Markup:
+        return metric_table([each for each in results if each.system in names])
+
+    groups = {
+        f"{each.system} {each.by}".strip(): group_chart(each) + grouped_table(each)
+        for each in compared.grouped
+    }
+    hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
-        "Results": _by_trials(
-            together,
-            lambda names: metric_table([each for each in results if each.system in names]),
-        )
-        + block("lines", texts=footnotes(results)),
+        "Results": _by_trials(together, metrics_of) + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
         "Training": training_curves(log, logged),
-        "Groups": folded(
-            {
-                f"{each.system} {each.by}".strip(): group_chart(each) + grouped_table(each)
-                for each in compared.grouped
-            }
-        ),
-        "Errors and thresholds": joined(
-            [
-                slider(results, scores),
-                headed("Hardest trials", hardest_trials(scores, compared.trials, shown)),
-            ]
-        ),
+        "Groups": folded(groups),
+        "Errors and thresholds": slider(results, scores) + hardest,
         "Subjects": _subjects(compared),
         "Quality": _quality(compared, used),
         "Embedding map": _maps(compared, used),
@@ -136,7 +131,7 @@ def write_page(
         + conventions_table(results),
         "Recompute": recompute(command, inputs or {}),
     }
-    about = f"{', '.join(systems)} on {sizes(results, systems)}"
+    about = f"{', '.join(systems)} on {sizes(results)}"
     return write(Path(folder) / "index.html", "Verification report", about, sections)
 
 
@@ -144,14 +139,12 @@ def _on_the_same_trials(
     results: Sequence[Result], scores: Mapping[str, Scores]
 ) -> dict[str, list[str]]:
     """What the trials are, in words -> the systems on them, which share tables and axes."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, dict[str, None]] = {}
     for result in results:
-        of = scores[result.system]
-        trials = f"{of.target.size:,} trials, {int(of.target.sum()):,} of them target trials"
-        names = alike.setdefault(f"{result.protocol}, {trials}", [])
-        if result.system not in names:
-            names.append(result.system)
-    return alike
+        target = scores[result.system].target
+        trials = f"{target.size:,} trials, {int(target.sum()):,} of them target trials"
+        alike.setdefault(f"{result.protocol}, {trials}", {})[result.system] = None
+    return {trials: list(names) for trials, names in alike.items()}
 
 
 def _by_trials(
@@ -180,12 +173,8 @@ def glance(results: Sequence[Result], scores: Mapping[str, Scores], names: Seque
     Returns:
         HTML.
     """
-    at_eer = {
-        result.system: result
-        for result in results
-        if result.metric == "eer" and result.system in names
-    }
-    sentences = [_error_sentence(result) for result in at_eer.values()]
+    at_eer = {each.system: each for each in results if each.metric == "eer"}
+    sentences = [_error_sentence(at_eer[name]) for name in names if name in at_eer]
     first = names[0]
     threshold = at_eer[first].threshold if first in at_eer else None
     pictures = [
@@ -211,9 +200,11 @@ def _error_sentence(result: Result) -> str:
         low, high = ends_text("eer", result.interval)
         level = 100 * float(result.conventions["level"])
         sentence += f", {low} to {high} % with {level:g} % confidence"
-    subjects = result.counts.get("subjects")
-    trials = f"{(result.counts['targets'] or 0) + (result.counts['nontargets'] or 0):,} trials"
-    return f"{sentence}; {trials if subjects is None else f'{subjects:,} subjects'}."
+    counts = result.counts
+    of = f"{counts['subjects'] or 0:,} subjects"
+    if counts["subjects"] is None:
+        of = f"{(counts['targets'] or 0) + (counts['nontargets'] or 0):,} trials"
+    return f"{sentence}; {of}."
 
 
 def _subjects(compared: Compared) -> Markup:
@@ -255,17 +246,17 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
         systems.setdefault(id(of_system), []).append(name)
     columns = []
     for names in systems.values():
-        trials = [compared.trials[name] for name in names]
-        in_trials = {id for each in trials for id in (*each.enrol_ids, *each.probe_ids)}
         of_system = embeddings[names[0]]
-        kept = [id for id in of_system.ids if id in in_trials]
-        matrix = of_system.matrix[of_system.rows(kept)]
-        part = embedding_map(
-            Embeddings(tuple(kept), matrix, of_system.meta),
-            compared.subject_of or None,
-        )
+        used = {
+            id
+            for trials in (compared.trials[name] for name in names)
+            for id in (*trials.enrol_ids, *trials.probe_ids)
+        }
+        ids = tuple(id for id in of_system.ids if id in used)
+        part = Embeddings(ids, of_system.matrix[of_system.rows(ids)], of_system.meta)
         heading = ", ".join(names) if len(systems) > 1 else ""
-        columns.append(block("column", heading=heading, part=part))
+        shown = embedding_map(part, compared.subject_of or None)
+        columns.append(block("column", heading=heading, part=shown))
     return block("two", parts=columns) if columns else EMPTY
 
 
@@ -324,24 +315,24 @@ def positions(scores: Scores, wanted: Iterable[float] = ()) -> Positions:
     ([0.1, 0.2, 0.4, 0.9, 0.9], [2, 1, 1, 0, 0], [0, 0, 1, 1, 2])
     """
     s = sort_scores(scores.targets, scores.nontargets)
+    num_targets, num_nontargets = s.target.size, s.nontarget.size
     some = [
-        s.target[_spread(s.target.size)],
-        s.nontarget[s.nontarget.size - 1 - _ends(s.nontarget.size)],
+        s.target[_spread(num_targets)],
+        s.nontarget[num_nontargets - 1 - _ends(num_nontargets)],
+        s.nontarget[_spread(num_nontargets)],
+        s.target[_ends(num_targets)],
     ]
-    some += [s.nontarget[_spread(s.nontarget.size)], s.target[_ends(s.target.size)]]
     top = max(s.target[-1], s.nontarget[-1])
     rejecting_all = np.nextafter(top, np.inf)
-    chosen = np.unique(
-        np.concatenate([*some, [rejecting_all], np.array([*wanted], dtype=top.dtype)])
-    )
+    chosen = np.unique(np.concatenate([*some, [rejecting_all], np.array([*wanted], top.dtype)]))
     chosen = chosen[np.isfinite(chosen) & (chosen <= rejecting_all)]
     return Positions(
         chosen.astype(np.float64),
-        (s.nontarget.size - np.searchsorted(s.nontarget, chosen)).astype(np.int32),
+        (num_nontargets - np.searchsorted(s.nontarget, chosen)).astype(np.int32),
         np.searchsorted(s.target, chosen).astype(np.int32),
-        s.target.size,
-        s.nontarget.size,
-        s.target.size <= _NUM_EACH and s.nontarget.size <= _NUM_EACH,
+        num_targets,
+        num_nontargets,
+        max(num_targets, num_nontargets) <= _NUM_EACH,
     )
 
 
@@ -371,18 +362,15 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
             if result.system == name and result.threshold is not None
         }
         each = positions(of_system, [at_eer, *stated.values()])
-        start, last = each.nearest(at_eer), each.thresholds.size - 1
-        systems.append(
-            {
-                "name": name,
-                "data": _data(name, each, start),
-                "last": last,
-                "start": start,
-                "points": {label: each.nearest(value) for label, value in stated.items()},
-                "row": _row(each, start),
-            }
-        )
-        most = most if each.all_distinct else max(most, last + 1)
+        start = each.nearest(at_eer)
+        row = {
+            "name": name,
+            "data": _data(name, each, start),
+            "points": {label: each.nearest(value) for label, value in stated.items()},
+            "row": _row(each, start),
+        }
+        systems.append(row)
+        most = most if each.all_distinct else max(most, each.thresholds.size)
     text = (
         "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
         "the DET curves, the line in the histogram and the verdicts on the hardest trials."
@@ -458,22 +446,19 @@ def _hardest(system: str, scores: Scores, trials: Trials | None, media: Media) -
         near = np.flatnonzero(ease <= np.partition(ease, last)[last])
         rows = []
         for i in index[near[np.argsort(ease[near], kind="stable")[:_NUM_HARDEST]]].tolist():
-            ids = (
-                ()
-                if trials is None
-                else (trials.enrol_ids[trials.enrol[i]], trials.probe_ids[trials.probe[i]])
-            )
-            rows.append(
-                {
-                    "system": system,
-                    "value": repr(float(scores.values[i])),
-                    "target": int(scores.target[i]),
-                    "verdict": _verdict(scores.values[i] >= threshold, scores.target[i]),
-                    "score": f"{scores.values[i]:.4f}".replace("-", MINUS),
-                    "sides": [(media.show(id), id) for id in ids],
-                    "number": f"{i + 1:,}",
-                }
-            )
+            value, target = float(scores.values[i]), bool(scores.target[i])
+            sides = [] if trials is None else [trials.enrol_ids[trials.enrol[i]]]
+            sides += [] if trials is None else [trials.probe_ids[trials.probe[i]]]
+            row = {
+                "system": system,
+                "value": repr(value),
+                "target": int(target),
+                "verdict": _verdict(value >= threshold, target),
+                "score": f"{value:.4f}".replace("-", MINUS),
+                "sides": [(media.show(id), id) for id in sides],
+                "number": f"{i + 1:,}",
+            }
+            rows.append(row)
         head = "Trial" if trials is None else "Enrol, probe"
         tables.append(block("trials", caption=caption, head=head, rows=rows))
     return block("two", parts=tables)
@@ -484,17 +469,14 @@ def _verdict(accepted: bool, target: bool) -> str:
     return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")
 
 
-def sizes(results: Sequence[Result], systems: Sequence[str]) -> str:
+def sizes(results: Sequence[Result]) -> str:
     """How many trials of how many subjects the systems were measured on, as text."""
-    counts = [
-        next(result.counts for result in results if result.system == system) for system in systems
-    ]
-    sizes = {
-        f"{c['targets']:,} target and {c['nontargets']:,} nontarget trials"
-        + (f" of {c['subjects']:,} subjects" if c["subjects"] is not None else "")
-        for c in counts
-    }
-    return sizes.pop() if len(sizes) == 1 else "different trial lists"
+    texts = set()
+    for counts in {result.system: result.counts for result in results}.values():
+        text = f"{counts['targets']:,} target and {counts['nontargets']:,} nontarget trials"
+        of = "" if counts["subjects"] is None else f" of {counts['subjects']:,} subjects"
+        texts.add(text + of)
+    return texts.pop() if len(texts) == 1 else "different trial lists"
 
 
 def metric_table(results: Sequence[Result]) -> Markup:
@@ -518,8 +500,8 @@ def differences(paired: Paired | None) -> Markup:
     """The paired differences to the reference, and what they are; empty without any."""
     if paired is None:
         return EMPTY
-    head, *body = paired_rows(paired) or [[]]
-    shown = table(head, body, kind="t") if body else EMPTY
+    rows = paired_rows(paired)
+    shown = table(rows[0], rows[1:], kind="t") if rows else EMPTY
     return shown + joined(prose(note, soft=True) for note in paired_notes(paired))
 
 

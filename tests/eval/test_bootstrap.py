@@ -20,8 +20,6 @@ import eval.resampling as resampling
 from eval.bootstrap import (
     Drawn,
     bounds,
-    drawn_from,
-    effective_number,
     interval,
     intervals,
     resample,
@@ -170,17 +168,6 @@ def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkey
     assert together == intervals(FAST, scores, subjects, num_resamples=100, seed=5)
 
 
-def test_wider_levels_hold_narrower_ones_and_subjects_are_wider_than_trials():
-    scores, subjects = all_pairs(20, 30, np.random.default_rng(3), spread=1.0)
-    (low90, high90), (low99, high99) = (
-        interval(eer, scores, subjects, num_resamples=300, level=level) for level in (0.9, 0.99)
-    )
-    assert low99 <= low90 <= eer(scores.targets, scores.nontargets) <= high90 <= high99
-    low, high = interval(eer, scores, None, num_resamples=300, level=0.9)
-    # 30 trials of one subject are not 30 independent trials
-    assert high - low < 0.6 * (high90 - low90)
-
-
 def test_the_interval_is_that_of_its_definition() -> None:
     """Draws, weights, spread and quantile again, with loops and the standard library."""
     rng = np.random.default_rng(4)
@@ -237,16 +224,6 @@ def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() ->
     assert found == pytest.approx((0.2 - half, 0.2 + half))
     half = factor * np.sqrt(np.mean((values - 0.2) ** 2))
     assert t_interval(values + 1, 1.2, 0.95, 30) == pytest.approx((1.2 - half, 1.2 + half))
-
-
-def test_the_effective_number_is_of_the_class_whose_trials_are_more_unequal() -> None:
-    own = np.repeat(np.arange(4), [9, 1, 1, 1])
-    target_pairs = np.stack([own, own], axis=1)
-    others = np.array([[0, 1], [2, 3]] * 3)
-    drawn = drawn_from(np.arange(18) < 12, np.concatenate([target_pairs, others]))
-    assert drawn == Drawn(4, "subjects", effective_number([9, 1, 1, 1]))
-    scaled = drawn_from(np.arange(18) < 12, 10**9 * np.concatenate([target_pairs, others]))
-    assert scaled == drawn
 
 
 def test_coverage_of_the_true_eer_with_unequal_subjects() -> None:

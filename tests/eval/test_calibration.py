@@ -4,8 +4,6 @@ scores, and real VoxSRC23 scores.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from eval.calibration import (
     Calibration,
+    Fusion,
     by_side,
     error_versus_reject,
     fit_calibration,
@@ -80,15 +79,6 @@ def test_a_shift_and_a_scale_change_no_llr(seed, scale, shift):
     assert (np.diff(fit_calibration(scores, target).apply(np.sort(scores))) >= 0).all()
 
 
-def test_repeating_a_class_changes_nothing():
-    scores, target = llrs(4, 600)
-    again = np.concatenate([scores, np.repeat(scores[~target], 3)])
-    result = fit_calibration(
-        again, np.concatenate([target, np.zeros(3 * (~target).sum(), dtype=bool)])
-    )
-    assert result.slope == pytest.approx(fit_calibration(scores, target).slope, rel=1e-4)
-
-
 def test_quality_that_matters_lowers_the_cost():
     rng = np.random.default_rng(5)
     scores, target = llrs(6)
@@ -129,36 +119,6 @@ def test_save_and_load(tmp_path):
     assert load_calibration(tmp_path / "c.json") == result
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "",
-        "[]",
-        "not json",
-        {"format": "other"},
-        {"slope": "1"},
-        {"slope": -1},
-        {"slope": float("nan")},
-        {"weights": [1]},
-        {"extra": 1},
-        {"weights": None},
-        {"p_target": 0},
-        {"p_target": 1},
-        {"p_target": 2.5},
-    ],
-)
-def test_other_files_are_refused(tmp_path, change):
-    path = tmp_path / "c.json"
-    Calibration(1.0, 0.0).save(path)
-    path.write_text(
-        change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change)
-    )
-    with pytest.raises(LikenessError):
-        load_calibration(path)
-    with pytest.raises(FileNotFoundError):
-        load_calibration(tmp_path / "none.json")
-
-
 def test_no_llr_overflows():
     calibration = Calibration(1e308, -1e308)
     assert calibration.apply([0.5]).tolist() == [-5e307]
@@ -167,51 +127,6 @@ def test_no_llr_overflows():
 
 
 SCORES, TARGET = llrs(8, 100)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], []), "0 target and 0 nontarget trials"),
-        (([1.0, 2], [True, True]), "2 target and 0 nontarget"),
-        (([1.0, np.nan], [True, False]), "NaN"),
-        (([1.0, 2], [True]), r"labels of shape \(1,\) for 2 trials"),
-        (([1.0, 2], [0.5, 1.0]), "labels must be True or False"),
-        (([1.0, 1, 1], [True, False, True]), "scores are the same for every trial"),
-        (([2.0, 3, 0, 1], [True, True, False, False]), "4 trials are separated without an error"),
-        ((-SCORES, TARGET), "higher scores must mean more similar"),
-    ],
-)
-def test_bad_trials(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fit_calibration(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"quality": SCORES[:3]}, r"\(100, K\)"),
-        ({"quality": np.full((100, 1), np.nan)}, "NaN"),
-        (
-            {"quality": np.ones((100, 1)), "names": ["seconds"]},
-            "seconds are the same for every trial",
-        ),
-        ({"quality": TARGET * 1.0}, "100 trials are separated without an error"),
-        ({"p_target": 0}, "strictly between 0 and 1"),
-    ],
-)
-def test_bad_quality(how, message):
-    with pytest.raises(ValueError, match=message):
-        fit_calibration(SCORES, TARGET, **how)
-
-
-def test_apply_wants_the_measures_of_the_fit():
-    with pytest.raises(LikenessError):
-        Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0])
-    with pytest.raises(LikenessError):
-        Calibration(1.0, 0.0).apply([1.0], [1.0])
-    assert Calibration(1.0, 0.0, (2.0,), ("seconds",)).apply([1.0], [3.0]).tolist() == [7]
-    assert Calibration(1.0, 0.0).apply([]).shape == (0,)
 
 
 @given(st.integers(0, 999), st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]))
@@ -240,27 +155,30 @@ def test_error_versus_reject_against_a_loop(seed, fraction):
     )
 
 
-def test_error_versus_reject_falls_with_a_good_quality():
-    rng = np.random.default_rng(0)
-    scores, target = llrs(9)
-    noise = rng.random(scores.size) * 5
-    noisy = scores + noise * rng.standard_normal(scores.size)
-    curve = error_versus_reject(noisy, target, -noise)
-    assert curve.values[-1] < 0.85 * curve.values[0]
-    assert curve.values[0] == eer(noisy[target], noisy[~target])
-    np.testing.assert_allclose(curve.rejected, np.arange(10) / 20, atol=1e-3)
-    missed = error_versus_reject(
-        noisy,
-        target,
-        -noise,
-        metric=lambda targets, _: float(np.mean(targets < 0)),
-        fractions=[0, 0.3],
-    )
-    assert missed.values[1] < missed.values[0]
-
-
 def test_measures():
     assert by_side([1.0, 5.0], [3.0, 0.0], [0, 1], [0, 1]).tolist() == [[1, 3], [0, 5]]
     np.testing.assert_allclose(log_measure("seconds", [1.0, np.e]), [0, 1])
     with pytest.raises(LikenessError):
         log_measure("seconds", [0.0, 1.0, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("scores", "target", "quality"),
+    [
+        ([0.0, 1.0, 2.0], [True] * 3, None),  # a class is empty
+        ([0.0, np.nan, 2.0], [True, False, True], None),
+        ([1.0] * 4, [True, False] * 2, None),  # constant
+        ([2.0, 3.0, 0.0, 1.0], [True, True, False, False], None),  # separated
+        ([0.0, 2.0, 1.0, 3.0], [True, True, False, False], None),  # the wrong way round
+        ([0.0, 2.0, 1.0, 1.5], [True, True, False, False], [1.0, 2.0]),  # too few
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(scores, target, quality):
+    with pytest.raises(LikenessError):
+        fit_calibration(scores, target, quality=quality)
+
+
+def test_apply_wants_the_measures_of_the_fit():
+    for fitted in (Calibration(1.0, 0.0), Fusion((1.0, 2.0), 0.0, ("a", "b"))):
+        with pytest.raises(LikenessError):
+            fitted.apply([0.5, 1.0], [[1.0], [2.0]])

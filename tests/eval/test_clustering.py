@@ -51,12 +51,6 @@ def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked() -> Non
     assert cluster(rows, threshold=-5.0).tolist() == [1, 1, 1]
 
 
-def test_other_similarities_are_cut_at_their_own_scores() -> None:
-    rows = np.array([[4, 0], [5, 0], [0, 1], [0, 2]])
-    assert cluster(rows, similarity="dot", threshold=1.5).tolist() == [1, 1, 2, 2]
-    assert cluster(rows, similarity="dot", threshold=10).tolist() == [1, 1, 2, 3]
-
-
 def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
     rows, labels = blobs(noise=0.02)
     found = cluster(rows, method="hdbscan", min_size=4)

@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 from scipy.special import ive
 
 from eval.directional import (
-    DEBYE,
-    debye_sums,
     log_normalizer,
     log_normalizer_at_zero,
     log_normalizer_ratio,
     mean_resultant,
-    orders,
     relative,
 )
 
@@ -86,21 +83,3 @@ def test_recurrence(kappa, dim):
     """A_{n+2} = 1/A_n - n/kappa (I_{v+2} from I_v and I_{v+1})."""
     here, above = relative(kappa, dim)[1], relative(kappa, dim + 2)[1]
     assert here * (dim + kappa * kappa * above) == pytest.approx(1, rel=1e-7)
-
-
-def test_shapes_and_zero():
-    assert log_normalizer(0.0, 7).shape == ()
-    assert log_normalizer(np.zeros((2, 0)), 7).shape == (2, 0)
-    log_c, q = relative(np.zeros((2, 3)), 100)
-    np.testing.assert_allclose(log_c, 0, atol=1e-15)
-    np.testing.assert_allclose(q, 1 / 100, rtol=1e-9)
-    assert log_normalizer_ratio(0.0, 3) == 0
-    assert np.isfinite(relative([1e30, 3e38], 8)[0]).all()
-
-
-def test_the_sums_work_on_plain_numbers():
-    sigma, slope = debye_sums(0.0, 0.5)
-    assert (sigma, slope) == (1.0, 0.0)
-    assert len(DEBYE) == 4
-    assert orders(32) == (15.0, 0)
-    assert orders(2) == (15.0, 15)

@@ -32,13 +32,6 @@ def test_spectrum_against_scipy(seed, n, dim):
     assert feature_diversity(x[order]) == pytest.approx(feature_diversity(x), abs=1e-9)
 
 
-def test_feature_diversity_ends():
-    assert feature_diversity(np.eye(5)) == pytest.approx(1)
-    assert feature_diversity(np.tile([1.0, 2, 3], (9, 1))) < 1e-4
-    wide = np.random.default_rng(0).standard_normal((500, 8))
-    assert feature_diversity(wide * [1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1]) < feature_diversity(wide)
-
-
 @given(st.integers(0, 10**6))
 def test_cluster_diversity_against_loops(seed):
     rng = np.random.default_rng(seed)
@@ -60,24 +53,6 @@ def test_cluster_diversity_against_loops(seed):
     assert cluster_diversity(
         x[order], [f"class {label}" for label in labels[order]]
     ) == pytest.approx(np.mean(variances), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: feature_diversity(np.zeros((3, 2))), "every row is the zero vector"),
-        (lambda: feature_diversity([[1.0, np.inf]]), "NaN or infinity"),
-        (
-            lambda: cluster_diversity(np.eye(4), [0, 0, 1, 1]),
-            "none of the 2 classes has three items",
-        ),
-        (lambda: cluster_diversity(np.eye(4), [0, 0, 1]), "3 labels for 4 rows"),
-        (lambda: cluster_diversity(np.eye(2), [0.5, 1.5]), "never floats"),
-    ],
-)
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_constant_embeddings_have_no_cluster_diversity():

@@ -57,31 +57,6 @@ def test_the_fusion_is_better_than_its_parts_and_calibrated() -> None:
     assert cllr(fused[labels], fused[~labels]) < cllr(single[labels], single[~labels])
 
 
-def test_scales_and_shifts_of_the_scores_change_no_ratio() -> None:
-    scores, target = trials(600)
-    systems = ("a", "b", "c")
-    moved = scores * [100.0, 0.01, 3.0] + [5.0, -70.0, 0.0]
-    plain = fit_fusion(scores, target, systems=systems).apply(scores)
-    again = fit_fusion(moved, target, systems=systems).apply(moved)
-    np.testing.assert_allclose(plain, again, rtol=1e-5, atol=1e-5)
-
-
-def test_wrong_input_is_refused() -> None:
-    scores, target = trials(60)
-    with pytest.raises(LikenessError):
-        fit_fusion(scores[:, :1], target, systems=("a",))
-    with pytest.raises(LikenessError):
-        fit_fusion(scores, target, systems=("a", "b"))
-    with pytest.raises(LikenessError):
-        fit_fusion(scores * np.nan, target, systems=("a", "b", "c"))
-    with pytest.raises(LikenessError):
-        fit_fusion(scores * [1, 0, 1], target, systems=("a", "b", "c"))
-    with pytest.raises(LikenessError):
-        fit_fusion(target[:, None] * [1.0, 2.0] + scores[:, :2] * 1e-3, target, systems=("a", "b"))
-    with pytest.raises(LikenessError):
-        Fusion((1e308, 1e308), 0.0, ("a", "b")).apply([[1e10, 1.0]])
-
-
 def test_a_file_gives_back_the_same_and_others_are_refused(tmp_path: Path) -> None:
     made = Fusion((0.1, -2.5), 0.3, ("cosine, model ab", ""), (0.5, 0.25), ("x_low", "x_high"), 0.1)
     path = tmp_path / "fusion.json"

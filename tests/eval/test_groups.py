@@ -226,56 +226,6 @@ def test_an_item_may_have_another_group_than_its_subject() -> None:
         )
 
 
-def test_the_command_shows_groups_in_table_json_and_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trials, scores, subject = a_list(10, 3)
-    write_scores(tmp_path / "x.txt", trials, scores.values)
-    (tmp_path / "groups.txt").write_text(
-        "".join(f"s{s} {'even' if s % 2 == 0 else '<odd>'}\n" for s in set(subject))
-    )
-    arguments = "evaluate x.txt --groups groups.txt --far 0.1 --json x.json --report out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments.split(), "--resamples", "50"])
-    assert ended.value.code == 0
-    output = capsys.readouterr().out
-    for name in (
-        "across groups",
-        "worst to best",
-        "even*",
-        "at the EER of all trials",
-        "at FAR 0.1 of all trials",
-        "fewer than 20",
-    ):
-        assert name in output
-    document = json.loads((tmp_path / "x.json").read_text())
-    assert document["schema"] == "likeness.results/1"
-    assert str(tmp_path) not in json.dumps(document)
-    assert len(document["inputs"]) == 2
-    (made,) = document["groups"]
-    assert [row["group"] for row in made["groups"]] == ["<odd>", "even"]
-    keys = {"system", "by", "groups", "across", "thresholds", "ratios", "conventions"}
-    assert set(made) == keys
-    assert made["thresholds"]["eer"] == document["results"][0]["threshold"]
-    assert (
-        made["groups"][0]["rates"]["eer"]["interval"][0]
-        <= made["groups"][0]["rates"]["eer"]["value"]
-    )
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert 'id="groups"' in page
-    assert "&lt;odd&gt;" in page
-    assert "<odd>" not in page
-
-
-def test_groups_need_subjects_for_their_intervals(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text("a b 1 target\nb c 1 target\na c 0 nontarget\n")
-    (tmp_path / "groups.txt").write_text("a x\nb x\nc y\n")
-    with pytest.raises(LikenessError):
-        likeness.evaluate(tmp_path / "x.txt", groups=tmp_path / "groups.txt")
-
-
 def test_groups_come_from_the_columns_of_a_list_of_items(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

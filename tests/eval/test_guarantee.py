@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import beta, binom, norm
 
-from eval.errors import LikenessError
 from eval.guarantee import (
     guaranteed_threshold,
     independent_scores,
@@ -139,27 +138,3 @@ def test_the_threshold_is_the_lowest_score_that_the_count_allows(seed: int) -> N
     assert (drawn >= lower).sum() > guarantee.allowed
     assert guarantee.measured_far == np.mean(scores.nontargets >= threshold)
     assert num_allowed(FAR, CONFIDENCE, guarantee.pairs) == guarantee.allowed
-
-
-def test_tied_scores_are_rejected_together() -> None:
-    scores, subjects = population(60, np.random.default_rng(0))
-    tied = Scores(np.where(scores.target, 50.0, 1.0), scores.target)
-    assert guaranteed_threshold(tied, subjects, FAR)[0] == 50
-    with pytest.raises(LikenessError):
-        guaranteed_threshold(Scores(np.zeros(len(tied)), tied.target), subjects, FAR)
-
-
-def test_too_few_subjects_are_told_how_many_would_do() -> None:
-    scores, subjects = population(59, np.random.default_rng(0))
-    assert guaranteed_threshold(scores, subjects, FAR)[1].pairs == 29
-    with pytest.raises(LikenessError):
-        guaranteed_threshold(scores, subjects, 0.01)
-    star = np.array([[0, 0], *([0, i] for i in range(1, 200))])  # one subject is in every trial
-    values = Scores(np.arange(200.0)[::-1], np.arange(200) < 1)
-    with pytest.raises(LikenessError):
-        guaranteed_threshold(values, star, FAR)
-    for far in (0.0, 1.0, 1.5):
-        with pytest.raises(LikenessError):
-            guaranteed_threshold(scores, subjects, far)
-    with pytest.raises(LikenessError):
-        guaranteed_threshold(scores, subjects, FAR, confidence=95)

@@ -385,37 +385,6 @@ def test_bad_input_is_refused(arguments):
         tpir_at_fpir(*arguments[:4], protocol=arguments[4])
 
 
-def test_bad_embeddings_are_refused():
-    with pytest.raises(LikenessError):
-        search_embeddings(GOOD, [[1.0, 2.0], [math.nan, 0.0]], [0, 1], [0, 1])
-    with pytest.raises(LikenessError):
-        search_embeddings(GOOD, GOOD, [0, 1], [0, 1, 1])
-
-
-def passing(scores, probes, threshold):
-    """Share of probes whose own subject's score reaches the threshold; subject i is column i."""
-    return np.mean([row[own] >= threshold for row, own in zip(scores, probes, strict=True)])
-
-
-def test_the_closed_threshold_is_one_of_mates():
-    # the first mate is second, and yet counts
-    scores, probes = np.array([[0.6, 0.9, 0.1], [0.1, 0.95, 0.3]]), np.array([0, 1])
-    result = tpir(search(scores, np.arange(3), probes, keep=2), 1.0, protocol="closed")
-    assert result == (1.0, 0.6)
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        scores, probes = rng.integers(0, 9, (8, 4)) / 10, rng.integers(0, 4, 8)
-        value, threshold = tpir(
-            search(scores, np.arange(4), probes, keep=100), 0.5, protocol="closed"
-        )
-        assert value == passing(scores, probes, threshold)
-
-
-def test_one_subject_has_no_non_mated_scores_to_keep():
-    alone = search([[0.3], [0.2]], [0], [0, 0])
-    assert tpir(alone, 0.5, protocol="closed", weights=np.array([1, 2])).value == 1.0
-
-
 @contextmanager
 def in_tiles(tile: int) -> Iterator[None]:
     """Tiles of so many rows, blocks of three probes."""
@@ -483,12 +452,3 @@ def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:
         )
     assert found.tied.tolist() == [1] * 15
     assert not found.first.any()
-
-
-def test_equal_probes_score_alike_in_a_block_of_one_row() -> None:
-    rng = np.random.default_rng(0)
-    probes = np.tile(rng.standard_normal(128, dtype=np.float32), (4, 1))  # blocks of 3 and of 1
-    gallery = rng.standard_normal((400, 128), dtype=np.float32)
-    with in_tiles(200):
-        found = search_embeddings(probes, gallery, np.arange(400), np.full(4, 1000))
-    assert np.unique(found.rival).size == 1

@@ -119,29 +119,6 @@ def test_the_reference_is_the_first_or_the_one_named(
     assert stopped.value.code == 2
 
 
-def test_another_label_is_another_trial(folder: Path) -> None:
-    text = str(likeness.evaluate([folder / "e.txt", folder / "f.txt"], FAST))
-    assert "2 with another label" in text
-    assert "minus" not in text
-
-
-def test_one_file_has_no_differences(folder: Path) -> None:
-    result = likeness.evaluate(folder / "a.txt", FAST)
-    result.save(folder / "r.json")
-    assert "ifference" not in str(result)
-    assert "differences" not in json.loads((folder / "r.json").read_text(encoding="utf-8"))
-
-
-def test_equal_lists_match_row_by_row_without_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, same = (
-        Trials(("a", "b"), ("b", "c"), [1, 0, 1], [1, 0, 1], [True, False, True]) for _ in range(2)
-    )
-    monkeypatch.setattr(np, "argsort", None)
-    result = match_trials(first, same)
-    assert result.order is not None
-    assert result.order.tolist() == [0, 1, 2]
-
-
 def test_trials_match_as_multisets_of_ordered_pairs() -> None:
     """Against counting in a dictionary, for lists with repetitions and other numbers for the same
     ids.

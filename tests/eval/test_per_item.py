@@ -5,18 +5,18 @@ forms, files whole and damaged.
 from __future__ import annotations
 
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import normalized_mutual_info_score
 
 from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.errors import LikenessError
-from eval.per_item import Columns, PerItem
+from eval.per_item import PerItem
 
 
 def measured(
@@ -32,17 +32,13 @@ def measured(
     )
 
 
-def first_mean(columns: Columns) -> float:
-    return per_item.mean(columns, column="x")
-
-
 VALUES = st.lists(st.one_of(st.floats(-10, 10), st.just(float("nan"))), min_size=1, max_size=12)
 
 
 @given(VALUES)
 def test_mean_leaves_out_what_has_no_value(values: list[float]) -> None:
     there = [value for value in values if value == value]
-    result = first_mean({"x": np.array(values)})
+    result = partial(per_item.mean, column="x")({"x": np.array(values)})
     assert (
         result == pytest.approx(sum(there) / len(there), abs=1e-12) if there else np.isnan(result)
     )
@@ -79,15 +75,6 @@ def test_norm_auroc_pair_by_pair(items: list[tuple[int, bool]]) -> None:
     )
 
 
-def test_mutual_information_is_scikit_learns() -> None:
-    rng = np.random.default_rng(0)
-    label, cluster = rng.integers(0, 5, 60), rng.integers(0, 4, 60)
-    result = per_item.mutual_information(
-        {"label": label.astype(np.float64), "cluster": cluster.astype(np.float64)}
-    )
-    assert result == pytest.approx(normalized_mutual_info_score(label, cluster), abs=1e-12)
-
-
 @settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.floats(-5, 5), st.integers(-3, 3)), min_size=1, max_size=15),
@@ -99,7 +86,12 @@ def test_resamples_are_those_of_a_slow_loop(
 ) -> None:
     values, groups = [value for value, _ in items], [group for _, group in items]
     first = measured({"x": values, "y": values[::-1]}, groups if grouped else None)
-    result = per_item.resample({"x": first_mean, "size": count}, first, num_resamples=6, seed=seed)
+    result = per_item.resample(
+        {"x": partial(per_item.mean, column="x"), "size": lambda columns: float(columns["x"].size)},
+        first,
+        num_resamples=6,
+        seed=seed,
+    )
     members = (
         [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
         if grouped
@@ -115,26 +107,6 @@ def test_resamples_are_those_of_a_slow_loop(
         )
         assert result["size"][number] == len(rows)
     assert first.num_groups == len(members)
-
-
-def count(columns: Columns) -> float:
-    return float(columns["y"].size)
-
-
-@pytest.mark.parametrize("each", [1, 8])
-def test_the_spread_of_a_mean_is_its_standard_error(each: int) -> None:
-    """200 groups of equal size: sd of the group means / sqrt(200), which R resamples show within 1
-    / sqrt(2 R).
-    """
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=200)[:, None] + 0.3 * rng.normal(size=(200, each))
-    first = measured(
-        {"x": values.ravel().tolist()},
-        np.repeat(np.arange(200), each).tolist() if each > 1 else None,
-    )
-    spread = per_item.resample({"x": first_mean}, first, num_resamples=2000)["x"]
-    assert spread.std() == pytest.approx(values.mean(axis=1).std() / 200**0.5, rel=4 / 4000**0.5)
-    assert spread.mean() == pytest.approx(values.mean(), abs=4 * spread.std() / 2000**0.5)
 
 
 def test_draws_without_a_value_are_nan_and_left_out() -> None:

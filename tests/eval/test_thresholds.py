@@ -125,11 +125,6 @@ def test_another_file_is_refused_and_never_replaced(text: str, tmp_path: Path) -
     assert path.read_text(encoding="latin-1") == text
 
 
-def test_a_name_of_data_is_printable() -> None:
-    with pytest.raises(LikenessError):
-        measure(scores(), ORIGIN, data="a\nb", fars=[0.1])
-
-
 def test_scores_that_were_edited_say_nothing_of_their_origin(tmp_path: Path) -> None:
     path = tmp_path / "scores.txt"
     path.write_text("a b 0.5 1\n")
@@ -166,11 +161,6 @@ def test_a_curve_says_what_any_threshold_means_and_no_more_than_the_data_support
     assert load(tmp_path / "t.json") == (entry,)
 
 
-def test_few_trials_give_no_curve() -> None:
-    scores = Scores(np.arange(119.0), np.arange(119) >= 100)
-    assert measure(scores, Origin("dot"), data="demo", fars=[])[0].curve == ()
-
-
 def of_subjects(num: int) -> tuple[Scores, OverSubjects]:
     """A target trial of each subject, and a nontarget trial of every two."""
     own = np.repeat(np.arange(num)[:, None], 2, axis=1)
@@ -178,14 +168,6 @@ def of_subjects(num: int) -> tuple[Scores, OverSubjects]:
     rng = np.random.default_rng(num)
     values = rng.standard_normal(len(pairs)) + 3 * (np.arange(len(pairs)) < num)
     return Scores(values, np.arange(len(pairs)) < num), OverSubjects(0.95, pairs)
-
-
-def test_a_rate_that_is_asked_for_twice_is_stored_once() -> None:
-    given, asked = of_subjects(100)
-    for guarantee in (None, asked):
-        found, left_out = measure(given, ORIGIN, data="x", fars=[0.1, 0.1], guarantee=guarantee)
-        assert [point.at for point in found.points] == ["eer", "far"]
-        assert not left_out
 
 
 def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) -> None:

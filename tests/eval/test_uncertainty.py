@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise, permutations, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from eval import bootstrap, classification
+from eval import bootstrap
 from eval.bootstrap import t_interval
 from eval.errors import LikenessError
 from eval.protocols.retrieval import RetrievalSettings, class_bounds, retrieve
@@ -112,37 +111,6 @@ def test_weights_are_answers_that_are_there_several_times(
     for name in METRICS:
         expected = repeated.metric(name)
         assert ranking.metric(name, weights) == pytest.approx(expected, abs=1e-12, nan_ok=True)
-
-
-def test_closed_forms() -> None:
-    rng = np.random.default_rng(0)
-    num, wrong = 4000, 500
-    risk = (np.arange(num) >= num - wrong).astype(float)
-    # Of the best order the curve is 0 up to N - W, and then 1 - (N - W) / k.
-    k = np.arange(num - wrong + 1, num + 1)
-    best = float((1 - (num - wrong) / k).sum() / num)
-    assert aurc(-np.arange(num), risk) == pytest.approx(best, abs=1e-14)
-    rate = wrong / num
-    assert best == pytest.approx(rate + (1 - rate) * np.log(1 - rate), abs=1 / num)  # Geifman 2019
-    assert e_aurc(-np.arange(num), risk) == 0
-    # One quality for all says nothing: every share that is kept has the mean risk.
-    assert aurc(np.zeros(num), risk) == pytest.approx(rate, abs=1e-14)
-    assert quality_auroc(np.zeros(num), risk) == 0.5
-    quality = rng.integers(0, 50, num)
-    assert quality_auroc(quality, risk) == pytest.approx(
-        classification.auroc(quality, risk == 0), abs=1e-14
-    )
-
-
-def test_a_point_of_the_curve_keeps_all_of_a_tie_or_none() -> None:
-    rng = np.random.default_rng(1)
-    quality, risk = rng.integers(0, 9, 300), rng.random(300)
-    curve = risk_coverage(quality, risk)
-    assert curve.quality.tolist() == sorted(set(quality.tolist()), reverse=True)
-    for coverage, mean, least in zip(*curve, strict=True):
-        kept = quality >= least
-        assert coverage == pytest.approx(kept.mean())
-        assert mean == pytest.approx(risk[kept].mean())
 
 
 @pytest.mark.parametrize(
@@ -264,30 +232,6 @@ def test_a_verification_is_rated_beside_its_error_rates() -> None:
     assert of["b", "quality_auroc"].value == 0.5
     assert of["b", "aurc"].value == pytest.approx(wrong.mean())
     assert "AUROC of the quality" in rated.table()
-
-
-@pytest.mark.parametrize(
-    ("quality", "word"),
-    [
-        ({"a/1": 1.0}, "3 of 4 queries have none"),
-        ({"a/1": None, "a/2": 1, "b/1": "2", "b/2": 3.0}, "'a/1': None"),
-        ({"a/1": 1, "a/2": 1, "b/1": float("inf"), "b/2": 3.0}, "'b/1': inf"),
-        (np.ones(4), "ndarray"),
-        ("other", "'other'"),
-    ],
-    ids=["missing", "no numbers", "infinite", "array", "name"],
-)
-def test_a_quality_that_is_none_is_refused_before_the_search(
-    quality: Any, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
-
-    def searched(*_: object) -> Any:
-        raise AssertionError("the search had begun")
-
-    monkeypatch.setattr("eval.protocols.retrieval.query_metrics", searched)
-    with pytest.raises(ValueError, match=word):
-        retrieve(items, settings=RetrievalSettings(quality=quality))
 
 
 def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:

@@ -45,29 +45,6 @@ def test_histograms_of_nearly_equal_scores_have_edges(
     assert np.histogram(values, edges)[0].sum() == 2
 
 
-def test_histograms_of_other_scores_have_the_usual_edges() -> None:
-    values = made(500).values
-    np.testing.assert_allclose(
-        histogram_edges(values, 72), np.histogram_bin_edges(values, bins=72), rtol=1e-12, atol=1e-12
-    )
-
-
-def test_names_are_text_wherever_they_stand() -> None:
-    scores = {"$x_1$<&": made(300), "$": made(300, seed=1)}
-    text = drawn(det_figure, scores, alt="DET of $x$ <b>")
-    assert "$x_1$\\u003c\\u0026" in text
-    assert "<&" not in text
-    assert "&lt;b&gt;" in text
-
-
-def test_extreme_systems_are_drawn() -> None:
-    perfect = Scores(np.array([1.0, 0.0]), np.array([True, False]))
-    constant = Scores(np.zeros(40), np.arange(40) < 3)
-    huge = Scores(1e300 * made(40).values, made(40).target)
-    systems = {"perfect": perfect, "constant": constant, "huge": huge}
-    assert drawn(det_figure, systems, alt="").count('class="plot"') == 1
-
-
 def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:
     page = document(
         "<t>",

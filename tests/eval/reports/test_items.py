@@ -84,61 +84,6 @@ def test_the_page_of_a_classifier(tmp_path: Path) -> None:
     assert page.count("sha256-") == 2  # of BokehJS and of our own script: no other runs
 
 
-def test_the_page_of_retrieval_has_a_map(tmp_path: Path) -> None:
-    made = classified(dim=8)
-    columns = {
-        "recall@1": np.where(np.arange(60) == 0, np.nan, made.columns["correct"]),
-        "norm": made.columns["norm"],
-        "label": made.columns["label"],
-    }
-    measured = PerItem(
-        made.ids,
-        columns,
-        made.columns["label"].astype(np.int32),
-        "classes",
-        embeddings=made.embeddings,
-        classes=made.classes,
-    )
-    html(
-        tmp_path / "index.html",
-        measured,
-        {"recall@1": partial(per_item.mean, column="recall@1")},
-        command="x",
-        num_resamples=50,
-    )
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "Retrieval report" in page
-    assert "3 classes" in page
-    assert "59 answers" in page or "59 " in page
-    assert "Map of the embeddings" in page
-
-
-def test_a_collapsed_model_gets_its_page(tmp_path: Path) -> None:
-    """Every query's neighbours tie, so that no answer is right or wrong: there is nothing to set
-    the norms of against each other.
-    """
-    made = classified()
-    columns = {"recall@1": np.full(60, 1 / 3), "norm": np.ones(60), "label": made.columns["label"]}
-    measured = PerItem(
-        made.ids,
-        columns,
-        made.columns["label"].astype(np.int32),
-        "classes",
-        embeddings=np.ones((60, 8)),
-        classes=made.classes,
-    )
-    html(
-        tmp_path / "index.html",
-        measured,
-        {"recall@1": partial(per_item.mean, column="recall@1")},
-        command="x",
-        num_resamples=5,
-    )
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "0.3333" in page
-    assert ">Norms</h2>" not in page
-
-
 def test_the_page_of_a_classifier_without_errors_has_no_examples_of_errors(tmp_path: Path) -> None:
     made = classified()
     columns = {**made.columns, "correct": np.ones(60), "predicted": made.columns["label"]}

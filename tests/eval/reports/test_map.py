@@ -77,13 +77,3 @@ def test_a_point_is_told_its_neighbours() -> None:
     assert neighbours(contents.matrix, 3).tolist() == np.argsort(-similar, axis=1)[:, :3].tolist()
     points = points_of(embedding_map(contents, labels))
     assert points["neighbours"] == neighbours(contents.matrix).tolist()
-
-
-def test_subjects_of_a_single_item_are_on_the_map() -> None:
-    ids = tuple(f"{i}" for i in range(30))
-    embeddings = Embeddings(ids, np.random.default_rng(0).standard_normal((30, 4)))
-    labels = {id: "many" if i < 20 else f"alone {i}" for i, id in enumerate(ids)}
-    text = embedding_map(embeddings, labels)
-    assert "30 of 30 items, from 11 of 11 classes" in text
-    few = embedding_map(embeddings, labels, num_points=22, num_classes=3)
-    assert "22 of 30 items, from 3 of 11 classes" in few  # both of the lone, and 20 of the others

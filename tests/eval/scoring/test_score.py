@@ -75,7 +75,7 @@ def test_it_is_frozen() -> None:
         ({"norm": "x"}, "'x'"),
         ({"pooling": "ijb"}, "'ijb'"),
         ({"similarity": "cosin"}, "'cosine'"),
-        ({"similarity": "simple:2"}, "B_THETA"),
+        ({"similarity": "simple:2"}, "simple:2"),
         ({"plda": PLDA, "similarity": "dot"}, "leave out"),
         ({"plda": PLDA, "cohort": COHORT}, "leave out"),
         ({"scoring_length": "kaldi"}, "without a PLDA"),
