@@ -17,10 +17,8 @@ from PIL import Image
 
 from eval.formats import embeddings
 from eval.types import Embeddings
-from likeness.checking import report
 from likeness.checking.check import Checked, Settings, check
 from likeness.cli import main
-from modalities import folders
 from modalities.folders import suffixes_of
 from toolkit.data.listing import list_items
 
@@ -206,31 +204,6 @@ def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
     assert len(groups) == 4
 
 
-def test_data_that_train_refuses_are_noted(voices: Path) -> None:
-    with pytest.raises(ValueError, match="of 3 labels leave 1 for train"):
-        folders.items(voices, split="train")
-    assert checked(voices).notes[0].startswith("3 speakers are too few")
-    for name in ("dan", "eva"):
-        (voices / name).mkdir()
-        soundfile.write(voices / name / "0.wav", wave(ord(name[0])), RATE_HZ)
-    assert "single" not in checked(voices).notes[0]
-    for name in ("ann", "bob", "cyd"):
-        for i in range(1, 4):
-            (voices / name / f"{i}.wav").unlink()
-    assert checked(voices).notes[0].startswith("Each speaker has a single item")
-
-
-def test_stretches_of_one_file_count_its_bytes_once(voices: Path) -> None:
-    table = voices / "t.csv"
-    lines = ["path;speaker;start;end", "ann/0.wav;ann;0;0,2", "ann/0.wav;;0,2;0,4"]
-    table.write_text("\n".join([*lines, "bob/0.wav;bob;0;0,3"]))
-    result = checked(table)
-    assert [len(f.groups) for f in result.findings if f.kind == "no-label"] == [1]
-    assert report.facts(result)["items"] == "3 in 2 files"
-    files = {voices / "ann" / "0.wav", voices / "bob" / "0.wav"}  # each counts once
-    assert report.as_json(result)["files"]["bytes"] == sum(file.stat().st_size for file in files)
-
-
 def test_images(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", faces, "--strict") == 0
     Image.new("RGB", (40, 30), "red").save(faces / "ann" / "blank.png")
@@ -312,32 +285,6 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
     assert [(row["label"], row["reason"].partition(":")[0]) for row in rows] == [("bob", "silent")]
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (["--out", "items.txt"], "csv"),
-        (["--out", "none/items.csv"], "none"),
-        (["--clean", "--out", "items.csv"], "--embeddings"),
-        (["--embeddings", "e.npz"], "none of 12 items"),
-        (["--modality", "image"], "no files"),
-    ],
-)
-def test_wrong_input(
-    voices: Path,
-    tmp_path: Path,
-    options: list[str],
-    word: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    made = Embeddings(("x", "y"), np.eye(2, dtype=np.float32), {})
-    embeddings.write(tmp_path / "e.npz", made)
-    assert run("check", voices, *options) == 2
-    assert word in capsys.readouterr().err
-    assert not list(tmp_path.rglob("items*"))
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
 def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
     voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -358,28 +305,3 @@ def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
     assert {"ann/\\udcff\\udcfe.wav", "d\\udcff"} < set(names)
     assert len(names) == 3
     assert result["num_items"] == 11
-
-
-def test_a_list_with_a_path_that_is_too_long_is_checked(voices: Path, tmp_path: Path) -> None:
-    rows = ["path,label", "ann/0.wav,ann", "x" * 300 + ".wav,ann", "none.wav,bob"]
-    (voices / "l.csv").write_text("\n".join(rows) + "\n")
-    result = checked(voices / "l.csv")
-    assert {finding.kind: finding.count for finding in result.findings if finding.are_items} == {
-        "missing": 1,
-        "unreadable": 1,
-    }
-
-
-def test_files_of_the_other_kind_are_counted(
-    voices: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Image.new("RGB", (9, 9)).save(voices / "ann" / "photo.png")
-    assert run("check", voices, "--strict") == 0
-    assert "(.png 1)" in capsys.readouterr().err
-
-
-def test_a_list_never_replaces_the_data(voices: Path) -> None:
-    table = voices / "voices.csv"
-    table.write_text("path,speaker\nann/0.wav,ann\nbob/0.wav,bob\n", encoding="utf-8")
-    assert run("check", table, "--out", table) == 2
-    assert table.read_text(encoding="utf-8").startswith("path,speaker")

@@ -160,31 +160,6 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
     assert split(str(odd)) == (odd, Stated())
 
 
-@pytest.mark.parametrize(
-    ("size", "stated", "says"),
-    [
-        (("height", "width"), "", "no fixed size"),
-        (("height", 96), "@size=112x112", "any x 96"),
-        ((112, 96), "@size=112x112", "112 x 96"),
-        ((96, 96), "", "gender and age"),
-        ((112, 112), "@size=112", "not understood"),
-        ((112, 112), "@size=0x112", "not understood"),
-        ((112, 112), "@std=0", "not understood"),
-        ((112, 112), "@mean=nan", "not understood"),
-        ((112, 112), "@mean=1,mean=2", "not understood"),
-        ((112, 112), "@order=grb", "not understood"),
-        ((112, 112), "@scale=2", "not understood"),
-    ],
-)
-def test_wrong_sizes_and_statements_are_refused(
-    tmp_path: Path, size: tuple[int | str, int | str], stated: str, says: str
-) -> None:
-    file = network(tmp_path / "n.onnx", size)
-    with pytest.raises(ValueError, match=says) as caught:
-        load.load(f"insightface:{file}{stated}")
-    assert "\n" not in str(caught.value)
-
-
 def test_align_writes_crops_of_the_detector_and_goes_on(
     detector: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -258,26 +258,6 @@ def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
     assert read_pairs(path) == [("a b.wav", "ü.wav", None)]
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("first,other\na.wav,b.wav\n", "probe"),
-        ("first,path1,second\na,b,c\n", "2 columns may be the enrol"),
-        ("first,second\n", "no rows"),
-        ("first,second\na.wav,\n", "are empty"),
-        ("first,second,label\na.wav,b.wav,maybe\n", "labels must be"),
-        ("first,second\nnobody.wav,noone.wav\n", "does not exist"),
-        ("first,second\n\x00\xff", "UTF-8"),
-    ],
-)
-def test_lists_that_are_none_are_refused(
-    text: str, word: str, world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("pairs.csv").write_bytes(text.encode("latin-1"))
-    assert likeness("verify", "--pairs", "pairs.csv", "--model", "runs/voices") == 2
-    assert word in capsys.readouterr().err
-
-
 def test_a_gallery_from_enrolment_to_removal(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.calibration import Calibration, fit_calibration, load_calibration
+from eval.calibration import fit_calibration, load_calibration
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores, read_trials
 from eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
@@ -281,49 +281,6 @@ def test_warnings_are_told(folder):
     assert "of another model (other) than" in text
     assert "1 of 23 probe embeddings score the whole cohort alike" in text
     assert np.isfinite(scores(folder)).all()
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"norm": "x"}, "unknown norm 'x'; choose one of as, s, z, t"),
-        ({"similarity": "cosin"}, "did you mean 'cosine'"),
-        ({"calibration": "trials"}, "not a calibration file"),
-        ({"cohort": "short.npz", "top_n": 2}, "with one D"),
-        ({"subtract_mean": "short.npz"}, "with one D"),
-        ({"enrolment": "empty"}, "empty"),
-        ({"cohort": "constant.npz", "top_n": 2}, "scores the whole cohort alike"),
-    ],
-)
-def test_refused(folder, how, message):
-    files.write(folder / "short.npz", Embeddings(("a", "b", "c"), np.eye(3)))
-    files.write(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
-    (folder / "empty").write_text("")
-    how = {
-        key: folder / value if (folder / str(value)).exists() else value
-        for key, value in how.items()
-    }
-    with pytest.raises(ValueError, match=message):
-        score(folder, **how)
-    assert not (folder / "out").exists()
-
-
-@pytest.mark.parametrize("measure", ["norm", "log_duration", "cohort_mean"])
-def test_quality_that_is_not_available_is_refused(folder, measure):
-    with pytest.raises(ValueError, match=measure):
-        calibrate(folder, quality=[measure])
-
-
-def test_other_bad_input(folder):
-    write(folder / "blind", ["s0/u0 s1/u1"])
-    with pytest.raises(ValueError, match="has no labels"):
-        calibrate(folder, "blind")
-    write(folder / "seconds", [f"s{k % 6}/u{k} long" for k in range(NUM)])
-    with pytest.raises(ValueError, match="with a finite number"):
-        calibrate(folder, quality=["log_duration"], durations=folder / "seconds")
-    Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
-    with pytest.raises(ValueError, match="its quality measures are mood"):
-        score(folder, calibration=folder / "mood.json")
 
 
 def test_columns_of_lists_are_stated(folder: Path, tmp_path: Path) -> None:
