@@ -17,7 +17,6 @@ from PIL import Image
 
 from eval.formats import embeddings
 from eval.types import Embeddings
-from likeness.checking import report
 from likeness.checking.check import Checked, Settings, check
 from likeness.cli import main
 from modalities.folders import suffixes_of
@@ -294,32 +293,6 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
     with (tmp_path / "lists" / "items.left-out.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["label"], row["reason"].partition(":")[0]) for row in rows] == [("bob", "silent")]
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (["--out", "items.txt"], "csv"),
-        (["--out", "none/items.csv"], "none"),
-        (["--clean", "--out", "items.csv"], "--embeddings"),
-        (["--embeddings", "e.npz"], "none of 12 items"),
-        (["--modality", "image"], "no files"),
-    ],
-)
-def test_wrong_input(
-    voices: Path,
-    tmp_path: Path,
-    options: list[str],
-    word: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    made = Embeddings(("x", "y"), np.eye(2, dtype=np.float32), {})
-    embeddings.write(tmp_path / "e.npz", made)
-    assert run("check", voices, *options) == 2
-    assert word in capsys.readouterr().err
-    assert not list(tmp_path.rglob("items*"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")

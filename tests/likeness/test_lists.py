@@ -109,36 +109,6 @@ def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> N
     assert int(trials.target.sum()) == 12 * 4
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--same-sex"], "items have no sex"),
-        (["--cross-session"], "items have no session"),
-        (["--columns", "label=x"], "no columns"),
-        (["--label", "{speaker}/*"], "{label}"),
-        (["--test-share", "0.99"], "at least 2"),
-    ],
-)
-def test_what_the_data_do_not_say_is_refused(
-    table: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    says: str,
-) -> None:
-    assert run("lists", table.parent / "wavs", tmp_path / "out", *options) == 2
-    assert says in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_recipe_of_one_data_set_takes_no_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--data", tmp_path, "--out", tmp_path / "run", "--label", "{label}.wav"]
-    assert run("train", "speaker/an4", *options) == 2
-    assert "speaker/folders" in capsys.readouterr().err
-
-
 def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     flat.mkdir()

@@ -110,16 +110,6 @@ def test_groups_of_two_lists_do_not_share_a_name(
     assert len({report["a1"], report["c1"], report["b2"]}) == 3
 
 
-def test_wrong_input_of_a_page_writes_none(folder: Path) -> None:
-    scores = [folder / "x.txt", folder / "y.txt"]
-    with pytest.raises(ValueError, match="3 embedding files for 2 score files"):
-        likeness.evaluate(scores, FAST, embeddings=[folder / "x.npz"] * 3)
-    (folder / "bad.txt").write_text("a b c d\n")
-    with pytest.raises(ValueError, match="a line has 4 fields"):
-        likeness.evaluate(scores, FAST).report(folder / "out", media=folder / "bad.txt")
-    assert not (folder / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [

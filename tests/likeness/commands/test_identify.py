@@ -219,35 +219,6 @@ def test_a_metric_that_cannot_be_computed_is_left_out_with_a_note(files):
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("probes", "settings", "word"),
-    [
-        ("bare", {}, "2 of 2 ids"),  # ids without a folder
-        ("other", {}, "mate"),
-        ("narrow", {}, "one D"),
-        ("cosine", {}, "similarities"),
-        ("p", {"similarity": "cosinus"}, "similarity"),
-        ("p", {"protocol": "closed"}, "90 of 150"),
-        ("p", {"fpirs": (1.5,)}, "between 0 and 1"),
-    ],
-)
-def test_bad_input_leaves_nothing_behind(files, probes, settings, word):
-    folder, _, _, p, _ = files
-    embeddings.write(folder / "bare.npz", Embeddings(("a", "b"), p.matrix[:2]))
-    embeddings.write(folder / "other.npz", Embeddings(("zed/1", "zed/2"), p.matrix[:2]))
-    embeddings.write(folder / "narrow.npz", Embeddings(("s1/x",), p.matrix[:1, :5]))
-    embeddings.write(folder / "cosine.npz", Embeddings(p.ids, p.matrix, {"similarity": "cosine"}))
-    out = folder / "out.json"
-    with pytest.raises(ValueError, match=word):
-        table_of(
-            folder / "g1.npz",
-            folder / f"{probes}.npz",
-            IdentificationSettings(**settings),
-            json_file=out,
-        )
-    assert not out.exists()
-
-
 def test_orl_faces_by_their_pixels(shared, tmp_path):
     rows, names = [], []
     for folder in sorted((shared / "data" / "orl").glob("s*")):

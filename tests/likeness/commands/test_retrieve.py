@@ -7,7 +7,6 @@ import pytest
 
 import likeness
 from eval.bootstrap import effective_number, t_interval
-from eval.errors import LikenessError
 from eval.formats import embeddings
 from eval.protocols.retrieval import RetrievalSettings, class_bounds
 from eval.retrieval import retrieval_metrics
@@ -137,30 +136,6 @@ def test_lone_queries(files, tmp_path):
     assert values(out)["map@r"]["value"] == pytest.approx(value * 59 / 60)
     with pytest.raises(ValueError, match=r"1 of 60 queries .*'class11/items59'"):
         table_of(files["items"], files["items_labels"], RetrievalSettings(lone="error"))
-
-
-def test_bad_files(files, tmp_path):
-    write = embeddings.write
-    lines = files["items_labels"].read_text(encoding="utf-8").splitlines()
-    short, bare, other = tmp_path / "short.txt", tmp_path / "bare.npz", tmp_path / "other.npz"
-    short.write_text("\n".join(lines[:-7]), encoding="utf-8")
-    write(bare, Embeddings(("a", "b"), np.eye(2, dtype=np.float32)))
-    write(other, Embeddings(("class00/x",), np.ones((1, 8), dtype=np.float32), {"model": "b" * 64}))
-    apart = tmp_path / "apart.txt"
-    apart.write_text("a x\nb y\n", encoding="utf-8")
-    items, labels = files["items"], files["items_labels"]
-    out = tmp_path / "out.json"
-    for arguments, options in (
-        ((items, short), {}),
-        ((items, labels), {"gallery": files["gallery"]}),
-        ((items, labels), {"gallery_labels": files["gallery_labels"]}),
-        ((bare,), {}),
-        ((bare, apart), {}),
-        ((items,), {"gallery": other}),
-    ):
-        with pytest.raises(LikenessError):
-            table_of(*arguments, **options, json_file=out)
-    assert not out.exists()
 
 
 def test_a_quality_of_the_queries(files, tmp_path, capsys):

@@ -272,38 +272,7 @@ LAYOUTS: dict[str, tuple[dict[str, bytes], int]] = {
         | {f"{part}-ubyte.gz": b"" for part in ("t10k-images-idx3", "t10k-labels-idx1")},
         4,
     ),
-    "cifar10": (
-        {
-            "cifar-10-binary.tar.gz": packed(
-                {
-                    f"cifar-10-batches-bin/{name}": b""
-                    for name in ("data_batch_1.bin", "test_batch.bin", "batches.meta.txt")
-                }
-            )
-        },
-        2,
-    ),
-    "omniglot": (
-        {
-            f"{part}.zip": zipped({f"{part}/Greek/character01/0001_01.png": b""})
-            for part in ("images_background", "images_evaluation")
-        },
-        2,
-    ),
-    "cub200": ({"CUB_200_2011.tgz": packed({"CUB_200_2011/images/001.a/b.jpg": b"", "x": b""})}, 1),
-    "sop": (
-        {
-            "Stanford_Online_Products.zip": zipped(
-                {
-                    "Stanford_Online_Products/Ebay_train.txt": b"",
-                    "Stanford_Online_Products/chair_final/1.JPG": b"",
-                }
-            )
-        },
-        2,
-    ),
     "lfw": ({"lfw.tgz": packed({"lfw/A_B/A_B_0001.jpg": b""}), "pairs.txt": b"10\t300\n"}, 2),
-    "orl": ({"att_faces.zip": zipped({"att_faces/s1/1.pgm": b"", "README": b""})}, 1),
     "yunet": ({"face_detection_yunet_2023mar.onnx": b"a detector"}, 1),
 }
 
