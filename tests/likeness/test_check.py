@@ -17,6 +17,7 @@ from PIL import Image
 
 from eval.formats import embeddings
 from eval.types import Embeddings
+from likeness.checking import report
 from likeness.checking.check import Checked, Settings, check
 from likeness.cli import main
 from modalities.folders import suffixes_of

@@ -316,6 +316,36 @@ def test_without_only_no_demo_starts_where_one_is_already(
     assert [path.name for path in tmp_path.iterdir()] == ["speaker"]
 
 
+def test_scoring_starts_without_torch(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text("a/1 a/2 .9 1\na/1 b/1 .1 0\nb/1 b/2 .8 1\nb/2 a/2 .2 0\n")
+    embeddings.write(
+        tmp_path / "e.npz",
+        embeddings.Embeddings(
+            ("a/1", "a/2", "b/1", "b/2"),
+            np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32),
+        ),
+    )
+    trials = tmp_path / "trials.txt"
+    trials.write_text("a/1 a/2 1\na/1 b/1 0\n")
+    code = (
+        "import json, sys; from likeness.cli import main\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    try: main(command)\n    except SystemExit as stopped: assert not stopped.code\n"
+        "print([name for name in sys.modules if name in ('torch', 'speechbrain', 'bokeh')])"
+    )
+    commands = [
+        ["evaluate", tmp_path / "s.txt"],
+        ["score", "--trials", trials, "--embeddings", tmp_path / "e.npz", "--out", tmp_path / "o"],
+        ["identify", "--gallery", tmp_path / "e.npz", "--probes", tmp_path / "e.npz"],
+        ["retrieve", "--embeddings", tmp_path / "e.npz"],
+    ]
+    texts = json.dumps([[str(word) for word in command] for command in commands])
+    ended = subprocess.run(
+        [sys.executable, "-c", code, texts], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
 def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data" / "protocols" / "voxsrc23_val"
     files = (folder / "scores.txt.gz", "--trials", folder / "trials.txt.gz")

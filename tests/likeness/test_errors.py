@@ -9,10 +9,12 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from eval.errors import LikenessError, Unreachable
+from eval.formats import embeddings
 from likeness.cli import main
 from likeness.errors import explain, one_sentence
 
@@ -55,6 +57,12 @@ def test_what_is_wrong_for_the_user_is_one_sentence(
     with pytest.raises(SystemExit), one_sentence("likeness"):
         raise error
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_sentences_name_the_file_and_what_to_install() -> None:
+    assert explain(FileNotFoundError(2, "No such file", "a.wav")) == "a.wav: No such file"
+    missing = ModuleNotFoundError("No module named 'optuna'", name="optuna.storages")
+    assert 'pip install "likeness[tune]"' in explain(missing)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +116,54 @@ def test_warnings_for_the_user_are_one_line(
         assert capsys.readouterr().err == "warning: a\\nb\n"
         warnings.warn("of others", FutureWarning, stacklevel=1)
     assert [entry.category for entry in recwarn.list] == [FutureWarning]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nothing"], ["evaluate"], ["evaluate", "."], ["evaluate", "--far"]]
+)
+def test_usage_errors_end_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert likeness(*arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+DAMAGED = {
+    "e.npz": (b"PK\x03\x04", b"\x93NUMPY\x01\x00\xff\xff{", b"", b"\x00" * 100),
+    "e.ark": (b"a \x00BFM \x04\xff\xff\xff\x7f\x04\xff\xff\xff\x7f", b"a \x00B", b"\xff" * 50),
+    "e.parquet": (b"PAR1" + b"\xff" * 60 + b"\x10\x00\x00\x00PAR1", b"PAR1"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_embeddings_end_in_one_sentence(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for content in DAMAGED[name]:
+        (tmp_path / name).write_bytes(content)
+        assert likeness("retrieve", "--embeddings", tmp_path / name) == 2
+        one_line(capfd)
+
+
+def test_damaged_models_and_descriptions_end_in_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    vectors = embeddings.Embeddings(("a", "b"), np.ones((2, 2), dtype=np.float32))
+    embeddings.write(tmp_path / "e.npz", vectors)
+    (tmp_path / "t.txt").write_text("a b 1\n")
+    for name in ("m.safetensors", "m.onnx", "m.pt"):
+        (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{" + b"\xff" * 40)
+    items = ["--items", tmp_path / "t.txt", "--out", tmp_path / "o.npz"]
+    files = ["--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz"]
+    score = ["score", *files, "--out", tmp_path / "o.txt"]
+    for command in (
+        ["embed", "--model", tmp_path / "m.safetensors", *items],
+        ["embed", "--model", tmp_path / "m.onnx", *items],
+        ["embed", "--model", f"wespeaker:{tmp_path / 'm.pt'}", *items],
+        [*score, "--calibration", tmp_path / "deep.json"],
+        [*score, "--plda", tmp_path / "deep.json"],
+    ):
+        assert likeness(*command) == 2
+        one_line(capfd)
 
 
 class _Refusing(torch.utils.data.Dataset[int]):

@@ -22,6 +22,7 @@ from torch import nn
 import likeness
 import toolkit.backbones
 import toolkit.losses
+from eval.errors import LikenessError
 from eval.formats.trials import write_trials
 from likeness.cli import _whole_command, main
 from likeness.inputs import items_of
@@ -155,6 +156,28 @@ def test_a_folder_a_list_and_a_table_give_the_same(
     assert named.meta == folder.meta == model.meta
 
 
+def test_a_data_frame(model: likeness.Model, voices: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    files = sorted(voices.rglob("*.flac"))[:2]
+    frame = pandas.DataFrame({"path": files, "id": ["x", "y"], "age": [1, 2]})
+    embeddings = model.embed(frame)
+    assert embeddings.ids == ("x", "y")
+    assert embeddings.matrix.shape == (2, model.dim)
+
+
+def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
+    class Table:
+        """What pandas and polars have in common."""
+
+        columns = ("path", "label")
+
+        def __getitem__(self, name: str) -> list[object]:
+            files = sorted(voices.rglob("*.flac"))[:2]
+            return {"path": [str(file) for file in files], "label": ["a", float("nan")]}[name]
+
+    assert len(model.embed(Table())) == 2
+
+
 def test_arrays_tensors_and_open_files_are_read_as_the_file_is(
     model: likeness.Model, voices: Path
 ) -> None:
@@ -257,6 +280,24 @@ def test_temporary_files_do_not_stay(model: likeness.Model) -> None:
     assert not items[0].path.parent.exists()
 
 
+@pytest.mark.parametrize(
+    "table", ["id,label\na,b\n", "path,id\n,a\n", "\x00", "path\nno.flac\n", "path\n"]
+)
+def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> None:
+    (tmp_path / "table.csv").write_text(table)
+    with pytest.raises(LikenessError):
+        model.embed(tmp_path / "table.csv")
+
+
+def test_values_print_readably(model: likeness.Model, voices: Path) -> None:
+    embeddings = model.embed(voices)
+    assert f"{len(embeddings)} items, {model.dim} dimensions" in repr(embeddings)
+    assert "speaker" in repr(model)
+    trials = folders.trials(voices, split="all")[1]
+    assert f"{len(trials)} between" in repr(trials)
+    assert len(repr(embeddings)) < 200
+
+
 def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_path: Path) -> None:
     embeddings = model.embed(voices)
     for name in ("voices.npz", "voices.ark"):
@@ -275,6 +316,21 @@ def test_a_missing_model_is_refused() -> None:
         likeness.load("")
     with pytest.raises(ValueError, match=r"nothing\.onnx"):
         likeness.load("insightface:none", detector="nothing.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "word"),
+    [
+        ({"calibration": "nothing.json"}, ValueError, "nothing.json"),
+        ({"device": "gpu"}, ValueError, "'gpu'"),
+        ({"frontend": "kaldi"}, ValueError, "kaldi"),
+    ],
+)
+def test_what_a_model_cannot_be_loaded_with(
+    run: Path, options: dict, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        likeness.load(run, **options)
 
 
 @pytest.mark.parametrize(
@@ -411,6 +467,12 @@ def test_keys_of_a_mapping_are_the_ids(model: likeness.Model, voices: Path) -> N
     assert model.verify(item, item).score == pytest.approx(1, abs=1e-6)
 
 
+def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) -> None:
+    (tmp_path / "face.jpg").write_bytes(b"\xff\xd8\xff\xe0 no list")
+    with pytest.raises(ValueError, match=r"\.flac"):
+        model.embed(tmp_path / "face.jpg")
+
+
 @pytest.mark.parametrize(
     ("scores", "error", "word"),
     [
@@ -450,6 +512,16 @@ def test_scores_without_ids_are_evaluated_over_trials(world: Path) -> None:
             likeness.evaluate(mixed, **more)
 
 
+def test_scores_are_saved_as_the_command_writes_them(world: Path, tmp_path: Path) -> None:
+    scored = likeness.score(world / "trials.txt", world / "voices.npz")
+    assert isinstance(scored, likeness.Scored)
+    scored.save(str(tmp_path / "scores.txt"))
+    assert (tmp_path / "scores.txt").read_bytes() == (world / "scores.txt").read_bytes()
+    settings = likeness.VerificationSettings(num_resamples=0)
+    result = likeness.evaluate(tmp_path / "scores.txt", settings)
+    assert result.eer == likeness.evaluate(scored, settings).eer
+
+
 def test_a_calibration_of_values_is_that_of_the_command(
     world: Path, run: Path, voices: Path, tmp_path: Path
 ) -> None:
@@ -479,6 +551,15 @@ def test_a_calibration_of_values_is_that_of_the_command(
         likeness.calibrate(trials, world / "voices.npz", scoring)
 
 
+@pytest.mark.parametrize("measure", ["score", "calibrate"])
+def test_what_cannot_be_scored(world: Path, measure: str) -> None:
+    trials, embeddings = world / "trials.txt", world / "voices.npz"
+    function = getattr(likeness, measure)
+    for arguments in (("nowhere.txt", embeddings), (trials, "nowhere.npz")):
+        with pytest.raises(ValueError, match="nowhere"):
+            function(*arguments)
+
+
 def test_labels_are_taken_from_the_same_list(world: Path) -> None:
     labelled = likeness.read_trials(world / "trials.txt")
     blind = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, labelled.enrol, labelled.probe)
@@ -490,6 +571,13 @@ def test_labels_are_taken_from_the_same_list(world: Path) -> None:
     other = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, [0], [0], [True])
     with pytest.raises(ValueError, match="another list"):
         likeness.evaluate(scores, settings, trials=other)
+
+
+def test_thresholds_are_those_of_the_table(world: Path) -> None:
+    settings = likeness.VerificationSettings(p_targets=(0.1,), c_miss=20, num_resamples=0)
+    result = likeness.evaluate(world / "scores.txt", settings)
+    (row,) = (row for row in result.results if row.metric.startswith("min_dcf"))
+    assert result.threshold(p_target=0.1) == pytest.approx(row.threshold)
 
 
 def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> None:
@@ -548,8 +636,13 @@ def test_embed_reads_as_the_command_does(
         ({"flip": "sum"}, ValueError, "flip"),
         ({"flip": "up"}, ValueError, "choose"),
         ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "exclude"),
+        ({"chunk_seconds": 0.3}, ValueError, "chunk_seconds"),
         ({"chunk_seconds": float("nan")}, ValueError, "chunk_seconds"),
+        ({"chunk_seconds": float("inf")}, ValueError, "chunk_seconds"),
+        ({"crops": 2, "crop_seconds": float("inf")}, ValueError, "crop_seconds"),
+        ({"crops": -1}, ValueError, "crops: -1"),
         ({"crops": 1.5}, ValueError, "crops: 1.5"),
+        ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
         ({"mirror": True}, TypeError, "'mirror'"),
     ],
 )
@@ -574,3 +667,8 @@ def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> N
     assert not model.verify(wave, wave, rate_hz=16000, threshold=1.5)
     with pytest.raises(ValueError, match="threshold"):
         bool(model.verify(wave, wave, rate_hz=16000))
+
+
+def test_faces_have_neither_crops_nor_chunks(faces: likeness.Model) -> None:
+    with pytest.raises(ValueError, match="for speech"):
+        faces.embed(np.zeros((28, 28, 3), np.uint8), only_speech=True)

@@ -33,6 +33,11 @@ def test_every_recipe_is_listed_with_a_sentence(capsys: pytest.CaptureFixture[st
     assert all(len(" ".join(line)) <= 100 for line in lines)
 
 
+def test_a_name_shows_the_head(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes", "speaker/an4") == 0
+    assert "likeness train speaker/an4" in capsys.readouterr().out
+
+
 def test_a_name_stands_for_its_file() -> None:
     folders = str(ROOT / "recipes" / "speaker" / "folders.py")
     assert recipe_files.located("speaker/folders:ecapa") == f"{folders}:ecapa"
@@ -52,6 +57,15 @@ def test_a_file_that_exists_is_taken_as_it_is(
     assert (
         recipe_files.located("absent.py:ecapa") == "absent.py:ecapa"
     )  # train says that it is absent
+
+
+@pytest.mark.parametrize("command", [("train",), ("compare",)])
+def test_an_unknown_name_is_refused(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command, "speaker/an5", "--out", str(tmp_path / "out")) == 2
+    assert "'speaker/an4'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", recipe_files.names())
@@ -119,3 +133,9 @@ def test_a_name_that_is_no_recipe_is_refused() -> None:
     for name in ("", ":arcface", "else/image/mnist"):
         with pytest.raises(ValueError, match="recipe"):
             recipe_files.located(name)
+
+
+@pytest.mark.parametrize("name", [".", "/", ".."])
+def test_a_folder_is_no_recipe(name: str) -> None:
+    with pytest.raises(ValueError, match="neither a file nor a recipe"):
+        recipe_files.located(name)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.calibration import fit_calibration, load_calibration
+from eval.calibration import Calibration, fit_calibration, load_calibration
 from eval.formats import embeddings as files
 from eval.formats.trials import read_scores, read_trials
 from eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
