@@ -547,7 +547,7 @@ def test_a_calibration_of_values_is_that_of_the_command(
     for calibration in (fitted, str(tmp_path / "fitted.json")):
         result = likeness.load(run, calibration=calibration).verify(*files)
         assert result.llr == pytest.approx(llr, abs=1e-4)
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="without calibration"):
         likeness.calibrate(trials, world / "voices.npz", scoring)
 
 
