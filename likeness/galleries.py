@@ -286,7 +286,7 @@ def search(
     """Find the subjects who are most similar to each file.
 
     Args:
-        gallery: An open gallery, with at least one subject.
+        gallery: An open gallery.
         model: What embeds the files.
         inputs: A file, a folder, a list or a table, see `likeness.inputs.items_of`.
         k: How many subjects are given back for each file at most.
@@ -296,10 +296,8 @@ def search(
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Raises:
-        LikenessError: Nobody is enrolled, or nothing can be read.
+        LikenessError: Nothing can be read.
     """
-    if not len(gallery):
-        raise LikenessError("nobody is enrolled in this gallery; `likeness gallery enrol` enrols")
     with items_of(inputs, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, 0)
     with step("searching the gallery"):

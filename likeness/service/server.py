@@ -189,7 +189,7 @@ def _load(
     except (LikenessError, ImportError, OSError) as error:
         failures.put(error)
         os.kill(os.getppid(), signal.SIGTERM)
-        raise SystemExit(2) from None
+        sys.exit(2)
 
     def announce() -> None:
         while True:

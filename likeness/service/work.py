@@ -216,10 +216,6 @@ class Service:
         """The faces of a photograph: boxes in pixels of the upright picture, scores, the crop of
         each that the network would get, and the number of the face that is taken by itself.
         """
-        if self.model.modality != "face":
-            raise HTTPException(
-                404, f"faces are found for models of faces; this is a {self.model.modality} one"
-            )
         with self._turns, private_items([file]) as items:
             open_encoded(file, items[0].id, max_pixels=self.limits.max_pixels)
             return inputs.find_faces(self.model, items[0])
@@ -325,11 +321,6 @@ class Service:
         if faces and len(faces) != len(files):
             raise LikenessError(
                 f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
-            )
-        if subject in (".", ".."):
-            raise LikenessError(
-                f"the subject {subject!r} could never be removed here, because addresses have no "
-                "such part; choose another name"
             )
         chosen: Sequence[int | None] = faces or [None] * len(files)
         embeddings = self._embed(files, chosen)

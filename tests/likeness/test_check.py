@@ -17,7 +17,6 @@ from PIL import Image
 
 from eval.formats import embeddings
 from eval.types import Embeddings
-from likeness.checking import report
 from likeness.checking.check import Checked, Settings, check
 from likeness.cli import main
 from modalities.folders import suffixes_of
@@ -203,16 +202,6 @@ def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
     assert groups["unreadable"] == (("cyd/1.wav@0.2-9",),)
     assert len(groups["duplicate"]) == 1
     assert len(groups) == 4
-
-
-def test_stretches_of_one_file_count_its_bytes_once(voices: Path) -> None:
-    table = voices / "t.csv"
-    lines = ["path;speaker;start;end", "ann/0.wav;ann;0;0,2", "ann/0.wav;;0,2;0,4"]
-    table.write_text("\n".join([*lines, "bob/0.wav;bob;0;0,3"]))
-    result = checked(table)
-    assert [len(f.groups) for f in result.findings if f.kind == "no-label"] == [1]
-    files = {voices / "ann" / "0.wav", voices / "bob" / "0.wav"}  # each counts once
-    assert report.as_json(result)["files"]["bytes"] == sum(file.stat().st_size for file in files)
 
 
 def test_images(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

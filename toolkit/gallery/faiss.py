@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError
 from eval.types import Floats32
 from toolkit.gallery.search import is_product
 from toolkit.gallery.sqlite import SqliteStore
-from toolkit.gallery.store import Candidates, Templates
+from toolkit.gallery.store import Candidates, Templates, package_of
 
 EFFORT = 64  # the inverted lists that a search visits
 SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough
@@ -43,13 +42,7 @@ class FaissStore(SqliteStore):
     """
 
     def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
-        try:
-            import faiss
-        except ImportError:
-            raise LikenessError(
-                "this search needs FAISS; run `pip install 'likeness[search]'`"
-            ) from None
-        self._faiss: Any = faiss
+        self._faiss = package_of("search", "faiss")
         super().__init__(folder, new)
         self._index: Any = None
         self._largest = 0  # the number of templates up to which the index suits

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError, first_line
+from eval.errors import LikenessError
 from eval.types import Floats32
 from toolkit.gallery import postgres_server
-from toolkit.gallery.store import Candidates, Entry, Templates
+from toolkit.gallery.store import Candidates, Entry, Templates, package_of
 
 INDEXED_FROM = 20_000  # subjects
 EFFORT = 100  # candidates that a search of the index keeps (ef_search), and
@@ -38,6 +38,7 @@ _LINKS = 16  # of a row in the index (m), and
 _CARE = 64  # candidates when a row is linked (ef_construction)
 _MEMORY = (64, 4096)  # megabytes for making an index, at least and at most
 _TABLES = """
+CREATE EXTENSION IF NOT EXISTS vector;
 CREATE SCHEMA IF NOT EXISTS {0};
 CREATE TABLE {0}.gallery (one boolean PRIMARY KEY DEFAULT true CHECK (one), meta json NOT NULL);
 CREATE TABLE {0}.enrolment (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -265,14 +266,6 @@ class PostgresStore:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._schema,))
         if _is_there(cursor, self._schema):
             return
-        try:
-            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        except self._connection.errors.Error as error:
-            raise LikenessError(
-                f"{self.name}: the database has no pgvector ({first_line(error)}); install "
-                "pgvector on the server, and let its administrator run CREATE EXTENSION vector "
-                "in this database"
-            ) from None
         cursor.execute(_TABLES.format(self._schema))
         cursor.execute(
             f"INSERT INTO {self._schema}.gallery (meta) VALUES (%s)", (json.dumps(dict(meta)),)
@@ -341,13 +334,7 @@ class _Connection:
     """
 
     def __init__(self, address: Address):
-        try:
-            import psycopg
-        except ImportError:
-            raise LikenessError(
-                "a gallery in PostgreSQL needs psycopg; run `pip install 'likeness[postgres]'`"
-            ) from None
-        self._psycopg: Any = psycopg
+        self._psycopg = psycopg = package_of("postgres", "psycopg")
         self.errors: Any = psycopg.errors
         self._lock = RLock()
         self._connection: Any = None
@@ -428,8 +415,9 @@ class _Connection:
             ) from None
         except self._psycopg.Error as error:
             raise LikenessError(
-                f"{self.name}: the database refuses this ({self._reason(error)}); see whether it "
-                "is a gallery of Likeness, and what this user may do"
+                f"{self.name}: the database refuses this ({self._reason(error)}); see that it is a "
+                "gallery of Likeness, what this user may do, and that pgvector is installed, whose "
+                "CREATE EXTENSION vector may need an administrator"
             ) from None
 
     def _reason(self, error: Exception) -> str:

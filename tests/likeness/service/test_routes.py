@@ -103,7 +103,7 @@ def test_a_gallery_is_managed_and_searched(
     assert "1 of 2 files cannot be read: the second file: " in bad.json()["error"]
     assert ask("DELETE", "/gallery/Eve").status_code == 404
     assert ask("DELETE", "/gallery/Ann").json() == {"subject": "Ann", "subjects": 1}
-    for subject, number in ((" a\n", 1), ("..", 1), ("b", 11)):
+    for subject, number in ((" a\n", 1), ("b", 11)):
         assert enrol(subject, *[files[0]] * number).status_code == 422
     gallery.close()
 

@@ -59,7 +59,7 @@ def test_a_replacement_that_is_refused_costs_no_media(store: Gallery, tmp_path: 
     of_another = Embeddings(("x",), ROWS[:1], {**META, "model": "another"})
     with pytest.raises(ValueError, match="another"):
         store.update(of_another, ["Ann"])
-    with pytest.raises(ValueError, match="2"):
+    with pytest.raises(ValueError, match="2 subjects for 1"):
         store.update(people(0), ["Ann", "Ann"])
     assert [path.read_bytes() for path in files(tmp_path)] == [b"Ann"]
     store.close()
