@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from eval import per_item
 from eval.classification import fit_temperature, softmax
@@ -138,8 +138,11 @@ def metrics_of(recipe: Recipe, measured: PerItem | Scores, *, only: str = "") ->
     Raises:
         LikenessError: A metric needs a column that was not measured.
     """
-    of_trials = isinstance(measured, Scores)
-    given = (measured.targets, measured.nontargets) if of_trials else (measured.columns,)
+    given: tuple[Any, ...]
+    if isinstance(measured, Scores):
+        given = measured.targets, measured.nontargets
+    else:
+        given = (measured.columns,)
     try:
         return {
             name: float(metric(*given))
@@ -349,12 +352,12 @@ def _per_item(
 @torch.no_grad()
 def _logits(model: Model, z: Floats) -> Floats:
     """(N, C) logits, or the log of the posterior where the loss has one, in float64."""
-    loss: Any = model.loss
-    if not isinstance(loss, Classifier):
+    if not isinstance(model.loss, Classifier):
         raise LikenessError(
-            f"classification: {type(loss).__name__} has no class vectors to predict by; measure "
-            "retrieval instead"
+            f"classification: {type(model.loss).__name__} has no class vectors to predict by; "
+            "measure retrieval instead"
         )
+    loss: Any = model.loss
     device = next(loss.parameters()).device
     was_training = loss.training
     loss.eval()
@@ -370,14 +373,14 @@ def _logits(model: Model, z: Floats) -> Floats:
     return np.asarray(logits.double().cpu())
 
 
-def _draws(loss: nn.Module, z: Floats, num_samples: int) -> Iterator[Floats]:
+def _draws(loss: Any, z: Floats, num_samples: int) -> Iterator[Floats]:
     """num_samples times (N, D) unit vectors, one draw of each embedding; one after the other, which
     bounds the memory.
     """
-    nu = torch.from_numpy(z) * float(cast(Tensor, loss.alpha))
+    nu = torch.from_numpy(z) * float(loss.alpha)
     mu, kappa, generator = unit(nu), nu.norm(dim=1), _generator(nu.device)
     for _ in range(num_samples):
-        yield sample(mu, kappa, 1, generator=generator, family=cast(Any, loss).family)[0].numpy()
+        yield sample(mu, kappa, 1, generator=generator, family=loss.family)[0].numpy()
 
 
 def _generator(device: torch.device) -> torch.Generator:

@@ -338,6 +338,6 @@ def _distributions(ranges: Ranges) -> dict[str, Any]:
             made[field] = distributions.CategoricalDistribution(values.values)
         else:
             whole = isinstance(values.low, int) and isinstance(values.high, int)
-            kind = distributions.IntDistribution if whole else distributions.FloatDistribution
+            kind: Any = distributions.IntDistribution if whole else distributions.FloatDistribution
             made[field] = kind(values.low, values.high, log=values.log)
     return made
