@@ -97,8 +97,7 @@ def opened(path: Path) -> Iterator[Any]:
         The pyarrow.parquet.ParquetFile.
 
     Raises:
-        LikenessError: It is damaged or has too many columns. What pyarrow raises within the block
-            becomes this too.
+        LikenessError: It is damaged. What pyarrow raises within the block becomes this too.
         OSError: It cannot be opened.
     """
     import pyarrow.parquet

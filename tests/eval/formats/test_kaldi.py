@@ -139,24 +139,6 @@ def test_an_index_elsewhere_takes_the_meta_of_its_archives(tmp_path: Path) -> No
         read(tmp_path / "both.scp")
 
 
-def test_archives_are_joined_as_kaldi_joins_them(tmp_path: Path) -> None:
-    kaldiio = pytest.importorskip("kaldiio")
-    write(tmp_path / "e.ark", OLD)
-    write(tmp_path / "f.ark", Embeddings(("c",), NEW.matrix[:1], NEW.meta))
-    (tmp_path / "all.ark").write_bytes(
-        (tmp_path / "e.ark").read_bytes() + (tmp_path / "f.ark").read_bytes()
-    )
-    (tmp_path / "all.scp").write_bytes(
-        (tmp_path / "e.scp").read_bytes() + (tmp_path / "f.scp").read_bytes()
-    )
-    for loaded in (
-        dict(kaldiio.load_ark(str(tmp_path / "all.ark"))),
-        dict(kaldiio.load_scp(str(tmp_path / "all.scp"))),
-    ):
-        assert list(loaded) == ["a", "b", "c"]
-        assert np.array_equal(loaded["c"], NEW.matrix[0])
-
-
 def test_an_entry_behind_the_end_of_its_archive_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "e.ark", OLD)
     lines = (tmp_path / "e.scp").read_text().splitlines()
