@@ -214,14 +214,8 @@ def fit_calibration(
             f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
             "similar; are labels or scores inverted?"
         )
-    return Calibration(
-        float(weights[0]),
-        offset,
-        tuple(weights[1:].tolist()),
-        tuple(names),
-        float(p_target),
-        system,
-    )
+    slope, *others = weights.tolist()
+    return Calibration(slope, offset, tuple(others), tuple(names), float(p_target), system)
 
 
 @step("fitting the fusion")
@@ -330,14 +324,14 @@ def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
         slope = -share * sign * expit(wrong)
         return float(share @ np.logaddexp(0, wrong)), np.append(slope @ columns, slope.sum())
 
-    weights: Floats = minimize(
+    found = minimize(
         cost,
         np.zeros(columns.shape[1] + 1),
         jac=True,
         method="L-BFGS-B",
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
-    ).x
-    return weights
+    )
+    return np.asarray(found.x, dtype=np.float64)
 
 
 class Curve(NamedTuple):
@@ -394,10 +388,9 @@ def by_side(enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> F
     >>> by_side([1.0, 5.0], [3.0], [0, 1], [0, 0]).tolist()
     [[1.0, 3.0], [3.0, 5.0]]
     """
-    sides = (
-        np.asarray(enrol, dtype=np.float64)[np.asarray(i)],
-        np.asarray(probe, dtype=np.float64)[np.asarray(j)],
-    )
+    first = np.asarray(enrol, dtype=np.float64)[np.asarray(i)]
+    second = np.asarray(probe, dtype=np.float64)[np.asarray(j)]
+    sides = first, second
     return np.stack([np.minimum(*sides), np.maximum(*sides)], axis=1)
 
 

@@ -210,9 +210,8 @@ def measure(
         name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()
     }
     _, made = bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples, seed=seed)
-    return Outcome(
-        values, made.values, subjects.trial_list, drawn_from(scores.target, subjects.pairs)
-    )
+    drawn = drawn_from(scores.target, subjects.pairs)
+    return Outcome(values, made.values, subjects.trial_list, drawn)
 
 
 def measure_items(
@@ -222,12 +221,8 @@ def measure_items(
     resamples of its groups.
     """
     values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
-    return Outcome(
-        values,
-        per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed),
-        measured.digest,
-        measured.drawn,
-    )
+    made = per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed)
+    return Outcome(values, made, measured.digest, measured.drawn)
 
 
 def resamples_needed(num_comparisons: int) -> int:

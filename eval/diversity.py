@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from eval.errors import LikenessError
 from eval.ranks import Counts, check_rows, label_codes
-from eval.types import Floats
+from eval.types import Floats, norms_of, unit_rows
 
 _SMALLEST = 1e-7  # singular values below this share of the sum are rounding
 
@@ -80,6 +80,4 @@ def cluster_diversity(embeddings: ArrayLike, labels: ArrayLike) -> float:
 def _unit(embeddings: ArrayLike, codes: Counts | None = None) -> Floats:
     """(N, D) float64 rows of length 1, each with a label where there are; zero rows stay zero."""
     rows = check_rows("embeddings", embeddings, codes).astype(np.float64)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: Floats = rows / np.where(norms > 0, norms, 1.0)
-    return unit
+    return unit_rows(rows, norms_of(rows))

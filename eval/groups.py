@@ -167,14 +167,10 @@ def evaluate_groups(
     across = part(sides[:, 0] != sides[:, 1])
     rates, _ = _global_rates(across, thresholds, settings, settings.seed)
     ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
-    return Grouped(
-        name,
-        tuple(rows),
-        _row("across groups", across, rates, settings),
-        {at: limit if np.isfinite(limit) else None for at, limit in thresholds.items()},
-        {metric: ratio for metric, ratio in ratios.items() if ratio is not None},
-        _conventions(settings),
-    )
+    limits = {at: limit if np.isfinite(limit) else None for at, limit in thresholds.items()}
+    last = _row("across groups", across, rates, settings)
+    stated = {metric: ratio for metric, ratio in ratios.items() if ratio is not None}
+    return Grouped(name, tuple(rows), last, limits, stated, _conventions(settings))
 
 
 def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]:
@@ -341,18 +337,12 @@ def _ratio(
             quotients = above / below
         quotients = quotients[~np.isnan(quotients)]
         if quotients.size:
-            low, high = np.quantile(
-                quotients, [(1 - level) / 2, (1 + level) / 2], method="nearest"
-            ).tolist()
+            shares = [(1 - level) / 2, (1 + level) / 2]
+            low, high = np.quantile(quotients, shares, method="nearest").tolist()
             if low < high:
                 interval = (low if np.isfinite(low) else None, high if np.isfinite(high) else None)
-    return Ratio(
-        rows[worst].group,
-        rows[best].group,
-        errors[worst] / errors[best] if errors[best] > 0 else None,
-        interval,
-        "; ".join(notes),
-    )
+    value = errors[worst] / errors[best] if errors[best] > 0 else None
+    return Ratio(rows[worst].group, rows[best].group, value, interval, "; ".join(notes))
 
 
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:

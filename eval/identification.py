@@ -125,12 +125,8 @@ def cmc(
     array([0.5, 0.5, 1. ])
     """
     searched = search(scores, gallery_subjects, probe_subjects)
-    return np.array(
-        [
-            rank_rate(searched, k)
-            for k in range(1, (searched.num_subjects if max_rank is None else max_rank) + 1)
-        ]
-    )
+    last = searched.num_subjects if max_rank is None else max_rank
+    return np.array([rank_rate(searched, k) for k in range(1, last + 1)])
 
 
 def tpir_at_fpir(
@@ -351,14 +347,8 @@ def search_embeddings(
         keep,
     )
     back = np.argsort(sequence)
-    return replace(
-        found,
-        mate=found.mate[back],
-        rival=found.rival[back],
-        above=found.above[back],
-        tied=found.tied[back],
-        highest_probe=sequence[found.highest_probe],
-    )
+    each = {name: getattr(found, name)[back] for name in ("mate", "rival", "above", "tied")}
+    return replace(found, highest_probe=sequence[found.highest_probe], **each)
 
 
 def borders(starts: Counts, total: int, tile: int) -> Counts:
@@ -464,15 +454,8 @@ def _search(
             done = first * mate.size + rows.stop * templates.size
             report("searching", done, order.size * mate.size)
     falling = np.argsort(-highest.values, kind="stable")
-    return Searched(
-        own_score,
-        rival,
-        above,
-        tied,
-        highest.values[falling],
-        highest.probes[falling],
-        starts.size,
-    )
+    values, probes = highest.values[falling], highest.probes[falling]
+    return Searched(own_score, rival, above, tied, values, probes, starts.size)
 
 
 def _own_scores(

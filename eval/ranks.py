@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.errors import LikenessError
 from eval.progress import report
-from eval.similarity import against, norms_of
-from eval.types import Floats32
+from eval.similarity import against
+from eval.types import Floats32, norms_of
 
 Counts = NDArray[np.int64]
 
@@ -256,15 +256,8 @@ def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
     )
     hits = np.diff(np.append(first, values.size))
     before = first - (np.cumsum(sizes) - sizes)[query[first]]
-    return Ranks(
-        query[first],
-        np.concatenate(higher)[first] + before,
-        np.concatenate(level)[first] + hits,
-        before,
-        hits,
-        sizes,
-        depth,
-    )
+    above, size = np.concatenate(higher)[first] + before, np.concatenate(level)[first] + hits
+    return Ranks(query[first], above, size, before, hits, sizes, depth)
 
 
 def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first: bool) -> Ranks:

@@ -47,11 +47,10 @@ def recall_at_k(ranks: Ranks, k: int) -> Floats:
     size, hits = ranks.size[first], ranks.hits[first]
     missed = np.ones(first.size)
     # the product of the smaller of the two equal forms
-    for i in range(int(min(taken.max(initial=0), hits.max(initial=0)))):
-        few = np.minimum(taken, hits)
-        missed *= np.where(
-            i < few, np.maximum(size - np.maximum(taken, hits) - i, 0) / np.maximum(size - i, 1), 1
-        )
+    few, many = np.minimum(taken, hits), np.maximum(taken, hits)
+    for i in range(int(few.max(initial=0))):
+        factor = np.maximum(size - many - i, 0) / np.maximum(size - i, 1)
+        missed *= np.where(i < few, factor, 1)
     return _sums(ranks.query[first], 1 - missed, ranks)
 
 
@@ -85,11 +84,9 @@ def _ratio(value: Floats, by: Counts) -> Floats:
 
 
 def _sums(query: Counts, values: Floats, ranks: Ranks) -> Floats:
+    num_queries = ranks.relevant.size
     # numpy.bincount gives integers where there is nothing to add
-    sums: Floats = np.bincount(query, weights=values, minlength=ranks.relevant.size).astype(
-        np.float64
-    )
-    return sums
+    return np.bincount(query, weights=values, minlength=num_queries).astype(np.float64)
 
 
 def _hits_within(ranks: Ranks, depth: Counts) -> Floats:
@@ -115,11 +112,8 @@ def _precision_sum(ranks: Ranks, depth: Counts) -> Floats:
 
         a, h, m, c, t = a[tied], h[tied], ranks.size[tied], ranks.hits[tied], taken[tied]
         slope = (c - 1) / (m - 1)
-        sums[tied] = (
-            c
-            / m
-            * (slope * t + (h + 1 - slope * (a + 1)) * (digamma(a + t + 1.0) - digamma(a + 1.0)))
-        )
+        gained = digamma(a + t + 1.0) - digamma(a + 1.0)
+        sums[tied] = c / m * (slope * t + (h + 1 - slope * (a + 1)) * gained)
     return _sums(ranks.query, sums, ranks)
 
 
@@ -131,16 +125,12 @@ def _values(ranks: Ranks, ks: Sequence[int], compat: Compat | None) -> dict[str,
         "r_precision": r_precision(ranks),
     }
     if compat is None or compat == "pml":
-        at_depth = (
-            map_at_k(ranks, _MAP_DEPTH)
-            if compat is None
-            else _ratio(_precision_sum(ranks, deep), ranks.relevant)
-        )
+        at_depth = map_at_k(ranks, _MAP_DEPTH)
+        if compat == "pml":
+            at_depth = _ratio(_precision_sum(ranks, deep), ranks.relevant)
         values |= {"map@r": map_at_r(ranks), "map@1000": at_depth}
-        return {
-            name: np.where(ranks.relevant > 0, of_queries, np.nan)
-            for name, of_queries in values.items()
-        }
+        has_any = ranks.relevant > 0
+        return {name: np.where(has_any, each, np.nan) for name, each in values.items()}
     if compat == "oml":  # divides by the hits found
         for name, depth in (("map@r", ranks.relevant), ("map@1000", deep)):
             values[name] = np.nan_to_num(
@@ -166,14 +156,11 @@ def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
     step = np.tile(np.arange(extra), np.count_nonzero(of_last_class))
     query = np.concatenate([ranks.query, who])
     order = np.argsort(query, kind="stable")
-    above, before = (
-        np.concatenate([ranks.above, num_items - 1 + step])[order],
-        np.concatenate([ranks.before, counts[who] + step])[order],
-    )
+    above = np.concatenate([ranks.above, num_items - 1 + step])[order]
+    before = np.concatenate([ranks.before, counts[who] + step])[order]
     ones = np.ones_like(query)
-    return Ranks(
-        query[order], above, ones, before, ones, ranks.relevant, max(ranks.depth, _MAP_DEPTH)
-    )
+    depth = max(ranks.depth, _MAP_DEPTH)
+    return Ranks(query[order], above, ones, before, ones, ranks.relevant, depth)
 
 
 def query_metrics(
@@ -329,9 +316,8 @@ def clusters(embeddings: ArrayLike, num_clusters: int, *, seed: int = 0) -> Coun
     with warnings.catch_warnings():
         # fewer distinct rows than clusters, 20 iterations not enough: both are as documented
         warnings.simplefilter("ignore")
-        clustered = KMeans(
-            num_clusters, init=start, n_init=1, max_iter=20, random_state=seed
-        ).fit_predict(unit[order])
+        k_means = KMeans(num_clusters, init=start, n_init=1, max_iter=20, random_state=seed)
+        clustered = k_means.fit_predict(unit[order])
     numbers = np.empty(len(unit), dtype=np.int64)
     numbers[order] = clustered
     return numbers
@@ -387,6 +373,6 @@ def _clustered(
     """(N,) class and cluster of each item."""
     codes, _ = label_codes(labels)
     rows = check_rows("embeddings", embeddings, codes)
-    return codes, clusters(
-        rows, int(codes.max()) + 1 if num_clusters is None else num_clusters, seed=seed
-    )
+    if num_clusters is None:
+        num_clusters = int(codes.max()) + 1
+    return codes, clusters(rows, num_clusters, seed=seed)

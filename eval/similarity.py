@@ -54,7 +54,7 @@ from numpy.typing import ArrayLike, NDArray
 from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
 from eval.errors import LikenessError
 from eval.progress import report
-from eval.types import Embeddings, Floats, Floats32, Trials
+from eval.types import Embeddings, Floats, Floats32, Trials, norms_of, unit_rows
 
 # The parameter of a similarity: its default, and the lowest and highest value. That of `simple` is
 # the cosine of an angle.
@@ -259,7 +259,7 @@ def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], F
         x = _matrices(a, b)[0].astype(y.dtype, copy=False)
         norms = norms_of(x)
         if formula.of_unit:
-            x = _unit(x, norms)
+            x = unit_rows(x, norms)
         elif not formula.precise and not _safe(norms):
             return matrix(a, b, similarity)
         sides_x = norms[None] if formula.finish is None else formula.sides(norms)
@@ -416,8 +416,8 @@ def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows
     norms_x = norms_of(x)
     norms_y = norms_x if same else norms_of(y)
     if formula.of_unit:
-        x = _unit(x, norms_x)
-        y = x if same else _unit(y, norms_y)
+        x = unit_rows(x, norms_x)
+        y = x if same else unit_rows(y, norms_y)
     elif not formula.precise and not (_safe(norms_x) and (same or _safe(norms_y))):
         formula = _for_scaled_rows(formula)
         x = _scaled(x, norms_x)
@@ -465,18 +465,3 @@ def _occurring(rows: Rows, index: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
     if occurs.all():
         return rows, index
     return rows[occurs], (np.cumsum(occurs, dtype=np.int32) - 1)[index]
-
-
-def norms_of(rows: Rows) -> Floats:
-    """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
-    norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
-    return norms
-
-
-def _unit(rows: Rows, norms: Floats) -> Rows:
-    """Rows of length 1, whatever their norm; zero rows stay zero."""
-    # no float64 copy of all rows
-    unit: Rows = np.divide(
-        rows, np.where(norms > 0, norms, 1.0)[:, None], out=np.empty_like(rows), casting="same_kind"
-    )
-    return unit

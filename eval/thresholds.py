@@ -244,23 +244,21 @@ def measure(
     """
     target, nontarget = scores.targets, scores.nontargets
     fars = list(dict.fromkeys(fars))
-    wanted: list[tuple[Literal["eer", "far"], float, float, Guarantee | None]] = [
-        ("eer", 0.0, threshold_at_eer(target, nontarget), None)
-    ]
+    at_eer = threshold_at_eer(target, nontarget)
+    wanted: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
     for far in fars:
         if guarantee is not None:
-            sure = guaranteed_threshold(
-                scores, guarantee.pairs, far, confidence=guarantee.confidence
-            )
-            wanted.append(("far", far, *sure))
+            confidence = guarantee.confidence
+            sure = guaranteed_threshold(scores, guarantee.pairs, far, confidence=confidence)
+            wanted.append((far, *sure))
         elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
-            wanted.append(("far", far, tar_threshold(target, nontarget, far), None))
+            wanted.append((far, tar_threshold(target, nontarget, far), None))
     points = []
-    for at, far, value, behind in wanted:
+    for rate, value, behind in wanted:
         if math.isfinite(value):
-            rate = far if at == "far" else float(np.mean(nontarget >= value))
+            far = float(np.mean(nontarget >= value)) if rate is None else rate
             frr = float(np.mean(target < value))
-            points.append(Threshold(at, rate, frr, float(value), behind))
+            points.append(Threshold("eer" if rate is None else "far", far, frr, value, behind))
     kept = [point.far for point in points if point.at == "far"]
     found = Thresholds(
         origin,
@@ -339,15 +337,13 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
             others.append(entry)
         elif _measured(entry) == _measured(thresholds):
             new = thresholds.points
-            earlier = [
-                point
-                for point in entry.points
-                if point.at == "far"
-                and not any(_is_rate(other, point.far) for other in new)
+            for point in entry.points:
+                known = point.at == "eer" or any(_is_rate(other, point.far) for other in new)
                 # A guarantee is over the subjects that it was measured on.
-                and (point.guarantee is None or entry.subjects == thresholds.subjects)
-            ]
-            thresholds = replace(thresholds, points=(*new, *earlier))
+                holds = point.guarantee is None or entry.subjects == thresholds.subjects
+                if holds and not known:
+                    new = (*new, point)
+            thresholds = replace(thresholds, points=new)
     document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:

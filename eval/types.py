@@ -175,25 +175,15 @@ class Embeddings:
     @cached_property
     def norms(self) -> Floats32:
         """(N,) Euclidean norms."""
-        norms: Floats32 = self._exact_norms().astype(np.float32)
-        return norms
-
-    def _exact_norms(self) -> Floats:
-        norms: Floats = np.sqrt(np.einsum("nd,nd->n", self.matrix, self.matrix, dtype=np.float64))
-        return norms
+        return norms_of(self.matrix).astype(np.float32)
 
     def unit(self) -> Floats32:
         """(N, D) rows of length 1, whatever their norm; a zero row stays zero."""
         norms: Floats32 | Floats = self.norms
         # rounded to float32, such norms lose digits
         if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
-            norms = self._exact_norms()
-        rows: Floats32 = np.divide(
-            self.matrix,
-            np.where(norms > 0, norms, 1.0)[:, None],
-            out=np.empty_like(self.matrix),
-            casting="same_kind",
-        )
+            norms = norms_of(self.matrix)
+        rows: Floats32 = unit_rows(self.matrix, norms)
         return rows
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
@@ -210,6 +200,21 @@ class Embeddings:
         if (rows < 0).any():
             raise LikenessError(f"{asked[int(np.argmin(rows))]!r} has no embedding")
         return rows
+
+
+def norms_of(rows: NDArray[Any]) -> Floats:
+    """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
+    norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    return norms
+
+
+def unit_rows(rows: NDArray[Any], norms: Floats | Floats32) -> NDArray[Any]:
+    """Rows of length 1, whatever their norm, in their own precision; zero rows stay zero."""
+    # no float64 copy of all rows
+    unit: NDArray[Any] = np.empty_like(rows)
+    lengths = np.where(norms > 0, norms, 1.0)[:, None]
+    np.divide(rows, lengths, out=unit, casting="same_kind")
+    return unit
 
 
 def boolean_labels(name: str, target: Any) -> Bools:

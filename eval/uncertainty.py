@@ -208,15 +208,10 @@ class Ranking:
         return np.asarray(weights, dtype=np.int64)[order]
 
 
-def bounds_over_groups(
-    ranking: Ranking,
-    groups: ArrayLike,
-    *,
-    num_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> dict[str, Bounds]:
-    """Bootstrap intervals of the metrics over groups, such as the classes of queries.
+def draws_over_groups(
+    ranking: Ranking, groups: ArrayLike, *, num_resamples: int = 1000, seed: int = 0
+) -> dict[str, Floats]:
+    """The metrics on resamples of groups, such as the classes of queries.
 
     A draw takes G of the G groups with replacement, all answers of a group as often as it was
     drawn. The draws are those of `eval.protocols.retrieval` of equal seeds.
@@ -225,11 +220,10 @@ def bounds_over_groups(
         ranking: The answers.
         groups: (N,) integers, 0 to G - 1, each in use.
         num_resamples: Draws.
-        level: Share of the resamples that an interval spans.
         seed: Of the draws.
 
     Returns:
-        Metric -> its interval, see `eval.bootstrap.bounds`.
+        Metric -> its (num_resamples,) values; NaN where a draw has none.
     """
     codes = np.asarray(groups)
     num_groups, rng = int(codes.max()) + 1, np.random.default_rng(seed)
@@ -238,18 +232,27 @@ def bounds_over_groups(
         times = np.bincount(rng.integers(num_groups, size=num_groups), minlength=num_groups)
         for name in METRICS:
             values[name][number] = ranking.metric(name, times[codes])
+    return values
+
+
+def bounds_over_groups(
+    ranking: Ranking, groups: ArrayLike, *, level: float = 0.95, **draws: int
+) -> dict[str, Bounds]:
+    """Metric -> its bootstrap interval over groups, see `eval.bootstrap.bounds`.
+
+    Args:
+        ranking: The answers.
+        groups: (N,) integers, 0 to G - 1, each in use.
+        level: Share of such intervals that shall cover the truth.
+        draws: num_resamples and seed, see `draws_over_groups`.
+    """
     drawn = drawn_groups(groups, "classes")
+    values = draws_over_groups(ranking, groups, **draws)
     return {name: bounds(values[name], ranking.metric(name), level, drawn) for name in METRICS}
 
 
 def bounds_over_subjects(
-    ranking: Ranking,
-    target: Bools,
-    subjects: ArrayLike | None,
-    *,
-    num_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    ranking: Ranking, target: Bools, subjects: ArrayLike | None, **draws: Any
 ) -> dict[str, Bounds]:
     """Bootstrap intervals of the metrics of decisions over the subjects of their trials.
 
@@ -260,9 +263,7 @@ def bounds_over_subjects(
         ranking: The decisions of P trials.
         target: (P,) which trials are target trials.
         subjects: (P, 2) integers, the subjects of both sides; None draws trials.
-        num_resamples: Draws.
-        level: Share of the resamples that an interval spans.
-        seed: Of the draws.
+        draws: num_resamples, level and seed, as of `eval.bootstrap.bounds_of`.
     """
 
     def measure(name: str, target_rows: Floats, nontarget_rows: Floats) -> float:
@@ -272,12 +273,7 @@ def bounds_over_subjects(
     # Each trial has its number as its score, by which a resample says how often it was drawn.
     numbered = Scores(np.arange(ranking.size, dtype=np.float64), target)
     intervals, _ = bounds_of(
-        {name: partial(measure, name) for name in METRICS},
-        numbered,
-        subjects,
-        num_resamples=num_resamples,
-        level=level,
-        seed=seed,
+        {name: partial(measure, name) for name in METRICS}, numbered, subjects, **draws
     )
     return intervals
 

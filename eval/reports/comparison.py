@@ -73,24 +73,18 @@ def to_json(comparison: Comparison, *, command: str, version: str) -> str:
     trial.
     """
     over = over_what(comparison)
+    intervals = f"bootstrap over {over}, of the mean over seeds"
     conventions = {
         "level": LEVEL,
-        "interval": _OPTIMISTIC
-        if over == "trials"
-        else f"bootstrap over {over}, of the mean over seeds",
+        "interval": _OPTIMISTIC if over == "trials" else intervals,
         "seed_interval": "Student's t over seeds of the differences of equal seeds, the test "
         "subjects fixed",
         "p": "two-sided, from the resampled differences: 2 (k + 1) / (R + 1)",
         "p_holm": f"Holm 1979 over the {comparison.num_comparisons} comparisons",
         "seed": 0,
     }
-    head = {
-        "schema": SCHEMA,
-        "version": version,
-        "command": command,
-        "conventions": conventions,
-        "num_comparisons": comparison.num_comparisons,
-    }
+    head: dict[str, Any] = {"schema": SCHEMA, "version": version, "command": command}
+    head |= {"conventions": conventions, "num_comparisons": comparison.num_comparisons}
     content = _json_value(head | asdict(comparison))
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -212,13 +206,10 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _notes_on_intervals(c: Comparison) -> list[str]:
     """What was resampled, and what the differences and p-values are."""
-    counts = c.counts
-    over = f"trials, hence optimistic ({c.subjects_from})"
-    if (resampled := over_what(c)) != "trials":
-        over = (
-            f"{resampled} "
-            f"({counts.get(resampled) or 0:,}{'; ' if c.subjects_from else ''}{c.subjects_from})"
-        )
+    resampled, over = over_what(c), f"trials, hence optimistic ({c.subjects_from})"
+    if resampled != "trials":
+        source = "; ".join(filter(None, [f"{c.counts.get(resampled) or 0:,}", c.subjects_from]))
+        over = f"{resampled} ({source})"
     texts = [
         f"Mean over {_count(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % "
         f"bootstrap of that mean over {over}, "
@@ -228,12 +219,10 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
         picked = (
             "; it was picked as the best on these trials, which flatters it: --reference names one "
             "beforehand"
-            if c.picked
-            else ""
         )
         texts.append(
-            f"Differences are to {c.reference}{picked}. Over {resampled}: models fixed, the same "
-            f"resampled {resampled} for all variants. "
+            f"Differences are to {c.reference}{picked if c.picked else ''}. "
+            f"Over {resampled}: models fixed, the same resampled {resampled} for all variants. "
             f"Over seeds: {resampled} fixed, Student's t of the differences of equal seeds. "
             f"Distinguishable: the interval over {resampled} excludes 0."
         )

@@ -369,16 +369,16 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
         )
         line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
         at = np.array([ndtri(rates[name])] if 0 < rates[name] < 1 else [])
+        look = {"marker": MARKERS[i % len(MARKERS)], "fill_color": COLOURS[i % len(COLOURS)]}
         figure.scatter(
             "x",
             "y",
             source=marked(columns(x=at, y=at), "det", name),
             size=9,
-            marker=MARKERS[i % len(MARKERS)],
-            fill_color=COLOURS[i % len(COLOURS)],
             line_color=GREY,
             name=f"threshold of {name}",
             level="overlay",  # painted apart: to move it repaints no curve
+            **look,
         )
     for axis, low in ((figure.xaxis[0], lows[0]), (figure.yaxis[0], lows[1])):
         ticks = _probit_ticks(low, high)
@@ -496,11 +496,8 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
     figure.y_range.start = 0
     for i, (name, curve) in enumerate(curves.items()):
         # At low coverage a single answer moves the curve, and a page needs no more points.
-        shown = np.unique(
-            np.searchsorted(curve.coverage, np.linspace(0.01, 1, _NUM_KEPT)).clip(
-                max=curve.coverage.size - 1
-            )
-        )
+        places = np.searchsorted(curve.coverage, np.linspace(0.01, 1, _NUM_KEPT))
+        shown = np.unique(places.clip(max=curve.coverage.size - 1))
         x, y = 100 * curve.coverage[shown], 100 * curve.risk[shown]
         line(figure, i, name, label=shortened(name), x=x, y=y)
         chance = Span(location=100 * float(curve.risk[-1]), dimension="width")
@@ -516,19 +513,17 @@ def group_chart(grouped: Grouped) -> Markup:
 
 
 def _group_figure(grouped: Grouped) -> Any:
-    rates = {row.group: row.rates["eer"] for row in grouped.groups}
-    measured = {name: rate for name, rate in rates.items() if rate.value is not None}
-    figure = plot(
-        grouped.by,
-        "EER (%)",
-        height=260,
-        x_range=list(measured),
-        tips={"group": "@group", "EER (%)": "@y{0.00}", "from": "@low{0.00}", "to": "@high{0.00}"},
-    )
-    ends = [rate.interval or (rate.value, rate.value) for rate in measured.values()]
-    low, high = (100 * np.array([pair[i] for pair in ends], dtype=float) for i in (0, 1))
-    values = 100 * np.array([rate.value for rate in measured.values()], dtype=float)
-    source = columns(group=list(measured), y=values, low=low, high=high)
+    rows = [(row.group, row.rates["eer"]) for row in grouped.groups]
+    points = [
+        (name, rate.value, *(rate.interval or (rate.value, rate.value)))
+        for name, rate in rows
+        if rate.value is not None
+    ]
+    names, *numbers = zip(*points, strict=True) if points else [()] * 4
+    y, low, high = (100 * np.array(each) for each in numbers)
+    tips = {"group": "@group", "EER (%)": "@y{0.00}", "from": "@low{0.00}", "to": "@high{0.00}"}
+    figure = plot(grouped.by, "EER (%)", height=260, x_range=list(names), tips=tips)
+    source = columns(group=list(names), y=y, low=low, high=high)
     figure.segment("group", "low", "group", "high", source=source, color=COLOURS[0], line_width=1.8)
     figure.scatter("group", "y", source=source, size=8, color=COLOURS[0])
     figure.y_range.start = 0

@@ -17,8 +17,8 @@ from eval.progress import step
 from eval.reports.figures import Log, norms_by_correct, training_curves
 from eval.reports.map import embedding_map
 from eval.reports.media import Media
-from eval.reports.page import EMPTY, joined, prose, recompute, table, write
-from eval.results import bracketed
+from eval.reports.page import EMPTY, block, prose, recompute, table, write
+from eval.results import bracketed, reasons
 from eval.types import Embeddings
 
 _LEVEL = 0.95
@@ -64,20 +64,17 @@ def html(
 
 def _metrics(measured: PerItem, metrics: Mapping[str, Metric], num_resamples: int) -> Markup:
     resampled = per_item.resample(metrics, measured, num_resamples=num_resamples)
-    rows = []
-    reasons: dict[str, list[str]] = {}
+    rows, noted = [], []
     for name, metric in metrics.items():
         value = metric(measured.columns)
-        interval = bounds(resampled[name], value, _LEVEL, measured.drawn)
-        rows.append([name, f"{value:.4f}", bracketed("", interval.ends, interval.note)])
-        if interval.note:
-            reasons.setdefault(interval.note, []).append(name)
+        ends, note = bounds(resampled[name], value, _LEVEL, measured.drawn)
+        rows.append([name, f"{value:.4f}", bracketed("", ends, note)])
+        noted.append((name, ends, note))
     text = (
         f"Intervals: {100 * _LEVEL:g} % bootstrap over {measured.drawn.number:,} "
         f"{measured.drawn.what}, {num_resamples:,} resamples. The model is fixed."
     )
-    notes = [prose(f"{', '.join(names)}: {note}.", soft=True) for note, names in reasons.items()]
-    return table(["", "value", "interval"], rows) + prose(text, soft=True) + joined(notes)
+    return table(["", "value", "interval"], rows) + block("lines", texts=[text, *reasons(noted)])
 
 
 def _norms(measured: PerItem) -> Markup:

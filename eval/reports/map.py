@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eval.reports.figures import COLOURS, MARKERS, columns, drawn, legend, plot
 from eval.reports.page import block, prose
-from eval.types import Embeddings, Floats
+from eval.types import Embeddings, Floats, norms_of, unit_rows
 
 _NUM_NAMED = 12  # classes that a legend can hold
 _DISC = 0.9  # opacity of a point
@@ -208,5 +208,4 @@ def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 def _unit(matrix: ArrayLike) -> Floats:
     """The rows at length 1; those of length 0 stay as they are."""
     values = np.asarray(matrix, dtype=np.float64)
-    lengths = np.linalg.norm(values, axis=1, keepdims=True)
-    return np.asarray(values / np.maximum(lengths, 1e-12))
+    return unit_rows(values, norms_of(values))

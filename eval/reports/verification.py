@@ -521,18 +521,18 @@ def conventions_table(results: Sequence[Result]) -> Markup:
         for key, value in results[0].conventions.items()
         if all(result.conventions.get(key) == value for result in results)
     }
-    everywhere = {"protocol": results[0].protocol, **shared}
-    lines: dict[tuple[str, str], list[str]] = {("All", _listed(everywhere)): []}
+    lines = {("All", _listed({"protocol": results[0].protocol, **shared})): dict[str, None]()}
     for result in results:
         own = {key: value for key, value in result.conventions.items() if key not in shared}
-        lines.setdefault((metric_label(result.metric), _listed(own)), []).append(result.system)
+        line = metric_label(result.metric), _listed(own)
+        lines.setdefault(line, {})[result.system] = None
     num_systems = len({result.system for result in results})
     rows = []
     for (label, text), systems in lines.items():
         only = f" ({', '.join(systems)})" if systems and len(systems) < num_systems else ""
         if text:
             rows.append((label + only, text))
-    return block("conventions", rows=rows)
+    return table([], rows)
 
 
 def _listed(conventions: Mapping[str, object]) -> str:
