@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
-from eval.formats.files import at_lines, text_lines
+from eval.formats.files import text_lines
 from eval.protocols.ijb_files import (
     Faces,
     meta_files,
@@ -96,11 +96,11 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
         (5, 2) landmarks in pixels by name.
 
     Raises:
-        LikenessError: Lines are of another kind, faces are listed twice with different landmarks
-            (all are counted), or the file is empty.
+        LikenessError: Lines are of another kind, or faces are listed twice with different
+            landmarks.
     """
     points: dict[str, NDArray[np.float64]] = {}
-    bad, torn = [], []
+    torn = []
     for number, text in text_lines(path):
         fields = text.split()
         try:
@@ -108,16 +108,12 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
         except ValueError:
             values = np.full(10, np.nan)
         if len(fields) != 12 or not np.isfinite(values).all():
-            bad.append(number)
-        elif not np.array_equal(points.setdefault(fields[0], values.reshape(5, 2)).ravel(), values):
+            raise LikenessError(
+                f"{path}: line {number} is not `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch "
+                "the file again"
+            )
+        if not np.array_equal(points.setdefault(fields[0], values.reshape(5, 2)).ravel(), values):
             torn.append(fields[0])
-    if bad or not points:
-        problem = "the file is empty; its lines must be"
-        if bad:
-            problem = f"{len(bad)} lines ({at_lines(np.array(bad, dtype=np.int32))}) are not"
-        raise LikenessError(
-            f"{path}: {problem} `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`; fetch the file again"
-        )
     refuse_torn(path, torn)
     return points
 

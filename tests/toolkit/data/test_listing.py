@@ -8,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 
-from eval.formats.column_names import choose, parse_columns
 from toolkit.data.item_lists import items_of_frame
 from toolkit.data.items import Item, Items
 from toolkit.data.labels import LabelPattern
@@ -122,27 +121,6 @@ def test_rows_of_separators_alone_are_skipped(folder: Path) -> None:
 def test_an_empty_label_is_none(folder: Path) -> None:
     (folder / "t.csv").write_text("file,speaker\nann/1.wav,\nann/2.wav,nan\nbob/1.wav,bob\n")
     assert list(listed(folder / "t.csv").labels) == [None, None, "bob"]
-
-
-def test_paths_from_the_current_folder_are_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "lists").mkdir()
-    (folder / "lists" / "t.csv").write_text("file\nann/1.wav\n")
-    monkeypatch.chdir(folder)
-    with pytest.raises(ValueError, match=r"--root \."):
-        listed(Path("lists/t.csv"))
-    assert listed(Path("lists/t.csv"), root=".")[0].path == Path("ann/1.wav")
-
-
-def test_columns_are_stated_as_roles() -> None:
-    assert parse_columns("label=a, b,path=c") == {"label": "a, b", "path": "c"}
-    for wrong in ("label", "label=", "speaker=x", "label=a,label=b"):
-        with pytest.raises(ValueError, match="columns"):
-            parse_columns(wrong)
-    for wrong, says in (({"label": "c"}, "no column 'c'"), ({"path": "3"}, "no column '3'")):
-        with pytest.raises(ValueError, match=says):
-            choose(["file", "b"], wrong, "t.csv")
 
 
 # ---------------------------------------------------------------- patterns
