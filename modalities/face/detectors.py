@@ -35,9 +35,7 @@ Floats32 = NDArray[np.float32]
 
 MAX_SIDE = 4096  # pixels of the input of a network
 DIVISOR = 32  # the sizes of the input are multiples of it
-# By the number of outputs of an SCRFD network with landmarks: strides, and anchors of a cell.
-_SCRFD_LAYOUTS = {9: ((8, 16, 32), 2), 15: ((8, 16, 32, 64, 128), 1)}
-_SCRFD_WIDTHS = (1, 4, 10)  # numbers per anchor of scores, boxes and landmarks
+_SCRFD_OUTPUTS = (9, 15)  # of an SCRFD network with landmarks
 STRIDES = (8, 16, 32)
 _WIDTHS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}  # numbers per cell of each output
 OUTPUTS = tuple(f"{part}_{stride}" for part in _WIDTHS for stride in STRIDES)
@@ -80,9 +78,9 @@ def load_detector(path: str | Path) -> Any:
 
 
 def _scrfd(session: Session, path: Path) -> Any:
-    """Return insightface's detector of a network, whose outputs have the sizes that it decodes."""
+    """Return insightface's detector of a network."""
     outputs = session.get_outputs()
-    if len(outputs) not in _SCRFD_LAYOUTS:
+    if len(outputs) not in _SCRFD_OUTPUTS:
         raise LikenessError(
             f"{path}: the model has {len(outputs)} outputs; an SCRFD detector with landmarks "
             "has 9 or 15 (its name says kps or bnkps), and YuNet has 12 (cls_8 to kps_32)"
@@ -92,20 +90,7 @@ def _scrfd(session: Session, path: Path) -> Any:
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from insightface.model_zoo.scrfd import SCRFD
 
-    detector = SCRFD(session=session)
-    # A network with outputs of other sizes is refused now, and not with the first photograph.
-    width, height = detector.input_sizes[0]
-    arrays = session.run(None, {detector.input_name: np.zeros((1, 3, height, width), np.float32)})
-    strides, anchors = _SCRFD_LAYOUTS[len(outputs)]
-    for place, (value, array) in enumerate(zip(outputs, arrays, strict=True)):
-        cells = math.prod(side // strides[place % len(strides)] for side in (height, width))
-        shape = (cells * anchors, _SCRFD_WIDTHS[place // len(strides)])
-        if array.shape not in (shape, (1, *shape)) or array.dtype.kind != "f":
-            raise LikenessError(
-                f"{path}: its output {value.name} is {array.dtype} {array.shape} for an image of "
-                f"{height} x {width}; SCRFD gives {shape[0]} x {shape[1]} floats: give another file"
-            )
-    return detector
+    return SCRFD(session=session)
 
 
 def _input_size(inputs: Sequence[Any], path: Path, kind: str) -> tuple[int, int]:

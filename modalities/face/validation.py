@@ -44,22 +44,18 @@ def trials(
             twice, or a reader refuses its file.
     """
     data = Path(data)
-    if not sets or len(set(sets)) < len(sets):
-        raise LikenessError(
-            f"validation: sets is {sets!r}; at least one set is needed, and each once"
-        )
     missing = [
         name
         for name in sets
         if not (data / f"{name}.bin").is_file() and pairs.find_list(data / name) is None
     ]
-    if missing:
+    if missing or not sets or len(set(sets)) < len(sets):
         present = [name for name in sets if name not in missing]
         raise LikenessError(
             f"{data}: {len(missing)} of {len(sets)} verification sets are not there "
-            f"({name_first(missing)}); put NAME.bin, or the folder NAME with its list of pairs and "
-            f"its images, there, or name those that you have: "
-            f"trials.sets={','.join(present) or 'NAME'}"
+            f"({name_first(missing)}), or sets are named twice or not at all; put NAME.bin, or the "
+            "folder NAME with its list of pairs and its images, there, or name those that you "
+            f"have, each once: trials.sets={','.join(present) or 'NAME'}"
         )
     return joined([_read(data, name) for name in sets])
 

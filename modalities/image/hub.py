@@ -12,11 +12,10 @@ import numpy as np
 from PIL import Image
 
 from modalities.image import images
-from toolkit.data.images import BadImage, Pixels, as_input, to_pixels
+from toolkit.data.images import BadImage, as_input, to_pixels
 from toolkit.data.items import Item
 from toolkit.data.reading import Array
 
-_MAX_PIXELS = 4096 * 4096  # of what an image is resized to
 _EXACT = 1e-5  # how near the scale of `patched_size` comes to the largest that fits
 
 
@@ -57,15 +56,12 @@ def read(
         (3, 16, 16)
     """
     assert sum(map(bool, (short_edge, size, patch))) <= 1
-    pixels = to_pixels(images.read(item, dtype="uint8"))
-    height, width = pixels.shape[:2]
-    if short_edge:
-        long_edge = int(short_edge * max(height, width) / min(height, width))
-        size = (short_edge, long_edge) if height <= width else (long_edge, short_edge)
-    elif patch:
-        size = patched_size(height, width, patch, max_patches)
-    if size is not None and size != (height, width):
-        pixels = _resized(pixels, size, bicubic, item.name)
+    levels = images.read(item, short_edge=short_edge, size=size, bicubic=bicubic, dtype="uint8")
+    pixels = to_pixels(levels)
+    if patch:
+        height, width = patched_size(pixels.shape[0], pixels.shape[1], patch, max_patches)
+        method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+        pixels = np.asarray(Image.fromarray(pixels).resize((width, height), method))
     if crop:
         height, width = pixels.shape[:2]
         if min(height, width) < crop:
@@ -76,18 +72,6 @@ def read(
         top, left = (height - crop) // 2, (width - crop) // 2
         pixels = pixels[top : top + crop, left : left + crop]
     return as_input(pixels, "float32")
-
-
-def _resized(pixels: Pixels, size: tuple[int, int], bicubic: bool, name: str) -> Pixels:
-    """Resize pixels (H, W, 3) to (height, width) as Pillow does."""
-    if min(size) < 1 or size[0] * size[1] > _MAX_PIXELS:
-        height, width = pixels.shape[:2]
-        raise BadImage(
-            f"{name}: {height} x {width} pixels would become {size[0]} x {size[1]}; 1 to "
-            f"{_MAX_PIXELS} pixels are allowed; crop the image"
-        )
-    method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-    return np.asarray(Image.fromarray(pixels).resize(size[::-1], method))
 
 
 def patched_size(height: int, width: int, patch: int, max_patches: int) -> tuple[int, int]:

@@ -63,17 +63,16 @@ def crop_view(
     Raises:
         LikenessError: A setting is out of range.
     """
-    _check_prob("flip_prob", flip_prob)
     jitter = (brightness, contrast, saturation, hue)
-    if not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1]) or size < 1:
+    if (
+        not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1])
+        or size < 1
+        or not all(0 <= strength <= 1 for strength in (*jitter, 2 * hue, flip_prob))
+    ):
         raise LikenessError(
-            f"crop_view: size {size}, scale {scale}, ratio {ratio}; a size above 0, shares within "
-            "0 to 1 and proportions above 0 are needed, in order"
-        )
-    if not all(0 <= strength <= 1 for strength in jitter[:3]) or not 0 <= hue <= 0.5:
-        raise LikenessError(
-            f"crop_view: brightness, contrast, saturation, hue are {jitter}; 0 to 1, and 0 to 0.5 "
-            "for hue, are allowed"
+            f"crop_view: size {size}, scale {scale}, ratio {ratio}, flip_prob {flip_prob}, jitter "
+            f"{jitter}; a size above 0, shares within 0 to 1 and proportions above 0, in order, "
+            "and from 0 to 1 for the others, 0 to 0.5 for hue, are needed"
         )
     jitter_colours, cut = _albumentations(size, scale, ratio, jitter)
     py_random = random.Random(int(rng.integers(2**62)))
@@ -138,16 +137,16 @@ def shift_view(
         (3, 32, 32)
     """
     channels, height, width = image.shape
-    _check_prob("flip_prob", flip_prob)
     if (
-        not 0 <= pad < min(height, width)
+        not 0 <= flip_prob <= 1
+        or not 0 <= pad < min(height, width)
         or not 0 <= occlude <= min(height, width)
         or len(fill) not in (1, channels)
     ):
         raise LikenessError(
-            f"shift_view: pad {pad}, occlude {occlude}, {len(fill)} fill values for an image of "
-            f"shape {image.shape}; a pad and a square that fit the image, and one fill value or "
-            "one for each channel, are needed"
+            f"shift_view: pad {pad}, flip_prob {flip_prob}, occlude {occlude}, {len(fill)} fill "
+            f"values for an image of shape {image.shape}; a pad and a square that fit the image, a "
+            "probability, and one fill value or one for each channel, are needed"
         )
     padded: Any = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
     top, left = map(int, rng.integers(2 * pad + 1, size=2))
@@ -270,8 +269,3 @@ def _albumentations(
         area_for_downscale="image",
         p=1.0,
     )
-
-
-def _check_prob(name: str, prob: float) -> None:
-    if not 0.0 <= prob <= 1.0:
-        raise LikenessError(f"{name} is {prob}; a probability from 0 to 1 is needed")

@@ -57,16 +57,12 @@ def items(
     check_choice("split", split, get_args(Split))
     every = _scan(Path(data))
     speakers = sorted({speaker for speaker, _, _ in every})
-    if len(speakers) < 4:
-        raise LikenessError(
-            f"{data}: there are {len(speakers)} speakers; at least 4 are needed, two to hold out "
-            f"and two to train on; {FETCH}"
-        )
     pairs = list(combinations(speakers, 2))
-    if not 0 <= fold < len(pairs):
+    if len(speakers) < 4 or not 0 <= fold < len(pairs):
         raise LikenessError(
-            f"fsdd: fold is {fold}; 0 to {len(pairs) - 1} are allowed, one for each pair of "
-            "speakers"
+            f"{data}: fold is {fold}, and there are {len(speakers)} speakers; at least 4 are "
+            f"needed, two to hold out and two to train on, and a fold for each of {len(pairs)} "
+            f"pairs of speakers, from 0; {FETCH}"
         )
     held_out = pairs[fold]
     chosen = [

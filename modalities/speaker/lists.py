@@ -42,33 +42,20 @@ def matched(
     for number, id in enumerate(candidates.ids):
         bare[stem(id)] = number if stem(id) not in bare else -1
     missing: dict[str, None] = {}
-    doubtful: dict[str, None] = {}
 
     def rows(ids: Sequence[str], used: NDArray[np.int32]) -> NDArray[np.int64]:
         numbers = np.full(len(ids), -1, dtype=np.int64)
         for i in np.unique(used).tolist():
-            number = exact.get(ids[i], bare.get(stem(ids[i])))
-            if number is None:
+            numbers[i] = exact.get(ids[i], bare.get(stem(ids[i]), -1))
+            if numbers[i] < 0:
                 missing[ids[i]] = None
-            elif number < 0:
-                doubtful[ids[i]] = None
-            else:
-                numbers[i] = number
         return numbers[used]
 
     enrol, probe = rows(listed.enrol_ids, listed.enrol), rows(listed.probe_ids, listed.probe)
-    texts = []
     if missing:
-        texts.append(f"{len(missing)} of its ids are no items ({name_first(missing)})")
-    if doubtful:
-        texts.append(
-            f"{len(doubtful)} fit several items without their suffix ({name_first(doubtful)})"
-        )
-    if texts:
-        total = len(np.unique(listed.enrol)) + len(np.unique(listed.probe))
         raise LikenessError(
-            f"{where}: {' and '.join(texts)}; {total} enrolment and probe ids were looked "
-            f"for{'; ' + hint if hint else ''}"
+            f"{where}: {len(missing)} of its ids are no items, or fit several without their suffix "
+            f"({name_first(missing)}){'; ' + hint if hint else ''}"
         )
     used, place = np.unique(np.concatenate((enrol, probe)), return_inverse=True)
     chosen = candidates.take(used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from pathlib import Path
@@ -166,11 +167,13 @@ class Items(Sequence[Item]):
         """
         # The whole path of a shard is its folder, which its many items have in common.
         cuts = [len(path) if spans is not None else path.rfind("/") + 1 for path in paths]
+        folders = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
+        files = [path[cut:] for path, cut in zip(paths, cuts, strict=True)]
         columns = {
-            "id": _texts(map(nfc, ids)),
-            "folder": _names(path[:cut] for path, cut in zip(paths, cuts, strict=True)),
-            "file": _texts(path[cut:] for path, cut in zip(paths, cuts, strict=True)),
-            "label": _sorted(_names(map(_normal, labels or [""] * len(ids)))),
+            "id": _texts(ids),
+            "folder": _names(folders, are_paths=True),
+            "file": _texts(files, are_paths=True),
+            "label": _sorted(_names(labels or [""] * len(ids))),
         }
         if spans is not None:
             columns |= {"offset": _numbers(spans[:, 0]), "size": _numbers(spans[:, 1])}
@@ -187,7 +190,7 @@ class Items(Sequence[Item]):
                 )
             columns |= {"start": _numbers(times[:, 0]), "end": _numbers(times[:, 1])}
         for name, texts in (further or {}).items():
-            columns[_FURTHER + name] = _names(map(_normal, texts))
+            columns[_FURTHER + name] = _names(texts)
         return cls(columns)
 
     @classmethod
@@ -228,27 +231,23 @@ class Items(Sequence[Item]):
             return self.take(np.array(range(len(self))[index], dtype=np.int64))
         if isinstance(index, np.ndarray):
             return self.take(np.arange(len(self))[index])
-        return next(self._made(range(len(self))[index], 1))
+        row = range(len(self))[index]
+        return _item(
+            *(
+                self.columns[name][row].as_py() if self.has(name) else absent
+                for name, absent in _COLUMNS.items()
+            )
+        )
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _FEW):
-            yield from self._made(start, _FEW)
-
-    def _made(self, start: int, count: int) -> Iterator[Item]:
-        """The items of a few rows."""
-        columns = (
-            self.columns[name].slice(start, count).to_pylist() if self.has(name) else repeat(absent)
-            for name, absent in _COLUMNS.items()
-        )
-        for id, folder, file, label, ending, offset, size, start, end in zip(
-            *columns,
-            strict=False,  # repeat() has no end
-        ):
-            span = None if offset < 0 else (offset, size)
-            stretch = None
-            if start == start or end == end:
-                stretch = (start if start == start else 0.0, end if end == end else np.inf)
-            yield Item(id, Path(folder + file), label or None, span, ending, stretch)
+            columns = (
+                self.columns[name].slice(start, _FEW).to_pylist()
+                if self.has(name)
+                else repeat(absent)
+                for name, absent in _COLUMNS.items()
+            )
+            yield from map(_item, *columns)
 
     def __add__(self, other: Iterable[Item]) -> Items:
         return Items.joined((self, Items.of(other)))
@@ -323,8 +322,8 @@ class Items(Sequence[Item]):
 
     def relabelled(self, labels: Sequence[str], further: Mapping[str, Sequence[str]]) -> Items:
         """Returns the items with other labels, and with these further columns."""
-        columns = {_FURTHER + name: _names(map(_normal, texts)) for name, texts in further.items()}
-        columns["label"] = _sorted(_names(map(_normal, labels)))
+        columns = {_FURTHER + name: _names(texts) for name, texts in further.items()}
+        columns["label"] = _sorted(_names(labels))
         return Items({**self.columns, **columns})
 
     def sorted_as_paths(self) -> Items:
@@ -349,25 +348,42 @@ def _of_block(items: Sequence[Item]) -> Items:
     times = None
     if any(stretches):
         times = np.array([stretch or (np.nan, np.nan) for stretch in stretches], np.float64)
-    texts = [path.as_posix() for path in paths]
+    texts = [str(path).replace(os.sep, "/") for path in paths]
     suffixes = endings if any(endings) else None
     return Items.rows(ids, texts, labels, spans=places, endings=suffixes, times=times)
 
 
-def _texts(texts: Iterable[str]) -> Any:
-    """A column of texts, of which many differ."""
+def _item(*row: Any) -> Item:
+    """The item of a row of `_COLUMNS`."""
+    id, folder, file, label, ending, offset, size, start, end = row
+    stretch = None
+    if start == start or end == end:  # NaN is not
+        stretch = (start if start == start else 0.0, end if end == end else np.inf)
+    span = None if offset < 0 else (offset, size)
+    return Item(id, Path(folder + file), label or None, span, ending, stretch)
+
+
+def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
+    """A column of texts, of which many differ: None is empty, and names are in Unicode NFC."""
     import pyarrow
 
-    listed = list(texts)
-    try:
-        return parquet.as_arrow(listed).cast(pyarrow.large_string())
-    except UnicodeEncodeError as error:
-        raise LikenessError(f"the path {error.object!a} is not UTF-8 text; rename it") from None
+    listed = [text or "" for text in texts]
+    joined = "".join(listed)
+    if joined.isascii():
+        encoded, lengths = joined.encode(), map(len, listed)
+    else:
+        names = list(map(nfc, listed))  # refuses what is not UTF-8
+        parts = [text.encode() for text in (listed if are_paths else names)]
+        encoded, lengths = b"".join(parts), map(len, parts)
+    ends = np.zeros(len(listed) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(lengths, np.int64, len(listed)), out=ends[1:])
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(encoded)]
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(listed), buffers)
 
 
-def _names(texts: Iterable[str]) -> Any:
+def _names(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     """A column of texts of which many are equal: each is there once, and the rows have numbers."""
-    return _texts(texts).dictionary_encode()
+    return _texts(texts, are_paths=are_paths).dictionary_encode()
 
 
 def _absent(name: str, size: int) -> Any:
@@ -391,11 +407,6 @@ def _sorted(column: Any) -> Any:
 def _numbers(values: ArrayLike) -> Any:
     """A column of numbers."""
     return parquet.as_arrow(np.asarray(values))
-
-
-def _normal(text: str | None) -> str:
-    """The text in Unicode NFC; the empty one for None."""
-    return nfc(text) if text else ""
 
 
 def distinct_labels(items: Sequence[Item]) -> list[str]:

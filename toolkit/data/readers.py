@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eval.errors import LikenessError
@@ -109,7 +110,7 @@ def _work(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:  # the threads of a forked torch hang, and others want the cores
         sys.modules["torch"].set_num_threads(1)
-    try:
+    with suppress(BrokenPipeError):  # nobody takes the values any more
         try:
             for value in share(number, workers):
                 sender.send((value,))
@@ -117,14 +118,9 @@ def _work(
         except BrokenPipeError:
             raise
         except Exception as error:
+            kind = type(error)
             # likeness/errors.py finds the user's own line in such a text
-            text = f"Caught {type(error).__name__} in a process that reads items.\nOriginal "
+            text = f"Caught {kind.__name__} in a process that reads items.\nOriginal "
             text += traceback.format_exc()
-            try:
-                sender.send([type(error), text])
-            except BrokenPipeError:
-                raise
-            except Exception:  # a type that cannot be pickled
-                sender.send([RuntimeError, text])
-    except BrokenPipeError:  # nobody takes the values any more
-        pass
+            is_known = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+            sender.send([kind if is_known else RuntimeError, text])  # others cannot be pickled

@@ -41,6 +41,9 @@ _MAX_HEADER = 2**16  # bytes of a header (long names, PAX) or label member
 _MAX_TAIL = 2**20  # bytes of zeros after the last member: tar pads to its blocking factor
 
 Member = tuple[str, str | None, str, int, int]  # id, label, suffix, offset, size
+_Label = tuple[str | None, str | None]  # a label and an id, as far as they are stated
+_Labels = dict[tuple[str, str], _Label]  # by key and suffix
+_NOTHING: _Label = (None, None)
 
 
 def items(
@@ -241,7 +244,7 @@ def _scan(shard: Path) -> list[Member]:
     where no label member fits.
     """
     data = list[tuple[str, str, int, int]]()  # key, suffix, offset and size
-    labels: dict[str, dict[str, tuple[str | None, str | None]]] = {}  # key -> suffix -> label, id
+    labels: _Labels = {}
     try:
         with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             while (member := tar.next()) is not None:
@@ -262,7 +265,7 @@ def _scan(shard: Path) -> list[Member]:
                     data.append((key, ending, member.offset_data, member.size))
                 elif member.size <= _MAX_HEADER:
                     file.seek(member.offset_data)
-                    labels.setdefault(key, {})[ending] = _label(ending, file.read(member.size))
+                    labels[key, ending] = _label(ending, file.read(member.size))
             end = tar.offset
         # From the first block that is not a header on, a whole archive has nothing but zeros.
         with shard.open("rb") as rest:
@@ -278,7 +281,7 @@ def _scan(shard: Path) -> list[Member]:
     return [_member(labels, *member) for member in data]
 
 
-def _label(ending: str, content: bytes) -> tuple[str | None, str | None]:
+def _label(ending: str, content: bytes) -> _Label:
     """The label and the id that a label member states, as far as it does.
 
     A caption in KEY.txt or metadata in KEY.json state none.
@@ -287,30 +290,21 @@ def _label(ending: str, content: bytes) -> tuple[str | None, str | None]:
         text = content.decode("utf-8-sig").strip()
         value = json.loads(text) if ending == ".json" else {"label": text}
     except (ValueError, RecursionError):
-        return None, None
+        return _NOTHING
     if not isinstance(value, dict):
-        return None, None
+        return _NOTHING
     label, id = value.get("label"), value.get("id")
     label = str(label) if type(label) is int else label
     is_name = isinstance(label, str) and label.isprintable()
     return (label if is_name else None) or None, id if isinstance(id, str) else None
 
 
-def _member(
-    labels: dict[str, dict[str, tuple[str | None, str | None]]],
-    key: str,
-    ending: str,
-    offset: int,
-    size: int,
-) -> Member:
+def _member(labels: _Labels, key: str, ending: str, offset: int, size: int) -> Member:
     """A data member with its id, and with its label if there is one under either key."""
     folder, slash, base = key.rpartition("/")
-    mine, shared = labels.get(key, {}), labels.get(folder + slash + base.partition(".")[0], {})
-    stated = [
-        members[suffix][0]
-        for members in (mine, shared)
-        for suffix in _LABEL_SUFFIXES
-        if suffix in members
-    ]
+    keys = key, folder + slash + base.partition(".")[0]
+    stated = (
+        labels.get((under, suffix), _NOTHING)[0] for under in keys for suffix in _LABEL_SUFFIXES
+    )
     label = next((text for text in stated if text is not None), None)
-    return mine.get(".json", (None, None))[1] or key, label, ending, offset, size
+    return labels.get((key, ".json"), _NOTHING)[1] or key, label, ending, offset, size

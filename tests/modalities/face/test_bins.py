@@ -107,14 +107,6 @@ def test_python_2_and_old_encodings(tmp_path: Path) -> None:
         bins.items(tmp_path / "old.bin")
 
 
-class Bomb:
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.call
-
-
 @pytest.mark.parametrize(
     "way",
     [

@@ -12,8 +12,7 @@ import pytest
 from modalities.face import align, detectors
 from modalities.face.align import ARCFACE_POINTS
 from tests.tiny_yunet import BOX, POINTS, tiny_yunet
-from toolkit.data.images import Pixels, encode
-from toolkit.data.items import Item
+from toolkit.data.images import Pixels
 
 
 @pytest.fixture(scope="module")
@@ -162,15 +161,3 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="ONNX model") as caught:
             align.load_detector(tmp_path / f"{number}.onnx")
         assert "\n" not in str(caught.value)
-
-
-def test_photographs_become_crops(detector: Path, tmp_path: Path) -> None:
-    root = tmp_path / "photographs"
-    root.mkdir()
-    for name, pixels in (("a", scene((6, 5, 255))), ("b", scene()), ("c", scene((9, 5, 250)))):
-        (root / f"{name}.png").write_bytes(encode(pixels))
-    made = align.align_folder(root, tmp_path / "crops", detector=detector, width=96)
-    assert [item.id for item in made.done] == ["a.png", "c.png"]
-    assert [(bad.id, bad.reason) for bad in made.failures] == [("b.png", "no face found")]
-    value = align.read(Item("a", root / "a.png"), detector=str(detector), width=96)
-    assert value.shape == (3, 112, 96)

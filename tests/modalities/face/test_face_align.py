@@ -197,19 +197,6 @@ def test_bad_landmarks_and_sizes_are_refused(points: np.ndarray, size: int, reas
         align.transform(points, size)
 
 
-def test_detector_finds_and_crops(detector: Path) -> None:
-    model = align.load_detector(detector)
-    pixels = scene((4, 3))
-    faces = align.detect(model, pixels)
-    assert faces.boxes.tolist() == [[16.0, 8.0, 48.0, 40.0]]
-    assert np.allclose(faces.landmarks[0], np.array([32, 24]) + 8 * OFFSETS, atol=1e-4)
-    aligned, count = align.align_one(model, pixels)
-    assert count == 1
-    assert np.array_equal(aligned, align.crop(pixels, faces.landmarks[0]))
-    with pytest.raises(ValueError, match="no face"):
-        align.align_one(model, scene())
-
-
 @pytest.mark.parametrize("factor", [1, 40], ids=["small", "large"])
 def test_a_photograph_without_a_face_is_looked_at_again_with_a_margin(
     tmp_path: Path, factor: int

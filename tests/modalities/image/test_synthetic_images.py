@@ -44,18 +44,6 @@ def test_glyphs_are_learnable_and_not_easy() -> None:
     assert 0.10 < pixel_eer(drawn, labels) < 0.45
 
 
-def test_the_same_arguments_give_the_same_images() -> None:
-    first, again, other = (
-        synthetic_faces.face(3, shot, seed=seed) for shot, seed in ((1, 0), (1, 0), (2, 0))
-    )
-    np.testing.assert_array_equal(first.image, again.image)
-    np.testing.assert_array_equal(first.landmarks, again.landmarks)
-    assert np.abs(first.image.astype(int) - other.image).mean() > 3
-    np.testing.assert_array_equal(synthetic_glyphs.glyph(1, 2, 3), synthetic_glyphs.glyph(1, 2, 3))
-    assert (synthetic_glyphs.glyph(1, 2, 3) != synthetic_glyphs.glyph(1, 2, 3, seed=1)).any()
-    assert (synthetic_glyphs.glyph(1, 2, 3) != synthetic_glyphs.glyph(1, 2, 4)).any()
-
-
 def test_landmarks_lie_where_the_template_has_them() -> None:
     """insightface's arcface_dst, on average; and at another size they scale with the image."""
     template = np.array(

@@ -23,10 +23,6 @@ from toolkit.data.batch import Draw, Views
 from toolkit.data.images import EncodedImage, to_floats
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad
-from toolkit.training.loading import views_of
-from toolkit.training.recipe import load, override
-
-ROOT = Path(__file__).parents[3]
 
 VIEWS = {
     "cars": transforms.VMF_CARS,
@@ -166,22 +162,6 @@ def test_a_damaged_image_is_found_by_its_view(tmp_path: Path) -> None:
     result = views[Draw(0, 0, 0)]
     assert isinstance(result, Bad)
     assert item.path.name in result.reason
-
-
-def test_a_recipe_decodes_parts_when_it_is_asked_to(tmp_path: Path) -> None:
-    """As `likeness train image/folders:resnet50 train_read.decoded=false` does."""
-    recipe, _ = load(f"{ROOT / 'recipes' / 'image' / 'folders.py'}:resnet50")
-    item = photograph(tmp_path / "a.jpg", 400, 520)
-    views = []
-    for overrides in (["train_read.decoded=false"], []):
-        asked = override(recipe, overrides)
-        views.append(views_of(asked, [item], np.zeros(1, np.int64), seed=0)[Draw(0, 0, 0)][0])
-        assert asked.read is recipe.read  # a test reads whole images
-    part, whole = map(np.asarray, views)
-    assert part.dtype == whole.dtype == np.uint8
-    assert part.shape == whole.shape == (3, 224, 224)
-    assert not np.array_equal(part, whole)
-    assert np.abs(part.astype(int) - whole).mean() < 5
 
 
 def test_packed_pixels_are_read_whole_and_other_settings_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from modalities.speaker.audio import read
 from modalities.speaker.cmn import normalise
 from modalities.speaker.features import (
     MFCC,
@@ -27,7 +25,6 @@ from modalities.speaker.spec_augment import SpecAugment
 from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from modalities.synthetic import voice
 from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.items import Item
 from toolkit.models.parts import describe, restore
 
 torchaudio = import_torchaudio()
@@ -57,16 +54,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module", params=["synthetic", "an4"])
-def wave(request: pytest.FixtureRequest) -> torch.Tensor:
-    if request.param == "synthetic":
-        return torch.from_numpy(voice(3, 0))
-    result = sorted(
-        (Path(__file__).parents[4] / "shared" / "data" / "an4" / "wav").glob("*/*.flac")
-    )
-    if not result:
-        pytest.skip("../shared is absent")
-    return torch.from_numpy(read(Item("a", result[5])))
+@pytest.fixture(scope="module")
+def wave() -> torch.Tensor:
+    return torch.from_numpy(voice(3, 0))
 
 
 def test_wespeaker(wave: torch.Tensor) -> None:
@@ -207,25 +197,6 @@ def test_a_padded_batch_equals_single_items(name: str, sizes: list[int], filler:
         assert not row[frames:].any()
         trimmed = value[: frontend.trim(len(value))]
         torch.testing.assert_close(frontend(trimmed[None])[0], alone, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("name", FRONTENDS)
-def test_float32_batches_of_speech(name: str) -> None:
-    """As above in float32, with speech and 18 items, so that CPU groups are in play."""
-    frontend, wave = FRONTENDS[name]().eval(), torch.from_numpy(voice(2, 0))
-    sizes = [len(wave) * (10 + i) // 27 for i in range(18)]
-    batch = torch.zeros(18, max(sizes))
-    for row, n in zip(batch, sizes, strict=True):
-        row[:n] = wave[:n]
-    feats, lengths = frontend(batch, torch.tensor(sizes).double() / max(sizes))
-    worst = 0.0
-    for row, relative, n in zip(feats, lengths, sizes, strict=True):
-        alone = frontend(wave[None, :n])[0][0]
-        assert round(float(relative) * feats.shape[1]) == len(alone)
-        worst = max(worst, float((row[: len(alone)] - alone).abs().max()))
-    # A log mel energy of 16 to 32 is rounded by 1e-6. An MFCC sums N of them, times sqrt(2 / N) and
-    # a lifter of up to 12, so that it may be off by 12 sqrt(2 N) of that: 2e-4 for 80 bands.
-    assert worst < (2e-4 if "mfcc" in name else 3e-5)
 
 
 @pytest.mark.parametrize("name", FRONTENDS)

@@ -24,7 +24,7 @@ def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
     assert [item.id for item in chosen] == ["x/1.flac", "x/2.flac"]
     with pytest.raises(
         ValueError,
-        match=r"1 of.*'x/3'.* 1 fit.*'x/1.m4a'.*; go",
+        match=r"2 of.*'x/1.m4a', 'x/3'.*; go",
     ):
         matched(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
 

@@ -4,8 +4,6 @@ refused.
 
 from __future__ import annotations
 
-from functools import partial
-
 import cv2
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from torch.testing import assert_close
 
 from toolkit.data import pixels
 from toolkit.data.pixels import PixelScale
-from toolkit.models.parts import describe, restore
 
 LEVELS = np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)
 BATCH = torch.from_numpy(LEVELS.transpose(2, 0, 1).copy()).float().unsqueeze(0)
@@ -42,21 +39,6 @@ def test_images_as_the_field_feeds_them() -> None:
     assert_close(cropped, BATCH[:, :, 1:5, 2:6] / 255)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert pixels.IMAGENET()(BATCH)[0].dtype == torch.float32
-
-
-def test_a_checkpoint_can_describe_and_restore_it() -> None:
-    assert restore(describe(pixels.ADAFACE, "frontend"), "frontend", kind="module")().bgr is True
-    assert (
-        restore(
-            describe(
-                partial(PixelScale, mean=pixels.CIFAR10_MEAN, std=(1.0, 1.0, 1.0)), "frontend"
-            ),
-            "frontend",
-            kind="module",
-        )().dim
-        == 3
-    )
-    assert not pixels.IMAGENET().state_dict()  # its numbers are in the description
 
 
 def test_refusals() -> None:

@@ -152,18 +152,3 @@ def test_sizes_of_encoded_images_are_upright() -> None:
     cut, box = image.part((0, 0, 121, 117), least=1)
     np.testing.assert_array_equal(cut, decode_bytes(jpeg(exif=turned(6)), "x"))
     assert box == (0, 0, 121, 117)
-
-
-def test_headers_are_refused_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = jpeg()
-    for bad, says in (
-        (b"not an image", "formats"),
-        (content[:20], "decoded"),
-    ):
-        with pytest.raises(BadImage, match=says):
-            open_encoded(bad, "x")
-    monkeypatch.setattr(images, "MAX_PIXELS", 121 * 117 - 1)
-    with pytest.raises(BadImage, match="pixels"):
-        open_encoded(content, "x")
-    with pytest.raises(BadImage, match="pixels"):
-        decode_bytes(content, "x")

@@ -23,8 +23,8 @@ from toolkit.data.pixels import INSIGHTFACE
 from toolkit.data.reading import Array, Bad, Unreadable, is_finite, reading_for
 from toolkit.models.embed import embed
 from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.loading import on_device, views_of
-from toolkit.training.recipe import Compute, Recipe
+from toolkit.training.loading import views_of
+from toolkit.training.recipe import Recipe
 
 LEVELS = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
 
@@ -66,20 +66,6 @@ def test_what_is_kept_in_memory_is_decoded() -> None:
     assert settings_of(reading_for(images.read, transforms.VMF_CUB, kept=True)) == {
         "dtype": "uint8"
     }
-
-
-def test_batches_of_uint8_become_the_same_floats_on_the_device() -> None:
-    batch = collate(list(LEVELS), [1, 2])
-    floats = collate([image.astype(np.float32) for image in LEVELS], [1, 2])
-    assert batch.inputs.dtype == torch.uint8
-    assert floats.inputs.dtype == torch.float32
-    for channels_last in (False, True):
-        recipe = Recipe(*["image", *[dict] * 5], compute=Compute(channels_last=channels_last))
-        ours, theirs = (on_device(b, torch.device("cpu"), recipe).inputs for b in (batch, floats))
-        assert ours.dtype == torch.float32
-        assert ours.stride() == theirs.stride()
-        assert torch.equal(ours, theirs)
-        assert torch.equal(INSIGHTFACE()(ours)[0], INSIGHTFACE()(theirs)[0])
 
 
 def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> None:

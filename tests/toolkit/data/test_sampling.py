@@ -25,14 +25,6 @@ def test_class_balanced_batches_hold_n_distinct_classes_of_k(
         assert (counts == each).all()
 
 
-def test_class_balanced_uses_every_item_of_a_class_before_repeating_one() -> None:
-    labels = np.repeat(np.arange(4), 6)
-    batches = epoch_batches(labels, Sampling(8, 2), seed=0, epoch=0)
-    counts = np.bincount(batches.reshape(-1), minlength=24)
-    # three batches of 4 classes x 2 items: 24 draws over 24 items, each once
-    assert counts.max() == 1
-
-
 def test_shuffled_is_a_pass_without_repeats() -> None:
     batches = epoch_batches(np.zeros(23, dtype=np.int64), Sampling(5), seed=0, epoch=1)
     assert batches.shape == (4, 5)
@@ -150,42 +142,6 @@ def test_open_shards_reads_every_item_once_from_few_shards_at_a_time(
     assert newest < len(sizes)
 
 
-def test_open_shards_mixes_evenly_within_its_window() -> None:
-    num_shards, each, window = 60, 200, 6
-    shards = np.repeat(np.arange(num_shards), each)
-    orders = [
-        epoch_batches(
-            np.zeros(shards.size, dtype=np.int64),
-            Sampling(1, open_shards=window),
-            seed=1,
-            epoch=epoch,
-            shards=shards,
-        ).reshape(-1)
-        for epoch in range(4)
-    ]
-    for order in orders:
-        drawn = shards[order]
-        pairs = shards.size - 1
-        assert (drawn[1:] == drawn[:-1]).mean() == pytest.approx(
-            1 / window, abs=4 * np.sqrt(1 / window / pairs)
-        )
-        batches = drawn.reshape(-1, 100)
-        # 100 draws meet every open shard
-        assert np.mean([np.unique(batch).size for batch in batches]) > window - 0.1
-        assert max(np.unique(batch).size for batch in batches) <= window + 2
-        position = np.empty(shards.size)
-        position[order] = np.arange(shards.size)
-        # each shard's own order of reading
-        inside = position.reshape(num_shards, each).argsort(axis=1).argsort(axis=1)
-        assert abs(
-            np.corrcoef(inside.reshape(-1), np.tile(np.arange(each), num_shards))[0, 1]
-        ) < 4 / np.sqrt(shards.size)
-    opened = [
-        shards[order][np.sort(np.unique(shards[order], return_index=True)[1])] for order in orders
-    ]
-    assert all((value != opened[0]).any() for value in opened[1:])
-
-
 def test_settings_that_contradict_each_other_are_refused() -> None:
     labels, shards = np.repeat(np.arange(5), 4), np.zeros(20, dtype=np.int64)
     for sampling in (
@@ -199,13 +155,6 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         check(labels, Sampling(4, weighting="cube"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="open_shards=-1"):
         check(labels, Sampling(4, open_shards=-1))
-
-
-def test_epochs_and_seeds_differ() -> None:
-    labels = np.repeat(np.arange(5), 4)
-    first = epoch_batches(labels, Sampling(4), seed=0, epoch=0)
-    assert (first != epoch_batches(labels, Sampling(4), seed=0, epoch=1)).any()
-    assert (first != epoch_batches(labels, Sampling(4), seed=1, epoch=0)).any()
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from modalities import folders
 from modalities.speaker import audio
 from tests import tiny
 from toolkit.data import shards
-from toolkit.data.batch import Draw, View, Views
-from toolkit.data.items import Item, label_numbers
-from toolkit.data.reading import Bad
-from toolkit.data.sampling import Sampling, draws
+from toolkit.data.items import Item
 from toolkit.models.parts import describe
-from toolkit.training.log import BadItems
 from toolkit.training.train import fit
 
 Members = list[tuple[str, bytes]]
@@ -273,32 +268,6 @@ def damage(folder: Path, number: int) -> Item:
     return item
 
 
-def test_a_damaged_span_is_named_and_skipped_up_to_a_share(packed: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    shutil.copytree(packed, folder)
-    broken = damage(folder, 5)
-    items = shards.items(folder)
-    views = Views(items, label_numbers(items)[1], audio.read, None, seed=0)
-    bad = [
-        value
-        for value in (views[Draw(i, 0, i)] for i in range(len(items)))
-        if isinstance(value, Bad)
-    ]
-    assert [item.id for item in bad] == [broken.id]
-    assert bad[0].reason.startswith(f"{broken.path}[{broken.id}]: unreadable")
-    BadItems(0.1).count(bad, len(items))
-    with pytest.raises(ValueError, match="1 of 32 items"):
-        BadItems(0.0).count(bad, len(items))
-    broken.path.unlink()  # a shard that vanishes during training: all of its items
-    lost = [
-        value
-        for value in (views[Draw(i, 0, i)] for i in range(len(items)))
-        if isinstance(value, Bad)
-    ]
-    assert {item.id for item in lost} == {item.id for item in items if item.path == broken.path}
-    assert all("no such file" in entry.reason for entry in lost)
-
-
 def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,31 +285,3 @@ def test_a_recipe_trains_on_shards_and_names_the_damaged_item(
     assert f"skipped{broken.id}" in output
     with pytest.raises(ValueError, match=r"more than max_bad_share=0\.0"):
         fit(replace(recipe, max_bad_share=0.0), data=folder, out=tmp_path / "strict")
-
-
-@pytest.mark.parametrize(
-    "sampling", [Sampling(8, 2), Sampling(8, weighting="sqrt"), Sampling(8, open_shards=2)]
-)
-def test_workers_read_the_same_batches(packed: Path, sampling: Sampling) -> None:
-    items = shards.items(packed)
-    labels, numbers = label_numbers(items)[1], shards.shard_numbers(items)
-    views = Views(items, labels, audio.read, short, seed=3)
-
-    def read(workers: int) -> list[list[View]]:
-        order = draws(labels, sampling, seed=3, start=2, stop=8, shards=numbers)
-        return list(
-            torch.utils.data.DataLoader(
-                views, batch_sampler=order, collate_fn=list, num_workers=workers
-            )
-        )
-
-    alone, shared = read(0), read(2)
-    assert len(alone) == 6
-    for ours, theirs in zip(alone, shared, strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(a.input, b.input)
-            assert (a.label, a.place) == (b.label, b.place)
-
-
-def short(wave: np.ndarray, rng: np.random.Generator, batch_rng: np.random.Generator) -> np.ndarray:
-    return audio.crop(wave, int(batch_rng.integers(500, 1000)), rng)
