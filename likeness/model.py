@@ -473,10 +473,10 @@ def train(
         >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
         'speaker'
     """
-    from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from likeness.models.trust import packages_of
     from likeness.recipe_files import located
+    from likeness.training import with_data_settings
     from toolkit.models.parts import describe
     from toolkit.training.recipe import Recipe, override
     from toolkit.training.recipe import load as load_recipe

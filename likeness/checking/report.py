@@ -19,8 +19,7 @@ from eval.progress import step
 from eval.reports.media import Media
 from eval.reports.page import block, joined, prose, recompute, table, write
 from likeness.checking.check import Checked, Finding
-from likeness.files import media_of_items
-from likeness.row_files import table_text
+from likeness.files import media_of_items, table_text
 from toolkit.data.inspection import Header
 
 SCHEMA = "likeness.check/1"
