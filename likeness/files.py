@@ -20,10 +20,9 @@ from eval.errors import LikenessError
 from eval.formats import embeddings as stored
 from eval.formats.provenance import sha256
 from eval.formats.subjects import read_mapping, read_numbers
-from eval.formats.trials import read_trials
 from eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch, media_of_folder
 from eval.scoring.templates import read_enrolment
-from eval.types import Trials, name_first
+from eval.types import name_first
 from likeness.presence import check_written
 
 if TYPE_CHECKING:
@@ -114,15 +113,6 @@ def embeddings_of(embeddings: File | types.Embeddings) -> types.Embeddings:
     if isinstance(embeddings, types.Embeddings):
         return embeddings
     return stored.read(_path(embeddings, "embeddings"))
-
-
-def trials_of(trials: Any, columns: ColumnNames = "") -> Trials:
-    """The trials, read if they are in a file or in a table in memory, by what its columns are."""
-    if isinstance(trials, Trials):
-        return trials
-    if not hasattr(trials, "columns"):
-        trials = _path(trials, "trials")
-    return read_trials(trials, columns=columns)
 
 
 def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
