@@ -13,7 +13,7 @@ import numpy as np
 
 from eval.bootstrap import Ends
 from eval.errors import LikenessError
-from eval.formats.trials import is_bare, read_bare_scores, read_scores
+from eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
 from eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from eval.protocols.verification import Evaluated, VerificationSettings
 from eval.protocols.verification import evaluate as evaluate_values
@@ -34,7 +34,6 @@ from likeness.files import (
     names_of,
     names_of_files,
     quality_of,
-    trials_of,
 )
 from likeness.held_out import HeldOutFiles, run_of_scores
 
@@ -309,7 +308,9 @@ def evaluate(
     if reference is not None:
         reference = _name_of(reference, named)
     embedded = _by_system(embeddings, list(named))
-    listed = None if trials is None else trials_of(trials, columns)
+    listed = trials
+    if listed is not None and not isinstance(listed, Trials):
+        listed = read_trials(listed, columns=columns)
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
     labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
     about = (trials, subjects, groups, quality, embeddings)

@@ -277,41 +277,32 @@ def extract(
         workers=workers,
         part=True,
     )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return _extract_by_all(pieces, folder, plan, embed, model.meta)
-    if len(pieces) <= 1 and not folder.is_dir():
+    is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if is_alone and len(pieces) <= 1 and not folder.is_dir():
         # A next call could not go on from a single piece, so it is not written.
         return joined([embed(items)], model.meta)
-    with only_writer(folder):
-        _prepare(folder, plan, len(pieces))
-        _embed_pieces(pieces, folder, embed, range(len(pieces)))
-        return _joined_in(folder, len(pieces), model.meta)
-
-
-def _extract_by_all(
-    pieces: Sequence[Sequence[Item]],
-    folder: Path,
-    plan: Mapping[str, str | int],
-    embed: Callable[[Sequence[Item]], Piece],
-    meta: Mapping[str, str],
-) -> Piece | None:
-    """Share the pieces among the processes that torchrun started; the first joins them."""
-    from toolkit.parallel import distributed
-
-    distributed.agree(**plan)
+    mine = range(len(pieces))
     with ExitStack() as locked:
 
         def prepare() -> None:
             locked.enter_context(only_writer(folder))
             _prepare(folder, plan, len(pieces))
 
-        distributed.on_main(prepare)
-        mine = range(distributed.rank(), len(pieces), distributed.world())
-        _embed_pieces(pieces, folder, embed, mine)
-        distributed.wait()
-        if not distributed.is_main():
-            return None
-        return _joined_in(folder, len(pieces), meta)
+        if is_alone:
+            prepare()
+            _embed_pieces(pieces, folder, embed, mine)
+        else:
+            from toolkit.parallel import distributed
+
+            distributed.agree(**plan)
+            distributed.on_main(prepare)
+            mine = mine[distributed.rank() :: distributed.world()]
+            _embed_pieces(pieces, folder, embed, mine)
+            distributed.wait()
+            if not distributed.is_main():
+                return None
+        there = [files.read(_piece_path(folder, number)) for number in range(len(pieces))]
+        return joined(list(map(_without_bad, there)), model.meta)
 
 
 @contextmanager
@@ -376,8 +367,6 @@ def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
     refuse_diverged(bad, sum(len(embeddings.ids) for embeddings in readable))
     if not readable:
         return None, bad
-    if len({embeddings.matrix.shape[1] for embeddings in readable}) > 1:
-        raise LikenessError("the parts have embeddings of different sizes; embed them by one model")
     ids = tuple(name for embeddings in readable for name in embeddings.ids)
     return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
 
@@ -410,11 +399,6 @@ def _folder(out: Path) -> Path:
 
 def _piece_path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.npz"
-
-
-def _joined_in(folder: Path, num_pieces: int, meta: Mapping[str, str]) -> Piece:
-    pieces = [_without_bad(files.read(_piece_path(folder, i))) for i in range(num_pieces)]
-    return joined(pieces, meta)
 
 
 def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> None:

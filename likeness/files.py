@@ -1,12 +1,16 @@
 """Files where values are needed: the measurements of the front door take either.
 
-`Embeddings` and `read_embeddings` are public names of `likeness`.
+`Embeddings` and `read_embeddings` are public names of `likeness`. Rows of results become tables of
+text, Parquet and JSON here.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,10 +20,10 @@ from eval.errors import LikenessError
 from eval.formats import embeddings as stored
 from eval.formats.provenance import sha256
 from eval.formats.subjects import read_mapping, read_numbers
-from eval.formats.trials import read_trials
 from eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch, media_of_folder
 from eval.scoring.templates import read_enrolment
-from eval.types import Trials, name_first
+from eval.types import name_first
+from likeness.presence import check_written
 
 if TYPE_CHECKING:
     from toolkit.data.items import Item
@@ -28,6 +32,7 @@ File = str | PathLike[str]
 ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign><|>=)(?P<value>[^<>=]+))?")
 
 
@@ -108,15 +113,6 @@ def embeddings_of(embeddings: File | types.Embeddings) -> types.Embeddings:
     if isinstance(embeddings, types.Embeddings):
         return embeddings
     return stored.read(_path(embeddings, "embeddings"))
-
-
-def trials_of(trials: Any, columns: ColumnNames = "") -> Trials:
-    """The trials, read if they are in a file or in a table in memory, by what its columns are."""
-    if isinstance(trials, Trials):
-        return trials
-    if not hasattr(trials, "columns"):
-        trials = _path(trials, "trials")
-    return read_trials(trials, columns=columns)
 
 
 def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
@@ -272,3 +268,71 @@ def media_of_items(items: Sequence[Item]) -> Media:
         return item.path if item.stretch is None else Stretch(item.path, *item.stretch)
 
     return Media(find)
+
+
+def table_text(columns: Sequence[str], rows: Iterable[Iterable[object]], delimiter: str) -> str:
+    """Give rows as a table of text with a head; a value that is not known is left empty.
+
+    Args:
+        columns: The names of the columns.
+        rows: The values of each row; None is not known.
+        delimiter: What separates the values.
+
+    Example:
+        >>> print(table_text(["id", "same"], [["a", True], ["b", None]], ","), end="")
+        id,same
+        a,true
+        b,
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(["" if value is None else _shown(value) for value in row])
+    return file.getvalue()
+
+
+def _shown(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def write_rows(
+    path: Path,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    document: Mapping[str, object] | None = None,
+    types: Mapping[str, str] | None = None,
+) -> None:
+    """Write rows whole or not at all, as the ending of the file says.
+
+    Args:
+        path: The file.
+        columns: The names of the columns.
+        rows: The values of each row; None is not known.
+        document: What a .json file holds; without it there is none.
+        types: Column -> its type in a .parquet file; without them there is none.
+
+    Raises:
+        LikenessError: The file has another ending, or its folder does not exist.
+    """
+    from eval.formats.writing import atomic_path
+
+    check_written(
+        path, [*_DELIMITERS, *([".parquet"] if types else []), *([".json"] if document else [])]
+    )
+    suffix = path.suffix.lower()
+    with atomic_path(path) as temporary:
+        if suffix == ".parquet" and types:
+            import pyarrow as pa
+            import pyarrow.parquet
+
+            fields = pa.schema([(name, types[name]) for name in columns])
+            values = [dict(zip(columns, row, strict=True)) for row in rows]
+            pyarrow.parquet.write_table(pa.Table.from_pylist(values, fields), temporary)
+            return
+        if suffix == ".json":
+            text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        else:
+            text = table_text(columns, rows, _DELIMITERS[suffix])
+        temporary.write_text(text, encoding="utf-8", newline="")

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 from eval.errors import LikenessError
 from eval.progress import step
 from eval.types import Embeddings, name_first
+from likeness.files import table_text, write_rows
 from likeness.inputs import items_of
-from likeness.row_files import table_text, write_rows
 from likeness.verification import NO_DECISION
 from toolkit.data.items import Item
 from toolkit.data.reading import Bad

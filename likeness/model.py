@@ -235,22 +235,24 @@ class Model:
             >>> round(result.score, 3), result.same
             (1.0, None)
         """
+        import numpy as np
+
         from eval.similarity import pairs
         from likeness.inputs import items_of
         from likeness.verification import judged, remedy_for
-        from toolkit.models.embed import embed_where_readable
+        from toolkit.models.embed import embedded_rows
 
         comparer, model = self.comparer(threshold, far), self.loaded
         inputs = {"first": first, "second": second}
         with items_of(inputs, modality=self.modality, rate_hz=rate_hz) as items:
-            embeddings, bad = embed_where_readable(model.embedder, items, model.read, batch_size=2)
-        if embeddings is None or bad:
+            rows, bad = embedded_rows(model.embedder, items, model.read, batch_size=2)
+        if bad:
             raise LikenessError(
                 f"with this {self.modality} model, {bad[0].reason}{remedy_for(model)}"
             )
-        (score,) = pairs(embeddings.matrix[:1], embeddings.matrix[1:], [0], [0], self.similarity)
-        norms = float(embeddings.norms[0]), float(embeddings.norms[1])
-        return judged(comparer, float(score), norms)
+        both = types.Embeddings(("first", "second"), np.stack([rows[0], rows[1]]))
+        (score,) = pairs(both.matrix[:1], both.matrix[1:], [0], [0], self.similarity)
+        return judged(comparer, float(score), (float(both.norms[0]), float(both.norms[1])))
 
     def verify_pairs(
         self,
@@ -473,10 +475,10 @@ def train(
         >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
         'speaker'
     """
-    from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
     from likeness.models.trust import packages_of
     from likeness.recipe_files import located
+    from likeness.training import with_data_settings
     from toolkit.models.parts import describe
     from toolkit.training.recipe import Recipe, override
     from toolkit.training.recipe import load as load_recipe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,23 +50,26 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
     raise LikenessError(f"{str(first)!r} {what}; correct the paths, or {remedy}")
 
 
-def refuse_missing_folder(file: Path) -> None:
-    """Refuse a file to write whose folder does not exist, before any work is done.
+def check_written(path: Path, endings: Collection[str] = ()) -> None:
+    """Refuse a file that could not be written, before the work.
 
     Args:
-        file: What is going to be written.
+        path: The file.
+        endings: The endings of files that are written, such as ".csv"; without any, all are.
 
     Raises:
-        LikenessError: There is no such folder.
+        LikenessError: The file has another ending. Its folder does not exist.
 
     Example:
-        >>> refuse_missing_folder(Path("nowhere/a.json"))
+        >>> check_written(Path("nowhere/a.json"))
         Traceback (most recent call last):
             ...
         likeness.LikenessError: nowhere/a.json: there is no folder nowhere; make it first
     """
-    if not file.parent.is_dir():
-        raise LikenessError(f"{file}: there is no folder {file.parent}; make it first")
+    if endings and path.suffix.lower() not in endings:
+        raise LikenessError(f"{path}: name a file that ends in {', '.join(endings)}")
+    if not path.parent.is_dir():
+        raise LikenessError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def refuse_missing_model(model: str) -> None:

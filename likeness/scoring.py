@@ -15,14 +15,14 @@ import numpy as np
 from eval.calibration import Calibration, Fusion, fit_fusion, load_fusion
 from eval.errors import LikenessError
 from eval.formats.subjects import read_durations
-from eval.formats.trials import read_scores
+from eval.formats.trials import read_scores, read_trials
 from eval.scoring.origin import read_origin
 from eval.scoring.score import Scored, lacking, quality_of, sides_of, with_spellings
 from eval.scoring.score import calibrate as calibrate_values
 from eval.scoring.score import score as score_values
 from eval.scoring.settings import Scoring, column_names, measures_of
 from eval.types import Embeddings, Floats, Ints, Trials, name_first
-from likeness.files import ColumnNames, File, Models, embeddings_of, models_of, trials_of
+from likeness.files import ColumnNames, File, Models, embeddings_of, models_of
 
 Missing = Literal["refuse", "skip"]
 
@@ -70,7 +70,7 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
-    listed = trials_of(trials, columns)
+    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
     sides = _sides(listed, embeddings, probe, models, strip_extension)
     name = str(trials) if isinstance(trials, str | PathLike) else ""
     if missing == "skip":
@@ -215,7 +215,7 @@ def calibrate(
         >>> likeness.load_calibration("calibration.json") == fitted
         True
     """
-    listed = trials_of(trials, columns)
+    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
     sides = _sides(listed, embeddings, probe, models, strip_extension)
     if missing == "skip":
         listed, sides["models"], _ = _with_embeddings(listed, **sides)

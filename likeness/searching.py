@@ -25,8 +25,8 @@ from likeness.files import (
     embeddings_of,
     files_in,
     names_of,
+    write_rows,
 )
-from likeness.row_files import write_rows
 
 Side = tuple[Embeddings, Mapping[str, str] | None]
 """Embeddings, and the label of each id; None for the first folder of the ids."""

@@ -23,9 +23,9 @@ from eval.formats.writing import atomic_path
 from eval.scoring.settings import Scoring
 from eval.similarity import pairs as similarities
 from eval.types import name_first
+from likeness.files import table_text, write_rows
 from likeness.included import resolved
 from likeness.presence import refuse_missing_files
-from likeness.row_files import table_text, write_rows
 from toolkit.data.items import Item
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded

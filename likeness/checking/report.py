@@ -20,8 +20,7 @@ from eval.reports.media import Media
 from eval.reports.page import block, joined, prose, recompute, table, write
 from eval.results import aligned
 from likeness.checking.check import Checked, Finding
-from likeness.files import media_of_items
-from likeness.row_files import write_rows
+from likeness.files import media_of_items, write_rows
 
 SCHEMA = "likeness.check/1"
 _SHOWN = 3  # groups that a finding names on the terminal, and items of a group

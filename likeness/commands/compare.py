@@ -80,8 +80,8 @@ def compare(
     and paired differences.
     """
     from eval.reports.comparison import table
-    from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
+    from likeness.training import with_data_settings
     from toolkit.training import compare as comparing
 
     chosen, ranges = comparing.load_variants(

@@ -13,8 +13,7 @@ import typer
 
 from eval.errors import LikenessError
 from likeness.models import filterbanks
-from likeness.presence import refuse_missing_model
-from likeness.row_files import check_written
+from likeness.presence import check_written, refuse_missing_model
 from toolkit.console import Interrupted, say, warn
 
 if TYPE_CHECKING:

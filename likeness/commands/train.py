@@ -54,9 +54,8 @@ def train(
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
-    from likeness.data_settings import with_data_settings
     from likeness.models.initial import read_initial
-    from likeness.next_steps import next_commands
+    from likeness.training import next_commands, with_data_settings
     from likeness.training_page import report_run
     from toolkit.parallel import distributed
     from toolkit.training.recipe import load, override
