@@ -28,12 +28,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
+from comparison_figures import plt, save
 from numpy.typing import NDArray
 
 from eval import per_item
-from eval.formats.files import atomic_path
 from likeness.errors import one_sentence
 from likeness.recipe_files import located
 from toolkit.data.items import Items
@@ -42,9 +41,6 @@ from toolkit.models.embed import embed
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import load_embedder
 from toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt  # the back end comes first
 
 FIGURES = ("sphere", "norms", "ordered", "extremes")
 
@@ -244,12 +240,6 @@ def draw_figure(given: argparse.Namespace) -> None:
         recipe = recipes.load(located(given.recipe))[0]
         images = ordered if given.figure == "ordered" else extremes
         images(recipe, given.run, given.data, given.out, num=given.num, training=given.training)
-
-
-def save(figure: mpl.figure.Figure, out: Path) -> None:
-    """Write a figure as a PNG file, whole or not at all."""
-    with atomic_path(out) as temporary:
-        figure.savefig(temporary, dpi=110, format="png")
 
 
 def main(arguments: list[str] | None = None) -> None:
