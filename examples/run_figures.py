@@ -263,9 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
         if name == "ordered":
             command.add_argument("--classes", dest="num", type=int, default=4)
         if name == "extremes":
-            command.add_argument(
-                "--images", dest="num", type=int, default=32, help="of either kind"
-            )
+            command.add_argument("--images", dest="num", type=int, default=32)
         if name in ("ordered", "extremes"):
             command.add_argument("--training", action="store_true", help="images trained on")
     options = parser.parse_args(arguments)
