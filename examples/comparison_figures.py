@@ -103,10 +103,11 @@ def over(folder: Path, metric: str, setting: str, out: Path) -> None:
     save(figure, out)
 
 
-def save(figure: mpl.figure.Figure, out: Path) -> None:
-    """Write a figure as a PNG file, whole or not at all."""
+def save(figure: mpl.figure.Figure, out: Path) -> Path:
+    """Write a figure as a PNG file, whole or not at all; return the file."""
     with atomic_path(out) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
+    return out
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -23,9 +23,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import torch
+from comparison_figures import plt, save
 from torch.nn.functional import softplus
 
 from toolkit.vmf.distances import d_b_vmf, d_cos, d_l2
@@ -35,9 +35,6 @@ from toolkit.vmf.distribution import (
     log_normalizer,
     mean_resultant,
 )
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt  # the back end comes first
 
 
 def resultants(out: Path, points: int) -> Path:
@@ -209,13 +206,6 @@ def kumar(kappa: torch.Tensor, dim: int) -> torch.Tensor:
     """
     half = (dim**2 / 4 + kappa**2).sqrt()
     return (dim / 2 - 2) * torch.log(dim / 2 - 2 + half) - half
-
-
-def save(figure: mpl.figure.Figure, path: Path) -> Path:
-    """Writes a figure to a file, and returns the file."""
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return path
 
 
 def main(arguments: list[str] | None = None) -> list[Path]:

@@ -29,12 +29,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
+from comparison_figures import plt, save
 from numpy.typing import NDArray
 
 from eval import per_item
-from eval.formats.files import atomic_path
 from likeness.errors import one_sentence
 from likeness.recipe_files import located
 from toolkit.data.items import Items
@@ -43,9 +42,6 @@ from toolkit.models.embed import embed
 from toolkit.training import recipe as recipes
 from toolkit.training.measure import load_embedder
 from toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt  # the back end comes first
 
 FIGURES = ("sphere", "norms", "ordered", "extremes")
 
@@ -247,12 +243,6 @@ def draw_figure(given: argparse.Namespace) -> None:
         images(recipe, given.run, given.data, given.out, num=given.num, training=given.training)
 
 
-def save(figure: mpl.figure.Figure, out: Path) -> None:
-    """Write a figure as a PNG file, whole or not at all."""
-    with atomic_path(out) as temporary:
-        figure.savefig(temporary, dpi=110, format="png")
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Draw the figure that the command names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -274,9 +264,7 @@ def main(arguments: list[str] | None = None) -> None:
         if name == "ordered":
             command.add_argument("--classes", dest="num", type=int, default=4)
         if name == "extremes":
-            command.add_argument(
-                "--images", dest="num", type=int, default=32, help="of either kind"
-            )
+            command.add_argument("--images", dest="num", type=int, default=32)
         if name in ("ordered", "extremes"):
             command.add_argument("--training", action="store_true", help="images trained on")
     options = parser.parse_args(arguments)

@@ -78,10 +78,7 @@ class DivideAndConquer(nn.Module):
     ) -> None:
         super().__init__()
         if dim % num_learners:
-            raise ValueError(
-                f"num_learners={num_learners} does not divide the {dim} dimensions of the "
-                "embedding; choose backbone.dim as a multiple of it"
-            )
+            raise ValueError(f"num_learners={num_learners} does not divide backbone.dim={dim}")
         self.dim, self.num_classes, self.every, self.divided = dim, num_classes, every, divided
         self.whole = shared.MARGIN(dim, num_classes)
         self.learners = nn.ModuleList(

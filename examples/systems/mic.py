@@ -158,10 +158,7 @@ def adapted(recipe: Recipe) -> Recipe:
         backbone = recipe.backbone(recipe.frontend().dim)
     last = getattr(backbone, LAYER.removeprefix("backbone."), None)
     if not isinstance(last, nn.Linear):
-        raise ValueError(
-            f"MIC needs the features that go into the layer {LAYER}, which a "
-            f"{type(backbone).__name__} lacks; choose a recipe with a ResNet or an SFNet"
-        )
+        raise ValueError(f"MIC needs the layer {LAYER}; choose a recipe with a ResNet or an SFNet")
     loss = recipe.loss
     if (loss.func if isinstance(loss, partial) else loss) is not MIC:
         return recipe  # of PLAIN, whose loss takes no features

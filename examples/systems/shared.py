@@ -85,16 +85,8 @@ def main(file: str) -> None:
     parser = argparse.ArgumentParser(description=summary)
     parser.add_argument("--data", type=Path, required=True, help="the folder with omniglot/")
     parser.add_argument("--out", type=Path, required=True, help="gets the runs plain/ and system/")
-    parser.add_argument(
-        "--recipe", default="", help="train on its data, network and schedule, not on Omniglot's"
-    )
-    parser.add_argument(
-        "--set",
-        nargs="*",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="settings of the recipe; those of loss are the system's",
-    )
+    parser.add_argument("--recipe", default="", help="whose data, network and schedule are taken")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings")
     parser.add_argument("--steps", type=int, help="300 unless given, or as many as --recipe has")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="go on with runs that were stopped")
@@ -135,9 +127,7 @@ def chosen(system: Any, name: str, options: argparse.Namespace) -> Recipe:
         recipe = system.adapted(recipe)
     recipe = recipes.override(recipe, weights)
     if "recall@1" not in recipe.metrics:
-        raise ValueError(
-            f"--recipe {options.recipe} does not measure recall@1; choose one of image/nivmf"
-        )
+        raise ValueError(f"--recipe {options.recipe} has no recall@1; choose one of image/nivmf")
     return shortened(recipe, options.steps, options.seed) if options.steps else recipe
 
 
