@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 
+from eval.formats.column_names import choose, parse_columns
 from toolkit.data.item_lists import items_of_frame
 from toolkit.data.items import Item, Items
 from toolkit.data.labels import LabelPattern
