@@ -233,18 +233,22 @@ def _path(value: File, what: str) -> Path:
     return path
 
 
-def media_of(source: Path) -> Media:
+def media_of(source: File | Mapping[str, Path] | None) -> Media:
     """The media in a folder, of a list or of a table.
 
     Args:
         source: a folder, as `media_of_folder` takes it; or a list, a table, a Kaldi folder or an
-            .rttm file (see `toolkit.data.listing`), whose items may be stretches of recordings.
+            .rttm file (see `toolkit.data.listing`), whose items may be stretches of recordings; a
+            mapping from ids to files; or None for no media.
 
     Raises:
         LikenessError: there is no such file or folder. The list or table cannot be understood.
     """
     from toolkit.data.listing import is_kaldi_folder, list_items
 
+    if source is None or isinstance(source, Mapping):
+        return Media((source or {}).get)
+    source = Path(source)
     if source.is_dir() and not is_kaldi_folder(source):
         return media_of_folder(source)
     return media_of_items(list_items(source, suffixes=[*SOUNDS, *IMAGES], missing="leave"))

@@ -87,7 +87,6 @@ class SearchEvaluation:
             The path of the page.
         """
         from eval.reports import search
-        from eval.reports.media import Media
         from likeness.files import media_of
 
         kind = "subject" if isinstance(self.measured, Identified) else "label"
@@ -102,7 +101,7 @@ class SearchEvaluation:
             gallery,
             of_gallery,
             str(self.results[0].conventions["similarity"]),
-            Media(lambda _: None) if media is None else media_of(Path(media)),
+            media_of(media),
             command or f"likeness.{'identify' if kind == 'subject' else 'retrieve'}(...) in Python",
             digests_of(self.files),
         )
@@ -261,14 +260,9 @@ class Clusters:
         Returns:
             The path of the page.
         """
-        from eval.reports.media import Media
         from eval.reports.search import clustering
         from likeness.files import media_of
 
-        if media is None or isinstance(media, Mapping):
-            shown = Media((media or {}).get)
-        else:
-            shown = media_of(Path(media))
         fit = fit_of(self.embeddings.matrix, self.numbers, similarity=self.similarity)
         return clustering(
             Path(folder),
@@ -277,7 +271,7 @@ class Clusters:
             fit,
             how=self.how,
             command=command,
-            media=shown,
+            media=media_of(media),
         )
 
 

@@ -332,7 +332,7 @@ def test_what_is_shown_names_what_exists(block: Block, line: str, tmp_path: Path
         assert set(re.findall(r"\[([\w,]+)\]", line)[0].split(",")) <= set(extras)
     else:
         routes = re.findall(
-            r'@app\.\w+\(\s*"(/\w*)',
+            r'(?:@app\.\w+\(|"(?:GET|POST|PUT|DELETE)",)\s*"(/\w*)',
             (ROOT / "likeness" / "service" / "app.py").read_text(encoding="utf-8"),
         )
         assert re.findall(r"http://127\.0\.0\.1:8000(/\w+)", line)[0] in routes
