@@ -191,7 +191,7 @@ GOOD = (
 )
 BAD = {
     "silent.wav": "silent",
-    "zero.wav": "empty, 0 samples",
+    "zero.wav": "too short, 0.000 s",
     "corrupt.flac": "unreadable",
     "face.jpg": "unreadable",
     "3 hours.wav": "too long, 10800.0 s",

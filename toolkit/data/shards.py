@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.errors import LikenessError
+from eval.formats import parquet
 from eval.formats.writing import atomic_path, move, staged
 from eval.types import name_first
 from toolkit.data.items import MAX_SPAN, Item, Items, check_unique
@@ -109,14 +110,20 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         >>> shard_numbers([Item(str(i), Path(f"{i // 2}.tar"), span=(512, 9)) for i in range(4)])
         array([0, 0, 1, 1])
     """
-    outside = [item.id for item in items if item.span is None]
+    items = Items.of(items)
+    offsets = np.full(len(items), -1)
+    if items.has("offset"):
+        offsets = parquet.numbers(items.columns["offset"])
+    outside = items.take(np.flatnonzero(offsets < 0)).ids
     if outside:
         raise LikenessError(
             f"{len(outside)} of {len(items)} items are files that are not in a tar shard "
             f"({name_first(outside)}); pack them, or set open_shards to 0"
         )
-    known: dict[Path, int] = {}
-    return np.array([known.setdefault(item.path, len(known)) for item in items], dtype=np.int64)
+    folders = parquet.numbers(items.columns["folder"].indices)
+    _, first, numbers = np.unique(folders, return_index=True, return_inverse=True)
+    rank: NDArray[np.int64] = np.argsort(np.argsort(first))
+    return rank[numbers]
 
 
 def write(
