@@ -132,7 +132,9 @@ def test_a_network_of_the_hub_is_exported(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "keyword"), [("whisper", "windows"), ("w2v-bert", "cannot be exported")])
+@pytest.mark.parametrize(
+    ("name", "keyword"), [("whisper", "windows"), ("w2v-bert", "cannot be exported")]
+)
 def test_what_cannot_be_exported_says_so(name: str, keyword: str, tmp_path: Path) -> None:
     tiny_hub.save(name, tmp_path / "net")
     with pytest.raises(ValueError, match=keyword):
