@@ -86,6 +86,7 @@ class Network:
         check_similarity(self.similarity)
         for name, allowed in (("modality", get_args(Modality)), ("lengths", get_args(Lengths))):
             self._check(name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
+        self._check("network", callable(self.network), "a class or function that makes the network")
         size = self.size
         fits = isinstance(size, Sequence) and len(size) == 2
         fits = fits and all(isinstance(edge, int) and edge > 0 for edge in size)

@@ -290,6 +290,7 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     if detector is None:
         return model
     from modalities.face import align
+    from modalities.face.detectors import load_detector
 
     if model.modality != "face":
         raise LikenessError(
@@ -297,7 +298,7 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
             f"{model.modality!r}: leave it out"
         )
     refuse_other_reading(model, f"--detector {detector}")
-    align.load_detector(detector)  # a file that is no detector is refused now
+    load_detector(detector)  # a file that is no detector is refused now
     height, width = aligned_size(model)
     read = partial(align.read, detector=str(detector), size=height, width=width, choose="central")
     faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"

@@ -183,18 +183,3 @@ def test_a_list_for_calibration_starts_from_the_root(
     where = ("--calibrate", tmp_path / "items.txt", "--root", root)
     assert call("export", checkpoint_file, tmp_path / "m.onnx", "--precision", "int8", *where) == 2
     assert "voices/absent.wav" in capsys.readouterr().err
-
-
-@pytest.mark.slow  # an export
-def test_embeddings_far_from_float32_are_warned_of(
-    checkpoint_file: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from likeness.exports import writing
-
-    for least, warned in ((0.0, True), (2.0, False)):
-        monkeypatch.setattr(writing, "FAR_APART", least)
-        assert call("export", checkpoint_file, tmp_path / "m.onnx", "--precision", "int8") == 0
-        assert ("measure before you use the file" in capsys.readouterr().err) is warned

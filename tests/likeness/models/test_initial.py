@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from likeness.cli import main
 from likeness.models.initial import read_initial
 from likeness.models.load import load
 from toolkit.backbones import resnet
@@ -121,19 +120,6 @@ def test_a_refused_initial_model_leaves_nothing_behind(
             read_initial=read_initial,
         )
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
-
-
-def test_a_refused_initial_model_ends_the_command_with_one_sentence(
-    wespeaker: Path, voices: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = wespeaker / "run"
-    for init in ("nowhere", f"wespeaker:{wespeaker}"):
-        command = ["train", f"{TINY}:arcface", f"init={init}", "measure=none"]
-        with pytest.raises(SystemExit) as stopped:
-            main([*command, "--data", str(voices), "--out", str(out)])
-        assert stopped.value.code == 2
-        assert len(capsys.readouterr().err.strip().splitlines()) == 1
-        assert not out.exists()
 
 
 def test_faces_of_arcface_torch_are_fine_tuned(tmp_path: Path) -> None:

@@ -78,7 +78,6 @@ SAFE = likeness.Network(
 )
 EMA = likeness.Network(modality="face", network=Net, weights="ema.pt", key="ema.shadow")
 NO_KEY = likeness.Network(modality="face", network=Net, weights="ema.pt", key="averaged")
-LACKING = likeness.Network(modality="face", network=Net, weights="lacking.pt")
 ABSENT = likeness.Network(modality="face", network=Net, weights="absent.pt")
 DIVERGED = likeness.Network(modality="face", network=Net, weights="nan.pt")
 '''
@@ -106,9 +105,6 @@ def own(tmp_path: Path) -> Iterator[Path]:
     torch.save({"epoch": 3, "state_dict": under}, tmp_path / "net.pt")
     torch.save({"ema": {"shadow": tensors}, "model": {}}, tmp_path / "ema.pt")
     torch.save({**tensors, "fc.weight": torch.full((8, 4), torch.nan)}, tmp_path / "nan.pt")
-    lacking = {name: value for name, value in tensors.items() if not name.startswith("fc.")}
-    lacking |= {"head.weight": torch.zeros(3), "conv.weight": torch.zeros(4, 3, 5, 5)}
-    torch.save(lacking, tmp_path / "lacking.pt")
     prefixed = {f"model.{name}": value for name, value in tensors.items()}
     save_file(
         {**prefixed, "model.head.weight": torch.zeros(3), "loss.weight": torch.zeros(3)},
@@ -228,15 +224,6 @@ def test_the_digest_is_of_the_files_beside_it_too(
 def test_what_cannot_be_loaded_is_one_sentence(name: str, keyword: str, own: Path) -> None:
     with pytest.raises(ValueError, match=keyword):
         loading.load(f"{own}:{name}")
-
-
-def test_weights_that_do_not_fit_are_counted_and_named(own: Path) -> None:
-    with pytest.raises(ValueError, match="weights do not fit") as caught:
-        load(own, "LACKING")
-    text = str(caught.value)
-    assert "2 missing (fc.bias, fc.weight)" in text
-    assert "1 unknown (head.weight)" in text
-    assert "1 of another shape (conv.weight (4, 3, 5, 5) for (4, 3, 3, 3))" in text
 
 
 def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:

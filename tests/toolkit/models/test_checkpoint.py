@@ -15,7 +15,6 @@ from likeness.models.run import load_model
 from modalities.speaker import audio
 from modalities.speaker.features import KaldiFbank
 from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.weights import put
 from toolkit.losses.margin import ArcFace
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
@@ -96,25 +95,6 @@ def test_truncated_and_foreign_weights_are_refused(tmp_path: Path) -> None:
         match=r"shape",
     ):
         load_model(path)
-
-
-def test_weights_of_another_architecture_are_counted_and_named_with_what_to_do() -> None:
-    expected = torch.nn.ModuleDict({name: torch.nn.Linear(2, 3) for name in "abcde"})
-    before = {name: value.clone() for name, value in expected.state_dict().items()}
-    other = (
-        {f"{name}.weight": torch.zeros(3, 2) for name in "ab"}
-        | {f"{name}.bias": torch.zeros(4) for name in "abcde"}
-        | {"z": torch.zeros(1)}
-    )
-    with pytest.raises(ValueError, match="weights do not fit") as caught:
-        put(expected, other, "runs/x")
-    assert str(caught.value) == (
-        "runs/x: weights do not fit: 3 missing (c.weight, d.weight, e.weight), 1 unknown (z), "
-        "5 of another shape (a.bias (4,) for (3,), b.bias (4,) for (3,), c.bias (4,) for (3,), "
-        "...); "
-        "take the recipe and settings that the weights were trained with"
-    )
-    assert all(torch.equal(value, before[name]) for name, value in expected.state_dict().items())
 
 
 @pytest.mark.parametrize(
