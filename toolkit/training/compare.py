@@ -48,8 +48,8 @@ from toolkit.training.lock import under_lock
 from toolkit.training.log import read_log
 from toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
 from toolkit.training.plan import plan
-from toolkit.training.recipe import Recipe, Verification, flat, of_data
-from toolkit.training.run import check_same, holds_checkpoint, write_json
+from toolkit.training.recipe import Recipe, Verification, of_data
+from toolkit.training.run import check_same, flat, holds_checkpoint, write_json
 from toolkit.training.start import ReadInitial, read_initial
 from toolkit.training.train import fit
 from toolkit.training.tune import Ranges, Untunable, check_ranges, on_validation_classes, tune

@@ -16,15 +16,13 @@ from eval.errors import LikenessError
 from toolkit.data.sampling import Sampling
 from toolkit.losses.common import unknown_settings
 from toolkit.models import user_files
-from toolkit.models.parts import Part, without_revisions
+from toolkit.models.parts import Part
 from toolkit.training.assign import assign, suggest
 from toolkit.training.memory import Memory
 from toolkit.training.schedules import cosine
 from toolkit.training.tuning import Tuning
 
 T = TypeVar("T")
-# The groups of a recipe whose fields are told apart when recipes are compared.
-GROUPS = ("schedule", "tuning", "compute", "parallel", "measure")
 
 
 @dataclass(frozen=True)
@@ -356,19 +354,6 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
         name, text = name.strip(), text.strip()
         recipe = assign(recipe, name.split("."), text, name)
     return recipe
-
-
-def flat(description: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's description as two are compared: with the fields of GROUPS one by one,
-    {"schedule.steps": 100, ...}, and without what `without_revisions` leaves out.
-    """
-    description = without_revisions(dict(description))
-    whole = {name: value for name, value in description.items() if name not in GROUPS}
-    return whole | {
-        f"{group}.{name}": value
-        for group in GROUPS
-        for name, value in (description.get(group) or {}).items()
-    }
 
 
 def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:

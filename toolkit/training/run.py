@@ -33,15 +33,17 @@ from toolkit.backbones.weights import misfits
 from toolkit.console import one_line, say
 from toolkit.models import checkpoint
 from toolkit.models.embedder import TorchEmbedder
+from toolkit.models.parts import without_revisions
 from toolkit.parallel import distributed, spread
 from toolkit.training.average import Average
 from toolkit.training.log import LOG, RUN_ID
-from toolkit.training.recipe import flat
 
 RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
 FORMAT = "likeness.resume/4"
+# The groups of a recipe whose fields are told apart when recipes are compared.
+GROUPS = ("schedule", "tuning", "compute", "parallel", "measure")
 
 
 @dataclass
@@ -206,6 +208,19 @@ def check_same(out: Path, description: dict[str, Any]) -> None:
             f"{out} holds a run of another recipe (other: {', '.join(changed)}); resume with the "
             "same recipe and overrides, or choose another --out"
         )
+
+
+def flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's description as two are compared: with the fields of GROUPS one by one,
+    {"schedule.steps": 100, ...}, and without what `without_revisions` leaves out.
+    """
+    description = without_revisions(dict(description))
+    whole = {name: value for name, value in description.items() if name not in GROUPS}
+    return whole | {
+        f"{group}.{name}": value
+        for group in GROUPS
+        for name, value in (description.get(group) or {}).items()
+    }
 
 
 def holds_checkpoint(out: Path) -> bool:

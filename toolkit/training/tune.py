@@ -33,8 +33,8 @@ from toolkit.console import say
 from toolkit.data.items import Item, Items, distinct_labels
 from toolkit.data.pairs import draw_pairs
 from toolkit.models.parts import describe
-from toolkit.training.recipe import Recipe, Retrieval, Verification, flat, override
-from toolkit.training.run import write_json
+from toolkit.training.recipe import Recipe, Retrieval, Verification, override
+from toolkit.training.run import flat, write_json
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
 # trains a recipe in a folder, going on where it was stopped, and gives the first metric on the
