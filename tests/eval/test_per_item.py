@@ -15,6 +15,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from eval import per_item
 from eval.bootstrap import Drawn, bounds
+from eval.formats import files
 from eval.per_item import Columns, PerItem
 
 
@@ -208,7 +209,7 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"over": over, "ids": names, "column.x": np.zeros(3)}, "2 ids, but {'x': 3}"),
         (
             {"over": over, "ids": names, "column.x": np.array([{}, {}], dtype=object)},
-            "allow_pickle=False",
+            "pickled objects",
         ),
     ):
         np.savez(path, **arrays)  # type: ignore[arg-type]
@@ -219,7 +220,8 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         per_item.read(path)
     with pytest.raises(FileNotFoundError):
         per_item.read(tmp_path / "absent.npz")
-    monkeypatch.setattr(per_item, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(files, "FREE_EXPANSION", 1000)
+    monkeypatch.setattr(files, "EXPANSION", 1)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("ids.npy", bytes(2000))
     with pytest.raises(ValueError, match="cannot be read as per-item"):
