@@ -103,12 +103,17 @@ def read_table(path: Path, shape_of: ShapeOf, *, fractions: bool = False) -> Tab
             if not roles:
                 numeric = [all_fractions(array[:_SAMPLE].to_pylist()) for array in arrays]
                 numeric = [fractions and one and sum(numeric) < 2 for one in numeric]
-        for array, is_number, part in zip(arrays, numeric, parts, strict=True):
-            part.append(_floats(array) if is_number else array.dictionary_encode())
+        coded = [
+            _floats(array) if is_number else array.dictionary_encode()
+            for array, is_number in zip(arrays, numeric, strict=True)
+        ]
+        arrays.clear()  # to save memory, as below
+        for part, column in zip(parts, coded, strict=True):
+            part.append(column)
     columns: list[Column | Floats] = []
     for is_number, part in zip(numeric, parts, strict=True):
         columns.append(np.concatenate(part) if is_number else _joined(part))
-        part.clear()  # to save memory
+        part.clear()
     return Table(str(path), roles, columns)
 
 
@@ -372,7 +377,8 @@ def _renumbered(keys: list[str], codes: Ints) -> Column:
     """The column of these keys, of which some may be equal."""
     index: dict[str, int] = {}
     numbers = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int32)
-    return Column(list(index), numbers[codes])
+    # Distinct keys, as almost all are, have their numbers already.
+    return Column(list(index), codes if len(index) == len(keys) else numbers[codes])
 
 
 def _floats(texts: Any) -> Floats:

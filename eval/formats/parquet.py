@@ -154,26 +154,26 @@ def read_columns(path: Path, file: Any, names: Sequence[str]) -> list[Column | F
         metadata=metadata,
         page_checksum_verification=True,
     ) as again:
-        table = again.read(columns=list(names), use_threads=False)
-    columns: list[Column | Floats] = []
-    for name in names:
-        column = table.column(name)
-        if types[name] in _FRACTIONS and not column.null_count:
-            columns.append(numbers(column.combine_chunks()).astype(np.float64, copy=False))
-            continue
-        if not str(column.type).startswith("dictionary"):
-            column = column.dictionary_encode()
-        array = column.unify_dictionaries().combine_chunks()
-        keys = array.dictionary.to_pylist()
-        if not all(key is None or isinstance(key, str | int | float) for key in keys):
-            raise LikenessError(
-                f"{path}: its column {quoted(name)} holds {types[name]}; texts or numbers are "
-                "needed"
-            )
-        texts = [key if isinstance(key, str) else text_of(key) for key in keys]
-        codes = numbers(array.indices.cast("int32"), missing=len(texts))
-        columns.append(Column([*texts, ""] if array.null_count else texts, codes))
-    return columns
+        return [_read_column(path, again, name) for name in names]
+
+
+def _read_column(path: Path, file: Any, name: str) -> Column | Floats:
+    """The texts of a column, or its numbers if they are decimal fractions and all there."""
+    column = file.read(columns=[name], use_threads=False).column(name)
+    kind = str(column.type)
+    if kind in _FRACTIONS and not column.null_count:
+        return numbers(column.combine_chunks()).astype(np.float64, copy=False)
+    if not kind.startswith("dictionary"):
+        column = column.dictionary_encode()
+    array = column.unify_dictionaries().combine_chunks()
+    keys = array.dictionary.to_pylist()
+    if not all(key is None or isinstance(key, str | int | float) for key in keys):
+        raise LikenessError(
+            f"{path}: its column {quoted(name)} holds {kind}; texts or numbers are needed"
+        )
+    texts = [key if isinstance(key, str) else text_of(key) for key in keys]
+    codes = numbers(array.indices.cast("int32"), missing=len(texts))
+    return Column([*texts, ""] if array.null_count else texts, codes)
 
 
 def text_of(value: object) -> str:

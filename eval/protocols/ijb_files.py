@@ -92,8 +92,8 @@ def meta_files(root: str | Path, name: str = "") -> MetaFiles:
     names = [pack for pack in there if pack == name] if name else there
     if len(names) != 1:
         raise LikenessError(
-            f"{meta}: {len(names)} packs {name} with a file ..{_FACES} ({name_first(there)}); give "
-            "a folder with meta and loose_crop of one pack"
+            f"{meta}: there are {len(names)} files {name or '..'}{_FACES} among "
+            f"({name_first(there)}); give a folder with meta and loose_crop of one pack"
         )
     start = names[0]
     galleries = tuple(sorted(meta.glob(f"{start}_1N_gallery_*.csv")))

@@ -105,12 +105,14 @@ def read_landmarks(path: str | Path) -> dict[str, NDArray[np.float64]]:
             values = np.array(fields[1:11], dtype=np.float64)
         except ValueError:
             values = np.full(10, np.nan)
-        known = points.setdefault(fields[0], values.reshape(5, 2)).ravel()
-        if len(fields) != 12 or not np.isfinite(values).all() or not np.array_equal(known, values):
+        known = points.get(fields[0], values)
+        is_whole = len(fields) == 12 and np.isfinite(values).all()
+        if not is_whole or not np.array_equal(known.ravel(), values):
             raise LikenessError(
                 f"{path}: line {number} is not `name x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score`, or has "
                 f"other landmarks of {fields[0]!r} than a line above; fetch the file again"
             )
+        points[fields[0]] = values.reshape(5, 2)
     return points
 
 

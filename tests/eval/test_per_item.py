@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from eval import per_item
 from eval.bootstrap import Drawn, bounds
 from eval.errors import LikenessError
+from eval.formats import files
 from eval.per_item import PerItem
 
 
@@ -188,7 +189,8 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         per_item.read(path)
     with pytest.raises(FileNotFoundError):
         per_item.read(tmp_path / "absent.npz")
-    monkeypatch.setattr(per_item, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(files, "FREE_EXPANSION", 1000)
+    monkeypatch.setattr(files, "EXPANSION", 1)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("ids.npy", bytes(2000))
     with pytest.raises(LikenessError):

@@ -257,7 +257,7 @@ def test_ijb_pack_says_what_is_missing(tmp_path: Path) -> None:
         (tmp_path / "loose_crop" / name).unlink()
     with pytest.raises(ValueError, match="2 of 3 images are not there"):
         ijb.pack(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no ijbb_face_tid_mid\.txt"):
+    with pytest.raises(ValueError, match=r"0 files ijbb_face_tid_mid\.txt"):
         ijb.pack(tmp_path, "ijbb")
     (tmp_path / "meta" / "ijbb_face_tid_mid.txt").write_text("1.jpg 5 1\n")
     (tmp_path / "loose_crop").rename(tmp_path / "elsewhere")
