@@ -248,7 +248,7 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
             )
         ids.append(f"{speaker}/{file}@{start:.10g}-{end:.10g}")
         paths.append(found[0])
-        speakers.append(speaker)
+        speakers.append("" if speaker == "<NA>" else speaker)
         times.append((start, end))
     if not ids:
         raise LikenessError(f"{path}: there are no turns of speakers; give another file")
