@@ -113,8 +113,8 @@ def embed_files(
     if ray is not None:
         from likeness import ray_embedding
 
-        embedded = ray_embedding.embed(partial(_load, model, reading), items, ray, **sizes)
-        write(embedded, out, meta, skips_bad=skips_bad)
+        pieces = ray_embedding.embed(partial(_load, model, reading), items, ray, **sizes)
+        write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
         return
     with joined_processes() as device:
         loaded.embedder.to_device(device)

@@ -17,13 +17,14 @@ from typing import Any
 from eval.errors import LikenessError
 from eval.progress import tracked
 from eval.types import Embeddings
-from likeness.extraction import Piece, joined
 from toolkit.data.items import Item, check_unique
+from toolkit.data.reading import Bad
 from toolkit.models.embed import embed_where_readable
 from toolkit.models.loaded import Loaded
 
 # As many as `embed` reads ahead and sorts by length, so that both make the same batches.
 TASK_ITEMS = 256
+Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 _TASKS_IN_FLIGHT = 4  # of each process: the next ones wait where it is
 
 
@@ -35,7 +36,7 @@ def embed(
     batch_size: int = 16,
     workers: int = 0,
     task_items: int = TASK_ITEMS,
-) -> Piece:
+) -> list[Piece]:
     """Embed all readable items on a cluster, and name the unreadable ones with their reasons.
 
     Each GPU of the cluster runs one process with the model; without GPUs, each core does.
@@ -49,12 +50,11 @@ def embed(
         task_items: How many items are handed to a process at once.
 
     Returns:
-        The raw embeddings in the order of the items, or None where no item could be read; and the
-        items that cannot be read.
+        Of each task, in the order of the items: the raw embeddings, or None where no item could be
+        read; and the items that cannot be read.
 
     Raises:
         LikenessError: Ray is missing, there is no cluster, or the network refuses an input.
-        Diverged: Most embeddings are NaN or infinite.
     """
     check_unique(items, "items to embed")
     with _connected(address) as ray:
@@ -85,7 +85,7 @@ def embed(
                 raise result
             rows, bad = result
             pieces[row["task"]] = (None if rows is None else Embeddings(*rows)), bad
-    return joined([pieces[number] for number in range(len(tasks))], {})
+    return [pieces[number] for number in range(len(tasks))]
 
 
 class _Embed:
