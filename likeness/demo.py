@@ -4,8 +4,10 @@ hand.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -148,6 +150,22 @@ def program() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "likeness" else "likeness"
 
 
+def summary(folders: Mapping[str, Path]) -> str:
+    """Return a line for each demo with the EER of both systems, of its results.json."""
+    lines = ["All of them: the EER on files that no model was trained on, with 95 % intervals", ""]
+    for name, folder in folders.items():
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
+        cells = []
+        for result in (each for each in results if each["metric"] == "eer"):
+            ends = ", ".join(f"{100 * end:.1f}" for end in result["interval"] or ())
+            value = f"{100 * result['value']:.1f} %"
+            system = result["system"].partition("-")[2]
+            cells.append((system, f"{value} [{ends}]" if ends else value))
+        (_, ours), (plain, other) = cells
+        lines.append(f"  {name:8}  Likeness {ours:20}  {plain} alone {other}")
+    return "\n".join(lines)
+
+
 def report(made: Made, out: Path) -> str:
     """Write the page of a demo, out/report/index.html, and out/results.json; returns the table."""
     each = [part for file in made.embeddings for part in ("--embeddings", file)]
@@ -168,10 +186,14 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
 
     Raises:
         LikenessError: A demo failed. The others have run to their end.
+        KeyboardInterrupt: Ctrl-C or SIGTERM. No process is left behind.
     """
     say(f"{len(folders)} demos run at the same time: {', '.join(folders)}; their lines follow")
-    running = {name: _start(name, folder) for name, folder in folders.items()}
+    running: dict[str, subprocess.Popen[str]] = {}
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
+        for name, folder in folders.items():
+            running[name] = _start(name, folder)
         for name, process in running.items():
             assert process.stdout is not None
             say(f"\n{name}:")
@@ -182,14 +204,19 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
         for process in running.values():  # after Ctrl-C those that are still there
             process.kill()
             process.wait()
+        signal.signal(signal.SIGTERM, before)
     failed = [name for name, process in running.items() if process.returncode]
     if failed:
         raise LikenessError(
             f"{len(failed)} of {len(folders)} demos failed, {', '.join(failed)}; the lines above "
             "say why; start again with another --out"
         )
+    face = out / "face"
+    serve = ("serve", "--model", face / "run", "--examples", face / "data")
     say(
-        f"\nThe reports, to open in a browser:\n  {overview(folders, out)}\n"
+        f"\n{summary(folders)}\n\n"
+        f"The reports, to open in a browser:\n  {overview(folders, out)}\n"
+        f"A model as a web page, which compares two faces:\n  {command(program(), *serve)}\n"
         f"Two recordings of your own:\n  {command(program(), 'verify')} FIRST.wav SECOND.wav"
     )
 
