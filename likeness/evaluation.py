@@ -262,11 +262,10 @@ def evaluate(
 
     Args:
         scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
-            `Scores` of bare numbers; or several systems,
-            which are set side by side: a mapping from names to these, or a sequence. In a sequence
-            a file is called by its name, and what `score` gives by its `system`. `Scores` and
-            files of lines `label score` know no subjects, so their intervals are over trials and
-            say so.
+            `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
+            names to these, or a sequence. In a sequence a file is called by its name, and what
+            `score` gives by its `system`. `Scores` and files of lines `label score` know no
+            subjects, so their intervals are over trials and say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
         columns: which column of the trial list is which, or without one of the score files, where
@@ -288,9 +287,10 @@ def evaluate(
         The results; print them to see the table.
 
     Raises:
-        LikenessError: a file does not exist. There are no labels, a file is of another kind, the
-            scores are of a type that is not known, or `reference` is none of the systems. Items of
-            the trials have no embedding.
+        LikenessError: there are no labels, a file is of another kind, the scores are of a type that
+            is not known, or `reference` is none of the systems. Items of the trials have no
+            embedding.
+        FileNotFoundError: a file does not exist.
 
     Example:
         >>> import likeness

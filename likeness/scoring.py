@@ -59,9 +59,9 @@ def score(
         The scores (P,), higher for more similar pairs, with their trials.
 
     Raises:
-        LikenessError: a file does not exist. Ids have no embedding and `missing` is "refuse", or no
-            trial has any; all are counted. A file is of another kind, or two inputs contradict each
-            other.
+        LikenessError: ids have no embedding and `missing` is "refuse", or no trial has any. A file
+            is of another kind, or two inputs contradict each other.
+        FileNotFoundError: a file does not exist.
 
     Example:
         >>> import likeness
@@ -200,9 +200,9 @@ def calibrate(
         The calibration.
 
     Raises:
-        LikenessError: a file does not exist. Ids have no embedding; all are counted. The trials
-            have no labels, the scores separate them without an error, or higher scores are less
-            similar; and as `score`.
+        LikenessError: the trials have no labels, the scores separate them without an error, or
+            higher scores are less similar.
+        LikenessError, FileNotFoundError: as `score`.
 
     Example:
         >>> import likeness
