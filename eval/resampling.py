@@ -191,7 +191,7 @@ def weighted(metric: Metric) -> Weighted | None:
     if metric.args or "labels" in keywords:
         return None
     method, rule = keywords.get("method", "interpolated"), keywords.get("rule", "strict")
-    if function is eer and method != "convex_hull":
+    if function is eer and method in ("interpolated", "nearest"):
         return Weighted(partial(_eer, method=method), _eer_cells)
     if function is min_dcf:
         return Weighted(partial(_min_dcf, **keywords), partial(_min_dcf_cells, **keywords))

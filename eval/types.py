@@ -62,7 +62,7 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """
     names = tuple(allowed)
     if value not in names:
-        raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(names)}")
+        raise LikenessError(f"unknown {name} {value!r}; choose one of {', '.join(map(str, names))}")
 
 
 def check_numbers(name: str, values: object) -> None:

@@ -276,8 +276,13 @@ def fuse(
             raise LikenessError("a fusion is fitted on labelled trials, and no file has labels")
         names = column_names(measures)
         fitted = fit_fusion(values, trials.target, systems=systems, quality=measured, names=names)
+    known = set(filter(None, fitted.systems))
     pairs = list(zip_longest(systems, fitted.systems))
-    if any(None in pair or (all(pair) and pair[0] != pair[1]) for pair in pairs):
+    # What gave some scores may not be known; a known system has its own place.
+    if any(
+        None in pair or (pair[0] and pair[0] != pair[1] and (pair[1] or pair[0] in known))
+        for pair in pairs
+    ):
         raise LikenessError(
             f"the fusion was fitted for scores of {list(fitted.systems)}, but these are of "
             f"{list(systems)}; give the score files of its systems, in its order"

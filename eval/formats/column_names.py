@@ -98,6 +98,9 @@ def parse_columns(text: str | Mapping[str, str], words: Words = ITEMS) -> dict[s
     """
     if isinstance(text, str):
         parts = [part.partition("=") for part in re.split(r",(?=\s*\w+\s*=)", text) if part]
+        roles = [role.strip() for role, _, _ in parts]
+        if twice := [role for role in roles if roles.count(role) > 1]:
+            raise LikenessError(f"columns: {twice[0]!r} is said twice; say it once")
         text = {role.strip(): name.strip() for role, _, name in parts}
     stated = {role: str(name) for role, name in text.items()}
     wrong = [role for role, name in stated.items() if role not in words or not name]

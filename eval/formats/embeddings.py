@@ -40,6 +40,8 @@ _READ = (*_WRITTEN, ".scp")
 _KEY = b"likeness"  # the key of the meta in the schema's metadata of a .parquet
 _ROWS = 1 << 14  # of a .parquet, read at a time
 _FLOATS = r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
+# Names of ids beside those of lists of files; the last is how pandas writes its index.
+_ID_NAMES = {"name", "key", "__index_level_0__"}
 _VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature", "features"}
 # For each format a pattern of the ids that it cannot give back, and what is wrong with them.
 _REFUSED_IDS = {
@@ -76,6 +78,8 @@ def read(path: str | Path) -> Embeddings:
             ids, matrix, meta = kaldi.read(path)
         else:
             ids, matrix, meta = (_read_npz if suffix == ".npz" else _read_parquet)(path)
+        if not all(ids):
+            raise LikenessError("an id is empty; write it again with an id for each vector")
         stated = json.loads(meta)
         if not isinstance(stated, dict) or not all(isinstance(v, str) for v in stated.values()):
             raise LikenessError(
@@ -223,7 +227,8 @@ def _read_parquet(path: Path) -> Read:
         kind = schema.field(vector_column).type
         dim = getattr(kind, "list_size", 0)
         if not dim:
-            dim = len(next(file.iter_batches(1, columns=[vector_column])).column(0).flatten())
+            first = next(file.iter_batches(1, columns=[vector_column]), None)
+            dim = 0 if first is None else len(first.column(0).flatten())
         size, limit = 4 * rows * dim, size_limit(path.stat().st_size)
         if size > limit:
             raise LikenessError(
@@ -256,7 +261,8 @@ def _columns_of(path: Path, types: dict[str, str]) -> list[str]:
         likely = [
             column
             for column in columns
-            if column.lower() in _VECTOR_NAMES or role_of(column) in ("id", "path")
+            if column.lower() in (_VECTOR_NAMES if name == "vector" else _ID_NAMES)
+            or (name == "id" and role_of(column) in ("id", "path"))
         ]
         fitting = [column for column in columns if column == name] or likely or columns
         if len(fitting) != 1:

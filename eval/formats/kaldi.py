@@ -143,13 +143,15 @@ def _ark_entries(path: Path) -> Iterator[_Entry]:
         while (head := ark.read(MAX_ID)).strip():
             key = head.partition(b" ")[0]
             ark.seek(len(key) + 1 - len(head), os.SEEK_CUR)
-            name = key.decode(errors="replace")
+            name = key.decode()
+            if not name or re.search(r"\s", name):
+                raise LikenessError(f"{path}: {quoted(name)} is no id; the archive is damaged")
             yield name, _vector(ark, f"{path}: {quoted(name)}"), path
 
 
 def _scp_entries(path: Path) -> Iterator[_Entry]:
     """The entries that a .scp lists."""
-    with ExitStack() as opened, path.open(encoding="utf-8", errors="replace", newline="\n") as scp:
+    with ExitStack() as opened, path.open(encoding="utf-8", newline="\n") as scp:
         place: Path | None = None
         for number, line in enumerate(scp, 1):
             if not line.strip():

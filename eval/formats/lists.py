@@ -346,9 +346,9 @@ def _parsed(path: Path, text: bytes, shape: Shape) -> list[Any]:
             f"({first_line(error)})"
         ) from None
     arrays = [table.column(name).combine_chunks() for name in read]
-    if shape.separator != " " and b" " in text:
+    if shape.separator != " " and (b" " in text or b"\t" in text):
         arrays = [compute.utf8_trim(array, _STRIPPED) for array in arrays]
-    if shape.separator == "\t" and b'"' in text:
+    if not may_be_quoted and b'"' in text:
         arrays = [parquet.as_arrow(list(map(unquoted, array.to_pylist()))) for array in arrays]
     return arrays
 

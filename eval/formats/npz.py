@@ -7,6 +7,7 @@ unpickled.
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
@@ -79,4 +80,8 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
         )
     with archive.open(info) as member:
         array: NDArray[Any] = form.read_array(member, allow_pickle=False)
+    if dtype.kind == "U" and array.size:
+        codes = np.ascontiguousarray(array).reshape(-1).view(f"{dtype.byteorder}u4")
+        if codes.max() > sys.maxunicode:  # Python makes no texts of these
+            raise LikenessError(f"{info.filename} holds numbers that are no characters")
     return array

@@ -350,7 +350,7 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
     del sides
     at, problems = np.arange(have.size), []
     # Lists that are in one order are the usual case, and much the quicker.
-    if not np.array_equal(have, want):
+    if not np.array_equal(have, want) or np.unique(have).size < have.size:
         order = np.argsort(have, kind="stable")
         pairs, in_order = have[order], values[order]
         # A pair may be scored in several rows. Any of them will do, since they have to agree.

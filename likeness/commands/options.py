@@ -278,9 +278,10 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
     stated = {name: context.get_parameter_source(name) for name in names}
     idle = [name for name, source in stated.items() if source and source.name != "DEFAULT"]
     if idle and not value:
+        typed = {param.name: param.opts[-1] for param in context.command.params}
         raise LikenessError(
-            f"{' and '.join(map(_typed, idle))} without {other} would change nothing; give that "
-            "too, or leave it out"
+            f"{' and '.join(typed[name] for name in idle)} without {other} would change nothing; "
+            "give that too, or leave it out"
         )
 
 
@@ -292,10 +293,6 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -
     else:
         goes = {"ijb", "num_resamples", "json_file", *allowed, *of_ijb}
         refuse_idle(context, sorted(context.params.keys() - goes), "files in place of --ijb", "")
-
-
-def _typed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
@@ -325,8 +322,8 @@ def stoppable(sentence: str = "") -> Iterator[None]:
 def write_evaluation(context: typer.Context, evaluation: Evaluation | SearchEvaluation) -> None:
     """Write the files that --report and --json name, and print what was measured."""
     asked = context.params
-    if asked["report"]:
-        evaluation.report(asked["report"], media=asked["media"], command=str(context.obj))
     if asked["json_file"]:
         evaluation.save(asked["json_file"])
+    if asked["report"]:
+        evaluation.report(asked["report"], media=asked["media"], command=str(context.obj))
     say(str(evaluation))

@@ -181,7 +181,7 @@ class Items(Sequence[Item]):
             columns["ending"] = _names(endings)
         if times is not None:
             bad = ~((times[:, 0] >= 0) | np.isnan(times[:, 0])) | (times[:, 1] <= 0)
-            bad |= times[:, 0] >= times[:, 1]
+            bad |= (times[:, 0] >= times[:, 1]) | np.isinf(times[:, 0])
             if bad.any():
                 place = int(bad.argmax())
                 raise LikenessError(

@@ -154,6 +154,8 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
                 "read: write each recording as a file, and list this"
             )
         recordings[id] = place_below(folder if root is None else root, path)
+    if not recordings:
+        raise LikenessError(f"{folder / 'wav.scp'}: the file is empty; a line names a recording")
     ids, paths, times = list(recordings), list(recordings.values()), None
     if (folder / "segments").is_file():
         ids, names, times = _segments(folder / "segments", recordings)
@@ -186,8 +188,8 @@ def _segments(
             id, name, start, end = fields[:4]  # a fifth is a channel
             seconds = float(start), float(end)
         except ValueError:
-            name = ""
-        if name not in recordings:
+            name, seconds = "", (0.0, 0.0)
+        if name not in recordings or not np.isfinite(seconds).all():
             raise LikenessError(
                 f"{file}: line {number} is no `utterance recording start end`, or its recording "
                 f"is not in wav.scp ({line[:80]}); correct or remove it"
@@ -234,6 +236,8 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
         try:
             _, file, channel, begin, duration, _, _, speaker = fields[:8]
             start, end = float(begin), round(float(begin) + float(duration), 9)
+            if not np.isfinite((start, end)).all():
+                raise ValueError
         except ValueError:
             raise LikenessError(
                 f"{path}, line {number}: {line[:100]!r} is no `SPEAKER file channel start duration "

@@ -98,7 +98,7 @@ def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
         axes: The class axes, from `class_axes`.
 
     Raises:
-        LikenessError: The loss does not support it.
+        LikenessError: The loss does not support it, or a process would have no class.
     """
     # Every part that keeps something per class must agree. MarginLoss is one although it has no
     # proxies: it indexes a beta per class by y itself.
@@ -113,7 +113,10 @@ def cut(loss: nn.Module, axes: Mapping[str, int]) -> Layout:
     classes = int(loss.num_classes)  # type: ignore[arg-type]
     size = -(-classes // world())
     first, last = rank() * size, min((rank() + 1) * size, classes)
-    assert first < last, "more processes than can have a class each"
+    if first >= last:
+        raise LikenessError(
+            f"{classes} classes leave one of {world()} processes without any; start fewer processes"
+        )
     if world() > 1:
         made: dict[int, nn.Parameter] = {}  # a parameter that two parts share remains a single one
         for name, axis in axes.items():

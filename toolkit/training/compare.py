@@ -409,7 +409,7 @@ def load_variants(
     if group and (of_group := recipes.of_group(variants, group)):
         variants, ranges = of_group, recipes.of_group(ranges, group)
     elif group:
-        names = [group]
+        names = [group, *names]
     chosen = {
         name: recipes.override(recipes.choose(file, variants, name)[0], list(overrides))
         for name in dict.fromkeys(names or variants)

@@ -108,7 +108,11 @@ class Watch:
             for key, value in module.state_dict().items()
         }
         for index, values in self.run.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{index}.{key}": value for key, value in values.items()}
+            state |= {
+                f"optimizer.{index}.{key}": value
+                for key, value in values.items()
+                if isinstance(value, Tensor)
+            }
         wrong = not_finite(state)
         if distributed.any_rank(bool(wrong)):
             named = wrong[0] if wrong else "a tensor of another process"

@@ -150,9 +150,11 @@ def metrics_of(recipe: Recipe, measured: PerItem | Scores, *, only: str = "") ->
             if only in ("", name)
         }
     except KeyError as error:
+        if isinstance(measured, Scores):
+            raise
         raise LikenessError(
-            f"a metric needs the column {error}, but measured are {', '.join(given[0])}; give "
-            "measure and its validation what it takes (calibrate_on, clusters, ks)"
+            f"a metric needs the column {error}, but measured are {', '.join(measured.columns)}; "
+            "give measure and its validation what it takes (calibrate_on, clusters, ks)"
         ) from None
 
 

@@ -65,4 +65,4 @@ def test_they_are_evaluated_over_trials(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(path), "--trials", str(trials)])
     assert ended.value.code == 2
-    assert "without ids" in capsys.readouterr().err
+    assert "no ids" in capsys.readouterr().err

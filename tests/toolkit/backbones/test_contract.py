@@ -76,7 +76,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "ERes2Net": _ERES2NET,
     "ERes2NetV2": _ERES2NET,
-    "External": {"network": _MeanOfFrames, "dim": 16, "lengths": "counts"},
+    "External": {"network": _MeanOfFrames, "input_shape": (60, 20), "lengths": "counts"},
     "HubSpeech": {
         "config": '{"model_type": "wav2vec2-bert", "hidden_size": 16, "num_hidden_layers": 2, '
         '"num_attention_heads": 2, "intermediate_size": 24, "feature_projection_input_dim": 20, '
