@@ -324,7 +324,7 @@ def test_intervals_switches_and_wrong_options(
     for command, word in (
         ([*evaluate, *rest, "--tar-rule", "strict", "--llr"], "--llr and --tar-rule"),
         ([*evaluate, "--preset", "adaface"], "--ijb"),
-        ([*evaluate, *rest, "--switch", "keep_norm=yes"], "true or false"),
+        ([*evaluate, *rest, "--switch", "keep_norm=yes"], "True, False"),
         (identify, "--gallery FILE or --ijb FOLDER"),
         ([*identify, *rest, "--protocol", "closed"], "--protocol"),
     ):
