@@ -144,7 +144,7 @@ def _ark_entries(path: Path) -> Iterator[_Entry]:
             key = head.partition(b" ")[0]
             ark.seek(len(key) + 1 - len(head), os.SEEK_CUR)
             name = key.decode()
-            if not name or re.search(r"\s", name):
+            if re.search(r"\s", name):
                 raise LikenessError(f"{path}: {quoted(name)} is no id; the archive is damaged")
             yield name, _vector(ark, f"{path}: {quoted(name)}"), path
 
