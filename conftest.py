@@ -43,16 +43,16 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import soundfile
     import torch
 
-    from eval.formats.trials import write_trials
-    from modalities import folders
-    from modalities.speaker import audio
-    from modalities.speaker.features import KaldiFbank
-    from modalities.synthetic import write_voices
-    from toolkit.backbones.resnet import ResNet34
-    from toolkit.losses.softmax import NormFace
-    from toolkit.models.checkpoint import save_model
-    from toolkit.models.embedder import TorchEmbedder
-    from toolkit.training.recipe import Recipe
+    from likeness.eval.formats.trials import write_trials
+    from likeness.modalities import folders
+    from likeness.modalities.speaker import audio
+    from likeness.modalities.speaker.features import KaldiFbank
+    from likeness.modalities.synthetic import write_voices
+    from likeness.toolkit.backbones.resnet import ResNet34
+    from likeness.toolkit.losses.softmax import NormFace
+    from likeness.toolkit.models.checkpoint import save_model
+    from likeness.toolkit.models.embedder import TorchEmbedder
+    from likeness.toolkit.training.recipe import Recipe
 
     world = tmp_path_factory.mktemp("example")
     voices, run = world / "voices", world / "runs" / "voices"

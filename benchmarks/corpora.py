@@ -35,16 +35,16 @@ import voice_peers
 from folds import errors_of, train_and_score, with_interval
 from performance import ROOT, parser_of, row, table
 
-from eval.formats.trials import read_scores, write_scores
-from eval.similarity import score_trials
-from eval.types import Trials
-from modalities import folders
-from modalities.speaker import an4, fsdd, speechocean
-from modalities.speaker.audio import speed_copies
-from modalities.speaker.features import KaldiFbank
-from toolkit.data.items import Item, Items
-from toolkit.data.pairs import all_pairs
-from toolkit.training import recipe as recipes
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Trials
+from likeness.modalities import folders
+from likeness.modalities.speaker import an4, fsdd, speechocean
+from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.pairs import all_pairs
+from likeness.toolkit.training import recipe as recipes
 
 RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
 CORPORA = ("speechocean", "an4", "librispeech")

@@ -34,7 +34,7 @@ from performance import (
     table,
 )
 
-from eval.retrieval import retrieval_metrics
+from likeness.eval.retrieval import retrieval_metrics
 
 SIZES = {"cub": (5_924, 100), "sop": (60_502, 11_316)}
 DIM = 512

@@ -31,11 +31,11 @@ import numpy as np
 import torch
 from performance import least_cpu_seconds, parser_of, row, table
 
-from eval.formats.trials import read_trials
-from eval.scoring.normalization import as_norm
-from eval.similarity import pairs
-from eval.verification import verification_metrics
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.eval.formats.trials import read_trials
+from likeness.eval.scoring.normalization import as_norm
+from likeness.eval.similarity import pairs
+from likeness.eval.verification import verification_metrics
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
 NUM_TRIALS, NUM_ITEMS, DIM, COHORT, TOP_N = 580_000, 5_000, 256, 6_000, 300
 Work = Callable[[], Any]

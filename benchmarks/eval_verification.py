@@ -78,7 +78,7 @@ def from_curve(
 
 def metrics(name: str, who: str) -> Work:
     """The work of a cell of the first three rows."""
-    from eval.verification import verification_metrics
+    from likeness.eval.verification import verification_metrics
 
     target, nontarget = drawn_scores(*SIZES[name])
     if who == "ours":
@@ -92,9 +92,9 @@ def metrics(name: str, who: str) -> Work:
 
 def bootstrap(name: str, who: str) -> Work:
     """The work of a cell of the row of the bootstrap."""
-    from eval.bootstrap import intervals
-    from eval.types import Scores
-    from eval.verification import eer, min_dcf
+    from likeness.eval.bootstrap import intervals
+    from likeness.eval.types import Scores
+    from likeness.eval.verification import eer, min_dcf
 
     rng = np.random.default_rng(0)
     target = np.arange(37_611) % 2 == 0
@@ -128,7 +128,7 @@ def bootstrap(name: str, who: str) -> Work:
 
 def identify(name: str, who: str) -> Work:
     """The work of a cell of the row of identification."""
-    from eval.identification import rank_rate, search_embeddings, tpir
+    from likeness.eval.identification import rank_rate, search_embeddings, tpir
 
     rng = np.random.default_rng(0)
     gallery, probes = (rng.standard_normal((n, 512), dtype=np.float32) for n in (3531, 19_593))

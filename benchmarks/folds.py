@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.bootstrap import drawn_from, resample, t_interval
-from eval.formats import embeddings
-from eval.formats.subjects import subjects_of
-from eval.formats.trials import read_scores, write_scores
-from eval.scoring.normalization import as_norm
-from eval.similarity import score_trials
-from eval.types import Embeddings, Scores, Trials
-from eval.verification import eer, min_dcf
+from likeness.eval.bootstrap import drawn_from, resample, t_interval
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.scoring.normalization import as_norm
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.verification import eer, min_dcf
 from likeness.models.run import load_model
-from toolkit.data.items import Item
-from toolkit.models.embed import embed
-from toolkit.training.recipe import Recipe
-from toolkit.training.train import fit
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.train import fit
 
 METRICS = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
 

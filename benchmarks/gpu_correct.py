@@ -20,17 +20,17 @@ from gpu_setting import Setting, Table
 from losses import loss_classes
 from torch import Tensor, nn
 
-from toolkit.backbones.iresnet import IResNet
-from toolkit.data.batch import Batch
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
-from toolkit.training.build import build
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Parallel, Recipe
-from toolkit.training.train import step
-from toolkit.vmf.distribution import log_normalizer, mean_resultant
-from toolkit.vmf.precision import full
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.training.build import build
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
+from likeness.toolkit.training.train import step
+from likeness.toolkit.vmf.distribution import log_normalizer, mean_resultant
+from likeness.toolkit.vmf.precision import full
 
 
 def relative(value: Tensor, expected: Tensor) -> float:

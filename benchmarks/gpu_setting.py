@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from eval.errors import first_line
+from likeness.eval.errors import first_line
 
 
 @dataclass(frozen=True)

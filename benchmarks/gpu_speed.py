@@ -21,25 +21,25 @@ from gpu_setting import Setting, Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.ecapa import ECAPA
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.redimnet import ReDimNet
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.vit import ViT
-from toolkit.data.batch import Batch
-from toolkit.data.items import Item
-from toolkit.data.pixels import IMAGENET, INSIGHTFACE
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.proxy import ProxyAnchor
-from toolkit.losses.simple import SimPLE
-from toolkit.models.embed import embed
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.build import build, half
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Parallel, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.ecapa import ECAPA
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.redimnet import ReDimNet
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.vit import ViT
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.proxy import ProxyAnchor
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training.build import build, half
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
 
 RATE_HZ = 16_000
 FACE = Recipe(

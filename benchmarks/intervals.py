@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
-from eval.bootstrap import bounds_of
-from eval.types import Scores
-from eval.verification import eer, min_dcf, tar_at_far
+from likeness.eval.bootstrap import bounds_of
+from likeness.eval.types import Scores
+from likeness.eval.verification import eer, min_dcf, tar_at_far
 
 METRICS = {
     "EER": eer,

@@ -33,9 +33,9 @@ from performance import is_installed, parser_of, row, table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
-import toolkit.losses
-from toolkit.losses.contract import has_proxies
-from toolkit.losses.contrast import SupCon
+import likeness.toolkit.losses
+from likeness.toolkit.losses.contract import has_proxies
+from likeness.toolkit.losses.contrast import SupCon
 
 DIM = 512
 PEERS = {
@@ -73,10 +73,10 @@ ROUNDS, SECONDS = 7, 2.0  # of a row: after the seconds it takes no further roun
 
 
 def loss_classes() -> dict[str, Any]:
-    """Every loss of toolkit.losses by its name."""
+    """Every loss of likeness.toolkit.losses by its name."""
     modules = [
-        importlib.import_module(f"toolkit.losses.{module.name}")
-        for module in pkgutil.iter_modules(toolkit.losses.__path__)
+        importlib.import_module(f"likeness.toolkit.losses.{module.name}")
+        for module in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
     ]
     return {
         cls.__name__: cls

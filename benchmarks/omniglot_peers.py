@@ -28,16 +28,16 @@ import torch
 from performance import ROOT, is_installed, parser_of, row, table
 from torch import Tensor
 
-from eval import per_item
-from eval.bootstrap import effective_number, t_interval
-from eval.per_item import PerItem
-from eval.retrieval import query_metrics
-from modalities.image import small_sets
-from toolkit.data.batch import Batch
-from toolkit.training.measure import TEST, run_test
-from toolkit.training.recipe import Recipe, load
-from toolkit.training.run import Run
-from toolkit.training.train import fit
+from likeness.eval import per_item
+from likeness.eval.bootstrap import effective_number, t_interval
+from likeness.eval.per_item import PerItem
+from likeness.eval.retrieval import query_metrics
+from likeness.modalities.image import small_sets
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.training.measure import TEST, run_test
+from likeness.toolkit.training.recipe import Recipe, load
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit
 
 RECIPE = ROOT / "recipes" / "image" / "omniglot.py"
 METRICS = ("recall@1", "map@r", "r_precision")
@@ -53,7 +53,7 @@ PEERS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 def step_with(name: str) -> Callable[[Run, Batch, Recipe], Tensor]:
-    """A step for fit() that is toolkit.training.train.step with PML's loss.
+    """A step for fit() that is likeness.toolkit.training.train.step with PML's loss.
 
     A loss without class vectors gets PML's miner of pairs, as its paper has it.
     """

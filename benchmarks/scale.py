@@ -35,10 +35,10 @@ import numpy as np
 import scale_items
 from performance import HERE, cost, parser_of, row, table
 
-from eval.formats import embeddings
-from eval.formats.trials import write_scores, write_trials
-from eval.similarity import score_trials
-from eval.types import Embeddings, Trials
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.trials import write_scores, write_trials
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings, Trials
 
 SUBJECTS, ITEMS_OF_SUBJECT = 500, 40  # of the lists
 PROBES, PER_CLASS = 2_000, 10  # of the searches

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from modalities import folders
-from modalities.face import recordio
-from toolkit.data import shards
-from toolkit.data.item_lists import read_items
-from toolkit.data.items import Item, Items, check_unique, fingerprint, label_numbers
-from toolkit.data.sampling import Sampling, epoch_batches
+from likeness.modalities import folders
+from likeness.modalities.face import recordio
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.items import Item, Items, check_unique, fingerprint, label_numbers
+from likeness.toolkit.data.sampling import Sampling, epoch_batches
 
 SPEAKERS = 5_994
 

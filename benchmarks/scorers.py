@@ -28,9 +28,9 @@ import numpy as np
 from performance import parser_of, row, table
 from sklearn.metrics import roc_curve
 
-from eval.formats.trials import read_scores, read_trials
-from eval.verification import eer, min_dcf
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.verification import eer, min_dcf
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
 Rows = np.ndarray  # (P,) scores as float64, or (P,) labels as int64, in the order of the file
 Scorer = Callable[[Rows, Rows], float]  # scores and labels in the order of the rows -> a number

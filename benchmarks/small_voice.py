@@ -35,22 +35,22 @@ from numpy.typing import NDArray
 from performance import parser_of, row, table
 
 import likeness
-from eval import thresholds
-from eval.bootstrap import intervals
-from eval.calibration import Calibration, fit_calibration
-from eval.formats import embeddings
-from eval.formats.trials import read_scores, write_scores
-from eval.scoring.origin import Origin
-from eval.scoring.settings import Scoring
-from eval.similarity import score_trials
-from eval.types import Scores, Trials
-from eval.verification import cllr, min_cllr, tar_threshold
-from modalities.speaker import audio
-from toolkit.backbones.beside import Beside
-from toolkit.data.pairs import all_pairs
-from toolkit.models import checkpoint
-from toolkit.models.embed import embed
-from toolkit.models.parts import describe
+from likeness.eval import thresholds
+from likeness.eval.bootstrap import intervals
+from likeness.eval.calibration import Calibration, fit_calibration
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.scoring.settings import Scoring
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Scores, Trials
+from likeness.eval.verification import cllr, min_cllr, tar_threshold
+from likeness.modalities.speaker import audio
+from likeness.toolkit.backbones.beside import Beside
+from likeness.toolkit.data.pairs import all_pairs
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.parts import describe
 
 FARS = (0.01, 0.001)
 DRAWN_TARGETS, DRAWN_NONTARGETS = 700, 20_000  # trials of each corpus that fit the calibration

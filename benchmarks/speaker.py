@@ -31,15 +31,15 @@ import torch
 from performance import ROOT, in_turn, parser_of, row, table
 from torch import Tensor, nn
 
-from modalities.speaker import an4, audio
-from modalities.speaker.features import WESPEAKER_FBANK
-from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from toolkit.backbones.ecapa import ECAPA
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.items import Item
-from toolkit.models.embed import embed
-from toolkit.models.embedder import TorchEmbedder
+from likeness.modalities.speaker import an4, audio
+from likeness.modalities.speaker.features import WESPEAKER_FBANK
+from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
+from likeness.toolkit.backbones.ecapa import ECAPA
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.embedder import TorchEmbedder
 
 
 @torch.no_grad()

@@ -29,29 +29,29 @@ import numpy as np
 import torch
 from performance import parser_of, row, table
 
-from modalities.face import images as face_images
-from modalities.face.augment import FLIP_VIEW
-from modalities.image import images as image_images
-from modalities.image.transforms import shift_view
-from modalities.speaker import audio
-from modalities.speaker.augment import train_view
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.data.batch import Batch
-from toolkit.data.items import Item
-from toolkit.data.pixels import IMAGENET, INSIGHTFACE
-from toolkit.data.reading import Floats
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
-from toolkit.training.build import build
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
+from likeness.modalities.face import images as face_images
+from likeness.modalities.face.augment import FLIP_VIEW
+from likeness.modalities.image import images as image_images
+from likeness.modalities.image.transforms import shift_view
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from likeness.toolkit.data.reading import Floats
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.training.build import build
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
 
 SECONDS, NUM_ITEMS, CLASSES = 2.0, 64, 16
 

@@ -27,25 +27,25 @@ import torch
 from performance import in_turn, parser_of, row, table
 from torch import Tensor, nn
 
+from likeness.modalities.face import images as faces
+from likeness.modalities.image import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import WESPEAKER_FBANK
+from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models import onnx as exported_models
-from modalities.face import images as faces
-from modalities.image import images
-from modalities.speaker import audio
-from modalities.speaker.features import WESPEAKER_FBANK
-from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from toolkit.backbones.campplus import CAMPPlus
-from toolkit.backbones.ecapa import ECAPA
-from toolkit.backbones.eres2net import ERes2NetV2
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.mobileface import MobileFaceNet
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.backbones.vit import FaceViT, ViT
-from toolkit.data.pixels import IMAGENET, INSIGHTFACE
-from toolkit.models import export
-from toolkit.models.embedder import TorchEmbedder, in_torch
-from toolkit.models.loaded import Embedder, Loaded
+from likeness.toolkit.backbones.campplus import CAMPPlus
+from likeness.toolkit.backbones.ecapa import ECAPA
+from likeness.toolkit.backbones.eres2net import ERes2NetV2
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.mobileface import MobileFaceNet
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.backbones.vit import FaceViT, ViT
+from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from likeness.toolkit.models import export
+from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
+from likeness.toolkit.models.loaded import Embedder, Loaded
 
 BATCH, SECONDS = 8, 3.0
 

@@ -49,11 +49,11 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
     import soundfile
     import torch
 
-    from modalities.speaker.features import KaldiFbank
-    from toolkit.backbones.resnet import ResNet34
-    from toolkit.models.checkpoint import save_model
-    from toolkit.models.embedder import TorchEmbedder
-    from toolkit.training import recipe as recipes
+    from likeness.modalities.speaker.features import KaldiFbank
+    from likeness.toolkit.backbones.resnet import ResNet34
+    from likeness.toolkit.models.checkpoint import save_model
+    from likeness.toolkit.models.embedder import TorchEmbedder
+    from likeness.toolkit.training import recipe as recipes
 
     size = SIZES[name]
     demo, _ = recipes.load(str(ROOT / "recipes" / "speaker" / "demo.py"))
@@ -151,7 +151,7 @@ import json, sys, time, numpy, torch
 import likeness
 from likeness.models.load import load_to_embed
 from pathlib import Path
-from toolkit.data.items import Item
+from likeness.toolkit.data.items import Item
 torch.set_num_threads(1)
 model, files = likeness.load(sys.argv[1]), sys.argv[2:]
 loaded = load_to_embed(sys.argv[1])

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from eval.types import Embeddings
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.pooling import statistics
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.items import Item, label_numbers
+from likeness.eval.types import Embeddings
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.pooling import statistics
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.data.items import Item, label_numbers
 
 CROP_SECONDS, SEED = 2.0, 0
 

@@ -34,10 +34,10 @@ import voice_peers
 from folds import Errors, difference, errors_of, pooled, train_and_score, with_interval
 from performance import ROOT, parser_of, row, table
 
-from eval.formats.trials import write_scores
-from eval.similarity import score_trials
-from modalities.speaker import an4, speechocean
-from toolkit.training import recipe as recipes
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.similarity import score_trials
+from likeness.modalities.speaker import an4, speechocean
+from likeness.toolkit.training import recipe as recipes
 
 NUM_FOLDS = 5
 DATASETS: dict[str, Any] = {"an4": an4, "speechocean": speechocean}

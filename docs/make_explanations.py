@@ -29,14 +29,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import likeness
-from eval.bootstrap import intervals
-from eval.types import Scores
-from eval.uncertainty import quality_auroc, risk_coverage
-from eval.verification import eer
-from modalities.image import small_sets
-from toolkit.vmf.distances import d_el_vmf
-from toolkit.vmf.distribution import mean_resultant
-from toolkit.vmf.sampling import sample
+from likeness.eval.bootstrap import intervals
+from likeness.eval.types import Scores
+from likeness.eval.uncertainty import quality_auroc, risk_coverage
+from likeness.eval.verification import eer
+from likeness.modalities.image import small_sets
+from likeness.toolkit.vmf.distances import d_el_vmf
+from likeness.toolkit.vmf.distribution import mean_resultant
+from likeness.toolkit.vmf.sampling import sample
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first

@@ -26,14 +26,14 @@ from typing import Any
 import torch
 from torch import nn
 
-import toolkit.losses
+import likeness.toolkit.losses
 from likeness import backbones
 from likeness.recipe_files import folder, head, names
-from toolkit.data.sampling import Sampling
-from toolkit.losses.contract import Spreadable, has_proxies
-from toolkit.training.assign import kind
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import (
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.contract import Spreadable, has_proxies
+from likeness.toolkit.training.assign import kind
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import (
     Classification,
     Compute,
     Optim,
@@ -43,7 +43,7 @@ from toolkit.training.recipe import (
     Schedule,
     Verification,
 )
-from toolkit.training.tuning import LoRA, Tuning
+from likeness.toolkit.training.tuning import LoRA, Tuning
 
 DOCS = Path(__file__).parent
 PAGES = ("losses", "backbones", "recipes")
@@ -73,10 +73,10 @@ def catalogue(name: str) -> Any:
 
 
 def loss_classes() -> list[Any]:
-    """Find every loss class of toolkit.losses, by file and by place in it."""
+    """Find every loss class of likeness.toolkit.losses, by file and by place in it."""
     losses: list[Any] = []
-    for file in pkgutil.iter_modules(toolkit.losses.__path__):
-        module = importlib.import_module(f"toolkit.losses.{file.name}")
+    for file in pkgutil.iter_modules(likeness.toolkit.losses.__path__):
+        module = importlib.import_module(f"likeness.toolkit.losses.{file.name}")
         losses += [
             cls
             for name, cls in vars(module).items()

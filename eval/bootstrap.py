@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.resampling import Metric as Metric
-from eval.resampling import Ranked, ranked, resampled
-from eval.types import Floats, Scores, check_counts
+from likeness.eval.errors import LikenessError
+from likeness.eval.resampling import Metric as Metric
+from likeness.eval.resampling import Ranked, ranked, resampled
+from likeness.eval.types import Floats, Scores, check_counts
 
 Ends = tuple[float, float]
 
@@ -343,7 +343,7 @@ def intervals(
 
     Args:
         metrics: Name -> metric(target, nontarget). eer, min_dcf and tar_at_far of
-            eval.verification are fast, also as functools.partial with keywords.
+            likeness.eval.verification are fast, also as functools.partial with keywords.
         scores: P trials with labels.
         subjects: (P, 2) integers, the subjects of the enrolment and the probe side of each trial.
             None resamples TRIALS instead, which is too narrow wherever trials share subjects and
@@ -378,7 +378,7 @@ def interval(
     """Bootstrap interval (low, high) of one metric over subjects, None where there is none; see
     `intervals`.
 
-    >>> from eval.verification import eer
+    >>> from likeness.eval.verification import eer
     >>> own = [(i, i) for i in range(6)]
     >>> others = [(i, j) for i in range(6) for j in range(i)]
     >>> values = np.append([0.9, 0.8, 0.3, 0.7, 0.4, 0.8], np.arange(15) / 20)

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.errors import LikenessError
-from eval.formats.files import atomic_path, read_json
-from eval.progress import step
-from eval.types import Bools, Floats
-from eval.verification import as_labels, check_costs, eer
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import atomic_path, read_json
+from likeness.eval.progress import step
+from likeness.eval.types import Bools, Floats
+from likeness.eval.verification import as_labels, check_costs, eer
 
 FORMAT = "likeness calibration 1"
 FUSION_FORMAT = "likeness fusion 1"

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 from scipy.special import softmax as _softmax
 
-from eval.errors import LikenessError
-from eval.types import Floats, check_choice, check_counts
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Floats, check_choice, check_counts
 
 _RANGE = (-9.0, 9.0)  # of the log of a temperature, relative to the spread of the logits
 

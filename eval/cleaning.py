@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.progress import report
-from eval.types import Floats, Floats32
+from likeness.eval.progress import report
+from likeness.eval.types import Floats, Floats32
 
 _BLOCK = 2**22  # similarities that are computed at once
 _MAX_PAIRS = 1_000_000

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.progress import step
-from eval.ranks import Counts
-from eval.similarity import matrix
-from eval.types import check_choice, check_counts
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import step
+from likeness.eval.ranks import Counts
+from likeness.eval.similarity import matrix
+from likeness.eval.types import check_choice, check_counts
 
 Method = Literal["agglomerative", "hdbscan"]
 MAX_ITEMS = 10_000  # whose scores and distances take 3 GB at most
@@ -36,7 +36,7 @@ def cluster(
 
     Args:
         rows: Raw embeddings (N, D).
-        similarity: A name of `eval.similarity` that is symmetric.
+        similarity: A name of `likeness.eval.similarity` that is symmetric.
         threshold: Two clusters are joined if the mean score of their members is at least this.
         num_clusters: How many clusters there are, in place of a threshold.
         method: How the clusters are found.
@@ -110,7 +110,7 @@ def fit_of(rows: ArrayLike, clusters: Counts, *, similarity: str = "cosine") -> 
     Args:
         rows: Raw embeddings (N, D).
         clusters: Of each item (N,), as `cluster` gives them; 0 stands for none.
-        similarity: A name of `eval.similarity`.
+        similarity: A name of `likeness.eval.similarity`.
 
     Example:
         >>> fit = fit_of([[1, 0], [1, 0], [0, 1]], np.array([1, 1, 2]))

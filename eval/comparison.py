@@ -3,8 +3,8 @@ paired by subject and by seed.
 
 Two questions, two intervals. Would other SUBJECTS agree? The trained models are fixed, the subjects
 are resampled; every run is measured on the same draws, so that a difference is taken draw by draw
-(eval.bootstrap). Would other SEEDS agree? The subjects are fixed, the differences of equal seeds
-have a t interval.
+(likeness.eval.bootstrap). Would other SEEDS agree? The subjects are fixed, the differences of equal
+seeds have a t interval.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eval import per_item
-from eval.bootstrap import (
+from likeness.eval import per_item
+from likeness.eval.bootstrap import (
     MIN_DRAWN,
     Drawn,
     Metric,
@@ -24,11 +24,11 @@ from eval.bootstrap import (
     bounds_of,
     drawn_from,
 )
-from eval.errors import LikenessError
-from eval.formats.subjects import subjects_of
-from eval.per_item import PerItem
-from eval.results import metric_label, signed_ends, signed_text
-from eval.types import Floats, Ints, Scores, Trials, name_first
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.per_item import PerItem
+from likeness.eval.results import metric_label, signed_ends, signed_text
+from likeness.eval.types import Floats, Ints, Scores, Trials, name_first
 
 LEVEL = 0.95
 Interval = tuple[float, float]
@@ -54,7 +54,7 @@ class Outcome:
     """A finished run: the value of each metric, and its (R,) values on resamples of the subjects,
     whose draws are equal for all runs of one trial_list.
 
-    drawn: what the resamples rest on, see eval.bootstrap.bounds.
+    drawn: what the resamples rest on, see likeness.eval.bootstrap.bounds.
     """
 
     values: Mapping[str, float]
@@ -177,7 +177,7 @@ class Comparison:
 
 def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subjects:
     """Subjects of the trials from the items' labels (id -> label) where they agree with the
-    targets, else as `eval.formats.subjects.subjects_of` finds them.
+    targets, else as `likeness.eval.formats.subjects.subjects_of` finds them.
     """
     digest = hashlib.sha256("\0".join([*trials.enrol_ids, "", *trials.probe_ids]).encode())
     for part in (trials.enrol, trials.probe, trials.target):
@@ -204,7 +204,7 @@ def measure(
     """A finished run's scores to the values of its metrics and their (num_resamples,) values on
     resamples of the subjects (of the trials if unknown).
 
-    Errors: those of eval.bootstrap.resample.
+    Errors: those of likeness.eval.bootstrap.resample.
     """
     values = {
         name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()

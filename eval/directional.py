@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.types import Floats
+from likeness.eval.types import Floats
 
 # (divisor, coefficients of p^0, p^1, ...) of P_1 ... P_4: Debye's polynomials, U_j(t) / t^j in p =
 # t^2.

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.errors import LikenessError
-from eval.ranks import Counts, check_rows, label_codes
-from eval.types import Floats, norms_of, unit_rows
+from likeness.eval.errors import LikenessError
+from likeness.eval.ranks import Counts, check_rows, label_codes
+from likeness.eval.types import Floats, norms_of, unit_rows
 
 _SMALLEST = 1e-7  # singular values below this share of the sum are rounding
 

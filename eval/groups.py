@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.bootstrap import (
+from likeness.eval.bootstrap import (
     FEW_DRAWN,
     MIN_DRAWN,
     Bounds,
@@ -27,11 +27,11 @@ from eval.bootstrap import (
     drawn_groups,
     draws_of,
 )
-from eval.errors import LikenessError
-from eval.protocols.verification import VerificationSettings
-from eval.results import aligned, bracketed, metric_label, percent_text
-from eval.types import Bools, Floats, Ints, Scores, Trials, name_first
-from eval.verification import eer, tar_at_far, verification_metrics
+from likeness.eval.errors import LikenessError
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.results import aligned, bracketed, metric_label, percent_text
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, name_first
+from likeness.eval.verification import eer, tar_at_far, verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
 MIN_ERRORS = (
@@ -278,8 +278,8 @@ def _resample_rates(
     scores: Scores, subjects: Ints, thresholds: Mapping[str, float], num_resamples: int, seed: int
 ) -> dict[str, Floats]:
     """Resampled rates at fixed thresholds: a target trial weighs c[s], a nontarget trial c[a] c[b],
-    as in eval.bootstrap. Trials are first counted by subject and by pair of subjects, so that a
-    draw costs no more than the pairs that occur. NaN where a draw holds no such trial.
+    as in likeness.eval.bootstrap. Trials are first counted by subject and by pair of subjects, so
+    that a draw costs no more than the pairs that occur. NaN where a draw holds no such trial.
     """
     from scipy.sparse import csr_array  # slow to import, needed here only
 

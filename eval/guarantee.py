@@ -33,8 +33,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.types import Floats, Scores
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Floats, Scores
 
 SEED = 0  # of all stored thresholds
 

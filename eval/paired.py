@@ -2,7 +2,7 @@
 
 Two systems that err on the same subjects have intervals that overlap although one is surely better.
 Both are measured here on the same resamples of the subjects, and the difference is taken resample
-by resample (as in eval.comparison).
+by resample (as in likeness.eval.comparison).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.bootstrap import Drawn, Resamples
-from eval.comparison import LEVEL, Difference, Outcome, difference_rows, summarise
-from eval.results import Result, aligned, metric_label, reasons
-from eval.types import Trials
+from likeness.eval.bootstrap import Drawn, Resamples
+from likeness.eval.comparison import LEVEL, Difference, Outcome, difference_rows, summarise
+from likeness.eval.results import Result, aligned, metric_label, reasons
+from likeness.eval.types import Trials
 
 
 class Matched(NamedTuple):

@@ -1,10 +1,10 @@
 """What was measured on each test item: kept in a file, so that every metric of a run and its
 interval can be worked out again.
 
-A verification system is measured on trials (eval.types.Scores); a classifier or a retrieval system
-on items. Metrics are functions of the columns, such as partial(mean, column="recall@1"); an
-interval draws groups (classes of unseen things, or the items themselves) with replacement and works
-the metric out anew.
+A verification system is measured on trials (likeness.eval.types.Scores); a classifier or a
+retrieval system on items. Metrics are functions of the columns, such as partial(mean,
+column="recall@1"); an interval draws groups (classes of unseen things, or the items themselves)
+with replacement and works the metric out anew.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eval import classification, retrieval
-from eval.bootstrap import Drawn, drawn_groups
-from eval.errors import LikenessError, first_line
-from eval.formats import npz
-from eval.formats.files import atomic_path
-from eval.types import Floats, Ints
+from likeness.eval import classification, retrieval
+from likeness.eval.bootstrap import Drawn, drawn_groups
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats import npz
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.types import Floats, Ints
 
 Columns = Mapping[str, Floats]
 Metric = Callable[[Columns], float]
@@ -129,15 +129,15 @@ def calibration_error(
     num_bins: int = 15,
     power: Literal[1, 2] = 1,
 ) -> float:
-    """eval.classification.ece of a column of confidences, with equal-mass bins."""
+    """likeness.eval.classification.ece of a column of confidences, with equal-mass bins."""
     return classification.ece(
         columns[confidence], columns["correct"], num_bins=num_bins, power=power
     )
 
 
 def norm_auroc(columns: Columns, *, correct: str = "correct") -> float:
-    """eval.classification.auroc of the norm: do right predictions have longer embeddings than wrong
-    ones? NaN where all are right or all are wrong.
+    """likeness.eval.classification.auroc of the norm: do right predictions have longer embeddings
+    than wrong ones? NaN where all are right or all are wrong.
 
     correct: the column that says what is right; "recall@1" for retrieval, whose queries without a
     value (NaN) are left out; ties count as right from .5.
@@ -150,7 +150,7 @@ def norm_auroc(columns: Columns, *, correct: str = "correct") -> float:
 
 
 def mutual_information(columns: Columns) -> float:
-    """eval.retrieval.nmi of the columns "label" and "cluster"."""
+    """likeness.eval.retrieval.nmi of the columns "label" and "cluster"."""
     return retrieval.nmi_of(columns["label"].astype(np.int64), columns["cluster"].astype(np.int64))
 
 

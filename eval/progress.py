@@ -1,8 +1,8 @@
 """How far long work is, for whoever shows it.
 
 Nothing is shown here. Work reports what it does, and whoever listens may draw a bar
-(toolkit.console does). A listener that raises, as Ctrl-C does, ends the work, and files that are
-being written stay as they were.
+(likeness.toolkit.console does). A listener that raises, as Ctrl-C does, ends the work, and files
+that are being written stay as they were.
 """
 
 from __future__ import annotations

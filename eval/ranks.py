@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.progress import report
-from eval.similarity import against
-from eval.types import Floats32, norms_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import report
+from likeness.eval.similarity import against
+from likeness.eval.types import Floats32, norms_of
 
 Counts = NDArray[np.int64]
 

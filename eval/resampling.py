@@ -1,7 +1,7 @@
 """Verification metrics on resamples of subjects, and the weights that these give to trials.
 
 One resample draws n of the n subjects with replacement. With c[s] the times that subject s was
-drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (see `eval.bootstrap`).
+drawn, a target trial weighs c[s] and a nontarget trial c[a] * c[b] (see `likeness.eval.bootstrap`).
 
 Trials are sorted by score once. A metric then reads cumulative sums of integer weights. Of millions
 of trials nearly all lie far from every threshold that a resample can have. Their weights matter,
@@ -24,11 +24,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.cores import num_cores, num_threads
-from eval.errors import LikenessError
-from eval.progress import report
-from eval.types import Bools, Floats, Scores
-from eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
+from likeness.eval.cores import num_cores, num_threads
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import report
+from likeness.eval.types import Bools, Floats, Scores
+from likeness.eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
 
 Counts = NDArray[np.int64]
 Subjects = NDArray[np.integer[Any]]
@@ -181,7 +181,7 @@ class Weighted(NamedTuple):
 
 
 def weighted(metric: Metric) -> Weighted | None:
-    """The weighted form of a metric of eval.verification, or None if it has none.
+    """The weighted form of a metric of likeness.eval.verification, or None if it has none.
 
     Args:
         metric: The function itself, or a partial of it with keywords.

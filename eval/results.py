@@ -1,4 +1,5 @@
-"""Results as JSON and as an aligned text table (eval.reports.page makes the HTML page of them).
+"""Results as JSON and as an aligned text table (likeness.eval.reports.page makes the HTML page of
+them).
 
 A result is a number with its interval, counts and every convention that it depends on. EER and TAR
 are stored as fractions and shown in percent.
@@ -12,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.bootstrap import Bounds, Ends
-from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version
+from likeness.eval.bootstrap import Bounds, Ends
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.provenance import likeness_version
 
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"

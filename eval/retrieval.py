@@ -16,10 +16,10 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.cores import keep_freed_memory
-from eval.errors import LikenessError
-from eval.progress import step
-from eval.ranks import (
+from likeness.eval.cores import keep_freed_memory
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import step
+from likeness.eval.ranks import (
     Counts,
     Ranks,
     check_rows,
@@ -27,7 +27,7 @@ from eval.ranks import (
     prepared,
     rank_blocks,
 )
-from eval.types import Bools, Floats, check_choice, check_counts
+from likeness.eval.types import Bools, Floats, check_choice, check_counts
 
 Lone = Literal["exclude", "zero", "error"]
 Compat = Literal["pml", "oml", "rdml"]
@@ -238,7 +238,7 @@ def retrieval_metrics(
         gallery: What is searched (G, D). None searches among the embeddings, each without itself.
         gallery_labels: The classes of the gallery (G,).
         ks: The K of recall@K. Where K is beyond the gallery, all of it is taken.
-        similarity: As in eval.similarity.
+        similarity: As in likeness.eval.similarity.
         lone: What becomes of queries without a relevant item: they are left out of the mean
             ("exclude"), count 0 ("zero"), or are refused ("error").
         compat: Another tool's conventions under the same keys, `lone` included; ties are by row.

@@ -51,10 +51,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
-from eval.errors import LikenessError
-from eval.progress import report
-from eval.types import Embeddings, Floats, Floats32, Trials, norms_of, unit_rows
+from likeness.eval.directional import log_normalizer_at_zero, log_normalizer_ratio, relative
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import report
+from likeness.eval.types import Embeddings, Floats, Floats32, Trials, norms_of, unit_rows
 
 # The parameter of a similarity: its default, and the lowest and highest value. That of `simple` is
 # the cosine of an angle.

@@ -5,7 +5,7 @@ rates are those of one kind of data. `measure` takes thresholds from scores with
 keeps them in a JSON file, and `load` reads and checks that file.
 
 The rate of a threshold is the one that was measured, or one that is guaranteed with a confidence
-over subjects (`eval.guarantee`).
+over subjects (`likeness.eval.guarantee`).
 
 Beside the few thresholds that were asked for stands a curve: up to 100 thresholds with both rates
 at each. It says what any other threshold would mean, as far as the data support it.
@@ -24,13 +24,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats.files import read_json
-from eval.formats.writing import atomic_path
-from eval.guarantee import Guarantee, guaranteed_threshold
-from eval.scoring.origin import Origin
-from eval.types import Scores, check_counts
-from eval.verification import AnyFloats, tar_threshold, threshold_at_eer
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import read_json
+from likeness.eval.formats.writing import atomic_path
+from likeness.eval.guarantee import Guarantee, guaranteed_threshold
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.types import Scores, check_counts
+from likeness.eval.verification import AnyFloats, tar_threshold, threshold_at_eer
 
 FORMAT = "likeness.thresholds/1"
 LEAST_ERRORS = 10  # nontarget trials that a FAR has to amount to, or it says nothing

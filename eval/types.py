@@ -19,7 +19,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups
-from eval.errors import LikenessError
-from eval.types import Bools, Floats, Ints, Scores, Trials
+from likeness.eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 
 METRICS = ("auroc", "aurc", "e_aurc")
 
@@ -109,7 +109,7 @@ def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
     An answer of risk p is right with probability 1 - p and wrong with probability p, independently
     of the others. The result is the expected number of pairs in the right order over the expected
     number of pairs of a right and a wrong answer. With risks of 0 and 1 it is
-    `eval.classification.auroc`.
+    `likeness.eval.classification.auroc`.
 
     Args:
         quality: As of `risk_coverage`, which also has the errors.
@@ -214,7 +214,7 @@ def draws_over_groups(
     """The metrics on resamples of groups, such as the classes of queries.
 
     A draw takes G of the G groups with replacement, all answers of a group as often as it was
-    drawn. The draws are those of `eval.protocols.retrieval` of equal seeds.
+    drawn. The draws are those of `likeness.eval.protocols.retrieval` of equal seeds.
 
     Args:
         ranking: The answers.
@@ -238,7 +238,7 @@ def draws_over_groups(
 def bounds_over_groups(
     ranking: Ranking, groups: ArrayLike, *, level: float = 0.95, **draws: int
 ) -> dict[str, Bounds]:
-    """Metric -> its bootstrap interval over groups, see `eval.bootstrap.bounds`.
+    """Metric -> its bootstrap interval over groups, see `likeness.eval.bootstrap.bounds`.
 
     Args:
         ranking: The answers.
@@ -256,14 +256,14 @@ def bounds_over_subjects(
 ) -> dict[str, Bounds]:
     """Bootstrap intervals of the metrics of decisions over the subjects of their trials.
 
-    The draws are those of `eval.bootstrap.bounds_of` for the same trials, whose arguments and
-    errors it has. The threshold of the decisions is the same in each.
+    The draws are those of `likeness.eval.bootstrap.bounds_of` for the same trials, whose arguments
+    and errors it has. The threshold of the decisions is the same in each.
 
     Args:
         ranking: The decisions of P trials.
         target: (P,) which trials are target trials.
         subjects: (P, 2) integers, the subjects of both sides; None draws trials.
-        draws: num_resamples, level and seed, as of `eval.bootstrap.bounds_of`.
+        draws: num_resamples, level and seed, as of `likeness.eval.bootstrap.bounds_of`.
     """
 
     def measure(name: str, target_rows: Floats, nontarget_rows: Floats) -> float:

@@ -28,8 +28,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.types import Bools, Floats, boolean_labels, check_choice
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Bools, Floats, boolean_labels, check_choice
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]

@@ -28,8 +28,8 @@ import torch
 from comparison_figures import plt, save
 from torch.nn.functional import softplus
 
-from toolkit.vmf.distances import d_b_vmf, d_cos, d_l2
-from toolkit.vmf.distribution import (
+from likeness.toolkit.vmf.distances import d_b_vmf, d_cos, d_l2
+from likeness.toolkit.vmf.distribution import (
     Normalizer,
     log_density_nivmf,
     log_normalizer,

@@ -33,15 +33,15 @@ import numpy as np
 from comparison_figures import plt, save
 from numpy.typing import NDArray
 
-from eval import per_item
 from likeness.errors import one_sentence
+from likeness.eval import per_item
 from likeness.recipe_files import located
-from toolkit.data.items import Items
-from toolkit.losses.vmf import VMF
-from toolkit.models.embed import embed
-from toolkit.training import recipe as recipes
-from toolkit.training.measure import load_embedder
-from toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
+from likeness.toolkit.data.items import Items
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.measure import load_embedder
+from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, of_data
 
 FIGURES = ("sphere", "norms", "ordered", "extremes")
 

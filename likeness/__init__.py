@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 # The names of each module, imported when they are first used. For type checkers they stand below.
 _NAMES = {
-    "eval.calibration": ("Calibration", "load_calibration"),
-    "eval.errors": ("LikenessError",),
-    "eval.formats.subjects": ("read_durations", "read_mapping"),
-    "eval.formats.trials": ("read_trials",),
-    "eval.protocols.identification": ("IdentificationSettings",),
-    "eval.protocols.retrieval": ("RetrievalSettings",),
-    "eval.protocols.verification": ("VerificationSettings",),
-    "eval.scoring.plda": ("load_plda",),
-    "eval.scoring.score": ("Scored",),
-    "eval.scoring.settings": ("Scoring",),
-    "eval.types": ("Scores", "Trials"),
+    "likeness.eval.calibration": ("Calibration", "load_calibration"),
+    "likeness.eval.errors": ("LikenessError",),
+    "likeness.eval.formats.subjects": ("read_durations", "read_mapping"),
+    "likeness.eval.formats.trials": ("read_trials",),
+    "likeness.eval.protocols.identification": ("IdentificationSettings",),
+    "likeness.eval.protocols.retrieval": ("RetrievalSettings",),
+    "likeness.eval.protocols.verification": ("VerificationSettings",),
+    "likeness.eval.scoring.plda": ("load_plda",),
+    "likeness.eval.scoring.score": ("Scored",),
+    "likeness.eval.scoring.settings": ("Scoring",),
+    "likeness.eval.types": ("Scores", "Trials"),
     "likeness.files": ("Embeddings", "read_embeddings"),
     "likeness.evaluation": ("Evaluation", "evaluate"),
     "likeness.joining": ("join",),
@@ -41,8 +41,8 @@ _NAMES = {
     "likeness.scoring": ("calibrate", "score"),
     "likeness.searching": ("Clusters", "cluster", "identify", "retrieve"),
     "likeness.verification": ("Verification",),
-    "toolkit.data.items": ("Item",),
-    "toolkit.gallery.gallery": ("open_gallery",),
+    "likeness.toolkit.data.items": ("Item",),
+    "likeness.toolkit.gallery.gallery": ("open_gallery",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ("backbones", "losses", "metrics")
@@ -50,24 +50,26 @@ _MODULES = ("backbones", "losses", "metrics")
 __all__ = sorted(["__version__", *_MODULES, *_HOMES])
 
 if TYPE_CHECKING:
-    from eval.calibration import Calibration as Calibration
-    from eval.calibration import load_calibration as load_calibration
-    from eval.errors import LikenessError as LikenessError
-    from eval.formats.provenance import likeness_version
-    from eval.formats.subjects import read_durations as read_durations
-    from eval.formats.subjects import read_mapping as read_mapping
-    from eval.formats.trials import read_trials as read_trials
-    from eval.protocols.identification import IdentificationSettings as IdentificationSettings
-    from eval.protocols.retrieval import RetrievalSettings as RetrievalSettings
-    from eval.protocols.verification import VerificationSettings as VerificationSettings
-    from eval.scoring.plda import load_plda as load_plda
-    from eval.scoring.score import Scored as Scored
-    from eval.scoring.settings import Scoring as Scoring
-    from eval.types import Scores as Scores
-    from eval.types import Trials as Trials
     from likeness import backbones as backbones
     from likeness import losses as losses
     from likeness import metrics as metrics
+    from likeness.eval.calibration import Calibration as Calibration
+    from likeness.eval.calibration import load_calibration as load_calibration
+    from likeness.eval.errors import LikenessError as LikenessError
+    from likeness.eval.formats.provenance import likeness_version
+    from likeness.eval.formats.subjects import read_durations as read_durations
+    from likeness.eval.formats.subjects import read_mapping as read_mapping
+    from likeness.eval.formats.trials import read_trials as read_trials
+    from likeness.eval.protocols.identification import (
+        IdentificationSettings as IdentificationSettings,
+    )
+    from likeness.eval.protocols.retrieval import RetrievalSettings as RetrievalSettings
+    from likeness.eval.protocols.verification import VerificationSettings as VerificationSettings
+    from likeness.eval.scoring.plda import load_plda as load_plda
+    from likeness.eval.scoring.score import Scored as Scored
+    from likeness.eval.scoring.settings import Scoring as Scoring
+    from likeness.eval.types import Scores as Scores
+    from likeness.eval.types import Trials as Trials
     from likeness.evaluation import Evaluation as Evaluation
     from likeness.evaluation import evaluate as evaluate
     from likeness.files import Embeddings as Embeddings
@@ -84,9 +86,9 @@ if TYPE_CHECKING:
     from likeness.searching import cluster as cluster
     from likeness.searching import identify as identify
     from likeness.searching import retrieve as retrieve
+    from likeness.toolkit.data.items import Item as Item
+    from likeness.toolkit.gallery.gallery import open_gallery as open_gallery
     from likeness.verification import Verification as Verification
-    from toolkit.data.items import Item as Item
-    from toolkit.gallery.gallery import open_gallery as open_gallery
 
     __version__ = likeness_version()
 else:
@@ -94,7 +96,7 @@ else:
     def __getattr__(name: str) -> Any:
         """Import a public name when it is first used."""
         if name == "__version__":
-            from eval.formats.provenance import likeness_version
+            from likeness.eval.formats.provenance import likeness_version
 
             value: Any = likeness_version()
         elif name in _MODULES:

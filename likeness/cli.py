@@ -18,8 +18,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from eval.errors import LikenessError
-from eval.temporary import remove_abandoned_folders
 from likeness.commands import (
     align,
     check,
@@ -42,7 +40,9 @@ from likeness.commands import (
     verify,
 )
 from likeness.errors import one_sentence
-from toolkit.console import help_columns, say, shown
+from likeness.eval.errors import LikenessError
+from likeness.eval.temporary import remove_abandoned_folders
+from likeness.toolkit.console import help_columns, say, shown
 
 COMMANDS = (  # in the order of --help
     *(demo, check, align, train, compare, lists, prepare, recipes),  # train
@@ -66,7 +66,7 @@ for module in COMMANDS:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from eval.formats.provenance import likeness_version
+        from likeness.eval.formats.provenance import likeness_version
 
         say(f"likeness {likeness_version()}")
         raise typer.Exit
@@ -132,8 +132,8 @@ def _checked(run: Callable[..., None], **options: Any) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
 
-    Work that takes long is shown on stderr (toolkit.console). LIKENESS_TRACEBACK=1 shows the
-    traceback as well.
+    Work that takes long is shown on stderr (likeness.toolkit.console). LIKENESS_TRACEBACK=1 shows
+    the traceback as well.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = _whole_command(), shlex.join(["likeness", *arguments])

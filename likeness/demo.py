@@ -16,24 +16,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval import similarity
-from eval.errors import LikenessError
-from eval.formats import embeddings
-from eval.formats import trials as trial_lists
-from eval.reports.page import block
-from eval.reports.page import write as write_report
-from eval.reports.verification import glance
-from eval.types import Embeddings, Trials
+from likeness.eval import similarity
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings
+from likeness.eval.formats import trials as trial_lists
+from likeness.eval.reports.page import block
+from likeness.eval.reports.page import write as write_report
+from likeness.eval.reports.verification import glance
+from likeness.eval.types import Embeddings, Trials
 from likeness.evaluation import evaluate
 from likeness.models.run import load_model
-from toolkit.console import say, shown
-from toolkit.data.item_lists import write_items
-from toolkit.data.items import Item
-from toolkit.models.embed import embed
-from toolkit.models.parts import Part
-from toolkit.training.lock import under_lock
-from toolkit.training.recipe import Recipe, Verification
-from toolkit.training.train import fit
+from likeness.toolkit.console import say, shown
+from likeness.toolkit.data.item_lists import write_items
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.lock import under_lock
+from likeness.toolkit.training.recipe import Recipe, Verification
+from likeness.toolkit.training.train import fit
 
 Baseline = Callable[[list[Item]], Embeddings]
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from eval.errors import LikenessError, Unreachable
-from toolkit.console import one_line, say, silence, warn
+from likeness.eval.errors import LikenessError, Unreachable
+from likeness.toolkit.console import one_line, say, silence, warn
 
 _EXTRAS = {  # packages that no plain installation has, and the extra that brings them
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),

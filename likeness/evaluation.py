@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from eval.bootstrap import Ends
-from eval.errors import LikenessError
-from eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
-from eval.protocols.side_by_side import Compared, check_labels, evaluate_together
-from eval.protocols.verification import Evaluated, VerificationSettings
-from eval.protocols.verification import evaluate as evaluate_values
-from eval.results import Result, write_json
-from eval.scoring.origin import Origin, read_origin
-from eval.scoring.score import Scored
-from eval.thresholds import Thresholds
-from eval.types import Embeddings, Scores, Trials
-from eval.uncertainty import sides_with
+from likeness.eval.bootstrap import Ends
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
+from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
+from likeness.eval.protocols.verification import Evaluated, VerificationSettings
+from likeness.eval.protocols.verification import evaluate as evaluate_values
+from likeness.eval.results import Result, write_json
+from likeness.eval.scoring.origin import Origin, read_origin
+from likeness.eval.scoring.score import Scored
+from likeness.eval.thresholds import Thresholds
+from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.uncertainty import sides_with
 from likeness.files import (
     ColumnNames,
     File,
@@ -38,7 +38,7 @@ from likeness.files import (
 from likeness.held_out import HeldOutFiles, run_of_scores
 
 if TYPE_CHECKING:
-    from eval.reports.media import Media
+    from likeness.eval.reports.media import Media
     from likeness.model import Model
 
 System = File | Scored | Scores
@@ -170,7 +170,7 @@ class Evaluation:
             >>> model.verify("a.wav", "a.wav", far=0.5).same
             True
         """
-        from eval.thresholds import measure, save
+        from likeness.eval.thresholds import measure, save
         from likeness.thresholds import left_out, over_subjects, place_for
 
         if guarantee is not None and self.run is not None:
@@ -227,8 +227,8 @@ class Evaluation:
             LikenessError: the scores have no ids, so that media tell nothing of them. The list of
                 the media cannot be read.
         """
-        from eval.reports.media import Media
-        from eval.reports.verification import write_page
+        from likeness.eval.reports.media import Media
+        from likeness.eval.reports.verification import write_page
         from likeness.files import media_of
 
         if media is None and self.run is not None and self.run.items.is_file():

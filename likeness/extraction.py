@@ -17,12 +17,13 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats import embeddings as files
-from eval.formats.files import atomic_path, json_object
-from eval.formats.provenance import digest
-from eval.progress import as_part
-from eval.types import Embeddings, check_choice
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.files import atomic_path, json_object
+from likeness.eval.formats.provenance import digest
+from likeness.eval.progress import as_part
+from likeness.eval.types import Embeddings, check_choice
+from likeness.modalities.folders import suffixes_of
 from likeness.models.load import (
     aligned_size,
     in_parts,
@@ -31,19 +32,18 @@ from likeness.models.load import (
     refuse_other_reading,
 )
 from likeness.presence import NUM_NAMED, print_bad, refuse_missing_files
-from modalities.folders import suffixes_of
-from toolkit.console import say
-from toolkit.data.items import Item, check_unique
-from toolkit.data.listing import list_items
-from toolkit.data.reading import Bad
-from toolkit.models.embed import (
+from likeness.toolkit.console import say
+from likeness.toolkit.data.items import Item, check_unique
+from likeness.toolkit.data.listing import list_items
+from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.models.embed import (
     NO_NUMBERS,
     embed_where_readable,
     refuse_diverged,
     warn_if_alike,
 )
-from toolkit.models.loaded import Embedder, Flip, Flipped, Loaded
-from toolkit.training.lock import Busy, empty, only_writer
+from likeness.toolkit.models.loaded import Embedder, Flip, Flipped, Loaded
+from likeness.toolkit.training.lock import Busy, empty, only_writer
 
 PIECE_ITEMS = 8192
 # So many embeddings that are no numbers are enough to stop for, if they are most of those so far.
@@ -211,9 +211,9 @@ def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:
 
     Raises:
         LikenessError: The model is of something else than faces, or of faces that cannot be aligned
-            to its size; and as `modalities.face.ijb.pack`.
+            to its size; and as `likeness.modalities.face.ijb.pack`.
     """
-    from modalities.face import ijb
+    from likeness.modalities.face import ijb
 
     if model.modality != "face":
         raise LikenessError(
@@ -292,7 +292,7 @@ def extract(
             prepare()
             _embed_pieces(pieces, folder, embed, mine)
         else:
-            from toolkit.parallel import distributed
+            from likeness.toolkit.parallel import distributed
 
             distributed.agree(**plan)
             distributed.on_main(prepare)
@@ -316,7 +316,7 @@ def joined_processes() -> Iterator[str]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ""
         return
-    from toolkit.parallel import distributed
+    from likeness.toolkit.parallel import distributed
 
     device = distributed.start()
     try:

@@ -15,18 +15,18 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from eval import types
-from eval.errors import LikenessError
-from eval.formats import embeddings as stored
-from eval.formats.provenance import sha256
-from eval.formats.subjects import read_mapping, read_numbers
-from eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch, media_of_folder
-from eval.scoring.templates import read_enrolment
-from eval.types import name_first
+from likeness.eval import types
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings as stored
+from likeness.eval.formats.provenance import sha256
+from likeness.eval.formats.subjects import read_mapping, read_numbers
+from likeness.eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch, media_of_folder
+from likeness.eval.scoring.templates import read_enrolment
+from likeness.eval.types import name_first
 from likeness.presence import check_written
 
 if TYPE_CHECKING:
-    from toolkit.data.items import Item
+    from likeness.toolkit.data.items import Item
 
 File = str | PathLike[str]
 ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
@@ -154,8 +154,8 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
 
 def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
     """The groups of items by a column of their list."""
-    from modalities.folders import suffixes_of
-    from toolkit.data.listing import list_items
+    from likeness.modalities.folders import suffixes_of
+    from likeness.toolkit.data.listing import list_items
 
     suffixes = [*suffixes_of("speaker"), *suffixes_of("image")]
     items = list_items(path, suffixes=suffixes, missing="leave")
@@ -238,13 +238,13 @@ def media_of(source: File | Mapping[str, Path] | None) -> Media:
 
     Args:
         source: a folder, as `media_of_folder` takes it; or a list, a table, a Kaldi folder or an
-            .rttm file (see `toolkit.data.listing`), whose items may be stretches of recordings; a
-            mapping from ids to files; or None for no media.
+            .rttm file (see `likeness.toolkit.data.listing`), whose items may be stretches of
+            recordings; a mapping from ids to files; or None for no media.
 
     Raises:
         LikenessError: there is no such file or folder. The list or table cannot be understood.
     """
-    from toolkit.data.listing import is_kaldi_folder, list_items
+    from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 
     if source is None or isinstance(source, Mapping):
         return Media((source or {}).get)
@@ -258,7 +258,7 @@ def media_of_items(items: Sequence[Item]) -> Media:
     """The media of items by their ids. Those inside tar shards have none.
 
     Example:
-        >>> from toolkit.data.items import Item
+        >>> from likeness.toolkit.data.items import Item
         >>> item = Item("ann/1", Path("ann.wav"), "ann", stretch=(1.0, 2.5))
         >>> media_of_items([item]).show("ann/2")
         Markup('')
@@ -320,7 +320,7 @@ def write_rows(
     Raises:
         LikenessError: The file has another ending, or its folder does not exist.
     """
-    from eval.formats.writing import atomic_path
+    from likeness.eval.formats.writing import atomic_path
 
     check_written(
         path, [*_DELIMITERS, *([".parquet"] if types else []), *([".json"] if document else [])]

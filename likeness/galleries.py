@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from eval.errors import LikenessError
-from eval.progress import step
-from eval.types import Embeddings, name_first
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import step
+from likeness.eval.types import Embeddings, name_first
 from likeness.files import table_text, write_rows
 from likeness.inputs import items_of
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery, refuse_absent
+from likeness.toolkit.models.embed import embed_where_readable
+from likeness.toolkit.models.loaded import Loaded
 from likeness.verification import NO_DECISION
-from toolkit.data.items import Item
-from toolkit.data.reading import Bad
-from toolkit.gallery.gallery import Gallery, exists, open_gallery, refuse_absent
-from toolkit.models.embed import embed_where_readable
-from toolkit.models.loaded import Loaded
 
 Existing = Literal["refuse", "add", "replace", "skip"]
 
@@ -30,7 +30,7 @@ def opened(
 
     Args:
         name: Its folder, or an address such as postgresql://USER@HOST/DATABASE; see
-            `toolkit.gallery.gallery.open_gallery`.
+            `likeness.toolkit.gallery.gallery.open_gallery`.
         meta: Of the model's embeddings; None for whatever the gallery says.
         makes: Whether a gallery is made where there is none.
 

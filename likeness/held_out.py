@@ -12,14 +12,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 if TYPE_CHECKING:
-    from eval.per_item import PerItem
-    from eval.scoring.score import Scored
-    from eval.types import Embeddings, Trials
-    from toolkit.data.items import Items
-    from toolkit.training.recipe import Recipe
+    from likeness.eval.per_item import PerItem
+    from likeness.eval.scoring.score import Scored
+    from likeness.eval.types import Embeddings, Trials
+    from likeness.toolkit.data.items import Items
+    from likeness.toolkit.training.recipe import Recipe
 
 NUM_TRIALS = 20_000  # at most, where the recipe has none
 
@@ -85,13 +85,13 @@ def measure_held_out(
     Raises:
         LikenessError: Items cannot be read.
     """
-    from eval.scoring.score import score
-    from eval.types import Embeddings
+    from likeness.eval.scoring.score import score
+    from likeness.eval.types import Embeddings
     from likeness.scoring import named
-    from toolkit.data.items import Items
-    from toolkit.parallel.embed import embed_all
-    from toolkit.training.measure import load_embedder
-    from toolkit.training.recipe import Retrieval, Verification, of_data
+    from likeness.toolkit.data.items import Items
+    from likeness.toolkit.parallel.embed import embed_all
+    from likeness.toolkit.training.measure import load_embedder
+    from likeness.toolkit.training.recipe import Retrieval, Verification, of_data
 
     if isinstance(recipe.measure, Verification):
         listed, trials = recipe.measure.trials(data)
@@ -123,8 +123,8 @@ def _draw(items: Items) -> Trials | None:
     """Trials among items, of both kinds; None where there are not both."""
     import numpy as np
 
-    from toolkit.data.items import label_numbers
-    from toolkit.data.pairs import draw_pairs
+    from likeness.toolkit.data.items import label_numbers
+    from likeness.toolkit.data.pairs import draw_pairs
 
     num_labels = len(label_numbers(items)[0])
     if num_labels < 2 or num_labels == len(items):
@@ -143,11 +143,11 @@ def write_held_out(run: Path, held_out: HeldOut) -> None:
         LikenessError: An id has characters that no list can hold.
         OSError: The disk refuses it.
     """
-    from eval.formats import embeddings
-    from eval.formats.trials import write_trials
-    from eval.formats.writing import remove
+    from likeness.eval.formats import embeddings
+    from likeness.eval.formats.trials import write_trials
+    from likeness.eval.formats.writing import remove
     from likeness.lists import write_labels
-    from toolkit.data.item_lists import write_items
+    from likeness.toolkit.data.item_lists import write_items
 
     files, items = HeldOutFiles(run), held_out.items
     files.folder.mkdir(parents=True, exist_ok=True)
@@ -176,9 +176,9 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
     folders = [of for of in listed if isinstance(of, str | PathLike) and Path(of).is_dir()]
     if not folders:
         return None
-    from eval.formats.provenance import sha256
-    from eval.scoring.origin import read_origin
-    from toolkit.models.checkpoint import find_model
+    from likeness.eval.formats.provenance import sha256
+    from likeness.eval.scoring.origin import read_origin
+    from likeness.toolkit.models.checkpoint import find_model
 
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from eval import results as report
-from eval.errors import LikenessError
-from eval.formats import embeddings
-from eval.protocols.identification import IdentificationSettings
-from eval.protocols.ijb import (
+from likeness.eval import results as report
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings
+from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.protocols.ijb import (
     FARS,
     Switches,
     identification_1_n,
@@ -23,7 +23,7 @@ from eval.protocols.ijb import (
     templates,
     verification_1_1,
 )
-from eval.protocols.ijb_files import (
+from likeness.eval.protocols.ijb_files import (
     MetaFiles,
     meta_files,
     read_detector_scores,
@@ -31,8 +31,8 @@ from eval.protocols.ijb_files import (
     read_side,
     read_template_pairs,
 )
-from eval.results import Result
-from eval.types import Embeddings, Trials, name_first
+from likeness.eval.results import Result
+from likeness.eval.types import Embeddings, Trials, name_first
 from likeness.files import digests_of, names_of_files
 
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
@@ -42,7 +42,7 @@ def read_presets(names: Sequence[str] | None, changes: Sequence[str] | None) -> 
     """The switches of each --preset, by default those of likeness, with the changes of --switch.
 
     Raises:
-        LikenessError: As `eval.protocols.ijb.switches_of`.
+        LikenessError: As `likeness.eval.protocols.ijb.switches_of`.
     """
     return {name: switches_of(name, changes or []) for name in names or ["likeness"]}
 
@@ -70,7 +70,8 @@ def evaluate_files(
         The table as text.
 
     Raises:
-        ValueError, KeyError: As in `eval.protocols.ijb` and `eval.protocols.ijb_files`.
+        ValueError, KeyError: As in `likeness.eval.protocols.ijb` and
+            `likeness.eval.protocols.ijb_files`.
     """
     files = meta_files(root)
     pairs = read_template_pairs(files.pairs)

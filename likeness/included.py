@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 VOICE = "likeness:voice"
 _FOLDERS = {VOICE: Path(__file__).parent / "voice"}

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.column_names import parse_columns
-from eval.temporary import temporary_folder
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.temporary import temporary_folder
+from likeness.modalities.folders import suffixes_of
 from likeness.presence import refuse_missing_files
-from modalities.folders import suffixes_of
-from toolkit.data.item_lists import SUFFIXES as TABLES
-from toolkit.data.item_lists import items_of_frame
-from toolkit.data.items import Item, Items, check_unique
-from toolkit.data.labels import LabelPattern
-from toolkit.data.listing import list_items
-from toolkit.data.remote import is_url, place_below
+from likeness.toolkit.data.item_lists import SUFFIXES as TABLES
+from likeness.toolkit.data.item_lists import items_of_frame
+from likeness.toolkit.data.items import Item, Items, check_unique
+from likeness.toolkit.data.labels import LabelPattern
+from likeness.toolkit.data.listing import list_items
+from likeness.toolkit.data.remote import is_url, place_below
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
 
@@ -51,7 +51,7 @@ def items_of(
         inputs: one of
             a path: a file of the modality, a folder that is searched for such files, a list file, a
             .csv, .tsv or .parquet file whose columns are known by their names, a Kaldi folder or an
-            .rttm file (see `toolkit.data.listing.list_items`);
+            .rttm file (see `likeness.toolkit.data.listing.list_items`);
             a table with such columns, as of pandas or polars;
             an `Item`;
             an array, a tensor or a PIL image: a recording (samples,) or (samples, channels), or an
@@ -98,7 +98,7 @@ def _rows_of(inputs: Any) -> Sequence[Item]:
             f"a head takes the path of an embeddings file, not a {type(inputs).__name__}; to embed "
             "recordings or images, join it with its model: likeness.join(MODEL, HEAD, RUN)"
         )
-    from modalities.embedding.rows import every
+    from likeness.modalities.embedding.rows import every
 
     return every(Path(inputs))
 

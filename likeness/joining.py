@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from eval.errors import LikenessError
-from eval.formats.provenance import likeness_version
-from eval.formats.writing import remove_abandoned
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.formats.writing import remove_abandoned
 from likeness.presence import refuse_missing_model
 
 if TYPE_CHECKING:
     from likeness.model import Model
-    from toolkit.models.loaded import Loaded
+    from likeness.toolkit.models.loaded import Loaded
 
 _FRONTEND = "modalities.embedding.rows.Vectors"
-_JOINED = "last.safetensors"  # as in the folder of a run; toolkit.models.checkpoint imports torch
+_JOINED = "last.safetensors"  # as toolkit/models/checkpoint.py has it, which imports torch
 
 
 def join(
@@ -68,8 +68,8 @@ def join(
     from likeness.model import load
     from likeness.models.load import load as load_model
     from likeness.models.trust import entries_of, packages_of
-    from toolkit.models import checkpoint
-    from toolkit.models.embedder import in_torch
+    from likeness.toolkit.models import checkpoint
+    from likeness.toolkit.models.embedder import in_torch
 
     trusted = entries_of(trust)
     base = load_model(str(model), frontend=frontend, trust=trusted)
@@ -102,7 +102,7 @@ def _description(
         trained: The description in the head's checkpoint. Its loss, in the recipe, says whether the
             norm measures quality.
     """
-    from toolkit.models.embedder import in_torch
+    from likeness.toolkit.models.embedder import in_torch
 
     network = {"network": base.parts["backbone"], "head": dict(head)}
     return {

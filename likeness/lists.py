@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.trials import write_trials
-from eval.formats.writing import atomic_path
-from eval.progress import step
-from eval.types import Trials, name_first
-from toolkit.data.item_lists import write_items
-from toolkit.data.items import Item, Items, label_numbers
-from toolkit.data.listing import list_items
-from toolkit.data.pairs import draw_pairs, hold_out
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import write_trials
+from likeness.eval.formats.writing import atomic_path
+from likeness.eval.progress import step
+from likeness.eval.types import Trials, name_first
+from likeness.toolkit.data.item_lists import write_items
+from likeness.toolkit.data.items import Item, Items, label_numbers
+from likeness.toolkit.data.listing import list_items
+from likeness.toolkit.data.pairs import draw_pairs, hold_out
 
 Modality = Literal["speaker", "face", "image"]
 
@@ -61,7 +61,7 @@ def items(
         (8, 'spk000/utt00.flac', 'spk000')
     """
     from likeness.inputs import items_of
-    from modalities import folders
+    from likeness.modalities import folders
 
     if not isinstance(data, str | PathLike):
         with items_of(
@@ -101,7 +101,7 @@ def modality_of(
     Raises:
         LikenessError: The data do not exist. No file has an ending that is known.
     """
-    from modalities.folders import suffixes_of
+    from likeness.modalities.folders import suffixes_of
 
     if data.suffix == ".rec":
         return "face"

@@ -8,22 +8,22 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from eval import types
-from eval.calibration import Calibration
-from eval.errors import LikenessError
-from eval.types import name_first
+from likeness.eval import types
+from likeness.eval.calibration import Calibration
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import name_first
 from likeness.files import Embeddings
 from likeness.presence import refuse_missing_files, refuse_missing_model
-from toolkit.console import shown
+from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
-    from eval.thresholds import Far, Thresholds
+    from likeness.eval.thresholds import Far, Thresholds
+    from likeness.toolkit.data.items import Item
+    from likeness.toolkit.data.reading import Bad
+    from likeness.toolkit.models.export import Parity
+    from likeness.toolkit.models.loaded import Flip, Loaded
+    from likeness.toolkit.training.recipe import Recipe
     from likeness.verification import Comparer, Verification, VerifiedPairs
-    from toolkit.data.items import Item
-    from toolkit.data.reading import Bad
-    from toolkit.models.export import Parity
-    from toolkit.models.loaded import Flip, Loaded
-    from toolkit.training.recipe import Recipe
 
 
 class Reading(TypedDict, total=False):
@@ -176,7 +176,7 @@ class Model:
             (('ann', 'bob'), (2, 8))
         """
         from likeness.inputs import items_of
-        from toolkit.models.embed import embed_where_readable, warn_if_alike
+        from likeness.toolkit.models.embed import embed_where_readable, warn_if_alike
 
         loaded = self.loaded
         if reading:
@@ -237,10 +237,10 @@ class Model:
         """
         import numpy as np
 
-        from eval.similarity import pairs
+        from likeness.eval.similarity import pairs
         from likeness.inputs import items_of
+        from likeness.toolkit.models.embed import embedded_rows
         from likeness.verification import judged, remedy_for
-        from toolkit.models.embed import embedded_rows
 
         comparer, model = self.comparer(threshold, far), self.loaded
         inputs = {"first": first, "second": second}
@@ -339,7 +339,7 @@ class Model:
                 translated. Names the extra to install.
         """
         from likeness.thresholds import carry
-        from toolkit.models.export import export
+        from likeness.toolkit.models.export import export
 
         parity = export(self.loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
@@ -478,11 +478,11 @@ def train(
     from likeness.models.initial import read_initial
     from likeness.models.trust import packages_of
     from likeness.recipe_files import located
+    from likeness.toolkit.models.parts import describe
+    from likeness.toolkit.training.recipe import Recipe, override
+    from likeness.toolkit.training.recipe import load as load_recipe
+    from likeness.toolkit.training.train import fit
     from likeness.training import with_data_settings
-    from toolkit.models.parts import describe
-    from toolkit.training.recipe import Recipe, override
-    from toolkit.training.recipe import load as load_recipe
-    from toolkit.training.train import fit
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
     changes = [settings] if isinstance(settings, str) else list(settings)

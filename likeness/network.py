@@ -9,11 +9,11 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 Modality = Literal["speaker", "face", "image"]
 Lengths = Literal["none", "relative", "counts"]
-_MOST_PIXELS = 2**24 // 3  # toolkit.backbones.external tries no input of more values
+_MOST_PIXELS = 2**24 // 3  # likeness.toolkit.backbones.external tries no input of more values
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Network:
         frontend: Makes the front-end, as in a recipe. None takes images as above, and waves as they
             are.
         lengths: What a network for speech takes as its second argument, see
-            `toolkit.backbones.external.External`.
+            `likeness.toolkit.backbones.external.External`.
         output: Which of several outputs is the embedding, see
-            `toolkit.backbones.external.External`.
+            `likeness.toolkit.backbones.external.External`.
         similarity: How two embeddings are compared.
         read: read(item) -> array. None reads aligned faces of `size`, images resized to `size`, or
             waves at `rate_hz`.
@@ -81,7 +81,7 @@ class Network:
     read: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        from eval.similarity import check_similarity
+        from likeness.eval.similarity import check_similarity
 
         check_similarity(self.similarity)
         for name, allowed in (("modality", get_args(Modality)), ("lengths", get_args(Lengths))):

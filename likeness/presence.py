@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 from likeness.included import resolved
-from toolkit.console import one_line, say
-from toolkit.data.remote import is_url, refuse_unreachable
+from likeness.toolkit.console import one_line, say
+from likeness.toolkit.data.remote import is_url, refuse_unreachable
 
 if TYPE_CHECKING:
-    from toolkit.data.reading import Bad
+    from likeness.toolkit.data.reading import Bad
 
 NUM_NAMED = 20  # so many bad items are named, and the others counted
 
@@ -26,7 +26,7 @@ def refuse_missing_files(paths: Sequence[Path], *, allow_some: bool = False) -> 
 
     Raises:
         LikenessError: A file is missing, or is a folder.
-        eval.errors.Unreachable: A store cannot be reached, or refuses the credentials.
+        likeness.eval.errors.Unreachable: A store cannot be reached, or refuses the credentials.
 
     Example:
         >>> refuse_missing_files([Path("a.wav"), Path("nobody.wav")])  # doctest: +ELLIPSIS

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from eval.errors import LikenessError
-from eval.progress import tracked
-from eval.types import Embeddings
-from toolkit.data.items import Item, check_unique
-from toolkit.data.reading import Bad
-from toolkit.models.embed import embed_where_readable
-from toolkit.models.loaded import Loaded
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import tracked
+from likeness.eval.types import Embeddings
+from likeness.toolkit.data.items import Item, check_unique
+from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.models.embed import embed_where_readable
+from likeness.toolkit.models.loaded import Loaded
 
 # As many as `embed` reads ahead and sorts by length, so that both make the same batches.
 TASK_ITEMS = 256

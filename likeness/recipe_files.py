@@ -1,7 +1,7 @@
 """The recipes that come with likeness, by their names: where they lie, and how one is copied.
 
-They lie in the folder recipes/ of a clone, and in likeness/recipes/ of an installed wheel. They are
-run, never imported.
+They lie in likeness/recipes/, which is a link to the folder recipes/ in a clone. They are run,
+never imported.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from eval.errors import LikenessError
-from eval.formats.writing import atomic_path
-from toolkit.training.assign import suggest
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import atomic_path
+from likeness.toolkit.training.assign import suggest
 
 SHARED = "_shared.py"  # what the recipes of one folder share
 
 
 def folder() -> Path:
     """The folder that holds MODALITY/NAME.py, and the recipes of no modality."""
-    package = Path(__file__).resolve().parent
-    inside = package / "recipes"
-    return inside if inside.is_dir() else package.parent / "recipes"
+    return (Path(__file__).parent / "recipes").resolve()
 
 
 def names() -> list[str]:

@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval.calibration import Calibration, Fusion, fit_fusion, load_fusion
-from eval.errors import LikenessError
-from eval.formats.subjects import read_durations
-from eval.formats.trials import read_scores, read_trials
-from eval.scoring.origin import read_origin
-from eval.scoring.score import Scored, lacking, quality_of, sides_of, with_spellings
-from eval.scoring.score import calibrate as calibrate_values
-from eval.scoring.score import score as score_values
-from eval.scoring.settings import Scoring, column_names, measures_of
-from eval.types import Embeddings, Floats, Ints, Trials, name_first
+from likeness.eval.calibration import Calibration, Fusion, fit_fusion, load_fusion
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import read_durations
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.scoring.origin import read_origin
+from likeness.eval.scoring.score import Scored, lacking, quality_of, sides_of, with_spellings
+from likeness.eval.scoring.score import calibrate as calibrate_values
+from likeness.eval.scoring.score import score as score_values
+from likeness.eval.scoring.settings import Scoring, column_names, measures_of
+from likeness.eval.types import Embeddings, Floats, Ints, Trials, name_first
 from likeness.files import ColumnNames, File, Models, embeddings_of, models_of
 
 Missing = Literal["refuse", "skip"]

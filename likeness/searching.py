@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from eval.clustering import Method, fit_of
-from eval.clustering import cluster as cluster_rows
-from eval.errors import LikenessError
-from eval.protocols.identification import IdentificationSettings, Identified
-from eval.protocols.identification import identify as identify_values
-from eval.protocols.labels import labels_of
-from eval.protocols.retrieval import RetrievalSettings, Retrieved
-from eval.protocols.retrieval import retrieve as retrieve_values
-from eval.ranks import Counts
-from eval.results import Result, write_json
-from eval.types import Embeddings
+from likeness.eval.clustering import Method, fit_of
+from likeness.eval.clustering import cluster as cluster_rows
+from likeness.eval.errors import LikenessError
+from likeness.eval.protocols.identification import IdentificationSettings, Identified
+from likeness.eval.protocols.identification import identify as identify_values
+from likeness.eval.protocols.labels import labels_of
+from likeness.eval.protocols.retrieval import RetrievalSettings, Retrieved
+from likeness.eval.protocols.retrieval import retrieve as retrieve_values
+from likeness.eval.ranks import Counts
+from likeness.eval.results import Result, write_json
+from likeness.eval.types import Embeddings
 from likeness.files import (
     File,
     Names,
@@ -86,7 +86,7 @@ class SearchEvaluation:
         Returns:
             The path of the page.
         """
-        from eval.reports import search
+        from likeness.eval.reports import search
         from likeness.files import media_of
 
         kind = "subject" if isinstance(self.measured, Identified) else "label"
@@ -260,7 +260,7 @@ class Clusters:
         Returns:
             The path of the page.
         """
-        from eval.reports.search import clustering
+        from likeness.eval.reports.search import clustering
         from likeness.files import media_of
 
         fit = fit_of(self.embeddings.matrix, self.numbers, similarity=self.similarity)
@@ -298,7 +298,7 @@ def cluster(
         The clusters, the largest first.
 
     Raises:
-        LikenessError: The file does not exist. As `eval.clustering.cluster`.
+        LikenessError: The file does not exist. As `likeness.eval.clustering.cluster`.
 
     Example:
         >>> import likeness

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.provenance import digest, sha256
-from eval.formats.subjects import CONNECTED
-from eval.scoring.origin import Origin
-from eval.scoring.settings import Scoring
-from eval.thresholds import LEAST_ERRORS, Far, OverSubjects, Thresholds, load, save
-from eval.types import Trials
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import digest, sha256
+from likeness.eval.formats.subjects import CONNECTED
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.scoring.settings import Scoring
+from likeness.eval.thresholds import LEAST_ERRORS, Far, OverSubjects, Thresholds, load, save
+from likeness.eval.types import Trials
 from likeness.included import resolved
-from toolkit.gallery.store import contradictions
+from likeness.toolkit.gallery.store import contradictions
 
 FILE = "thresholds.json"  # in the folder of a run
 SAVE = "likeness evaluate SCORES --save-to MODEL"
@@ -191,7 +191,7 @@ def over_subjects(
     *,
     source: object = "",
 ) -> OverSubjects | None:
-    """What `eval.thresholds.measure` needs for rates that are kept with a confidence.
+    """What `likeness.eval.thresholds.measure` needs for rates that are kept with a confidence.
 
     Args:
         confidence: Between 0 and 1; None for no guarantee.
@@ -296,13 +296,13 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
 def _digests(path: Path) -> list[str]:
     """The digests that embeddings of a model may state, the usual one first."""
     if path.suffix.lower() == ".onnx":
-        from toolkit.models.onnx import read
+        from likeness.toolkit.models.onnx import read
 
         contents = read(path)
         if contents is not None:
             return [str(contents[1]["digest"])]
         # Which filterbanks an .onnx file of others was used with is not in the file.
         return [sha256(path), digest([sha256(path), "3dspeaker"])]
-    from toolkit.models import checkpoint
+    from likeness.toolkit.models import checkpoint
 
     return [checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)[2]]

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.column_names import parse_columns
-from eval.thresholds import LEAST_ERRORS
-from eval.types import Trials
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.thresholds import LEAST_ERRORS
+from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
 from likeness.models.trust import options_of
-from toolkit.data.labels import LabelPattern
-from toolkit.models.parts import describe
-from toolkit.training.recipe import Recipe
+from likeness.toolkit.data.labels import LabelPattern
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.recipe import Recipe
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 _COMMANDS = 3

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.protocols.side_by_side import evaluate_together
-from eval.protocols.verification import VerificationSettings
-from eval.reports import items as item_page
-from eval.reports.verification import write_page
+from likeness.eval.protocols.side_by_side import evaluate_together
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.reports import items as item_page
+from likeness.eval.reports.verification import write_page
 from likeness.files import media_of_items
 from likeness.held_out import HeldOut, HeldOutFiles, measure_held_out, write_held_out
-from toolkit.console import say, warn
-from toolkit.data.items import Item
-from toolkit.training.log import read_log
-from toolkit.training.measure import metrics_of, run_test
-from toolkit.training.recipe import Recipe
+from likeness.toolkit.console import say, warn
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.measure import metrics_of, run_test
+from likeness.toolkit.training.recipe import Recipe
 
 _NAME = "model"  # of the system on the page
 

@@ -16,19 +16,19 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from eval.calibration import Calibration, by_side, load_calibration, log_measure
-from eval.errors import LikenessError
-from eval.formats import trials
-from eval.formats.writing import atomic_path
-from eval.scoring.settings import Scoring
-from eval.similarity import pairs as similarities
-from eval.types import name_first
+from likeness.eval.calibration import Calibration, by_side, load_calibration, log_measure
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import trials
+from likeness.eval.formats.writing import atomic_path
+from likeness.eval.scoring.settings import Scoring
+from likeness.eval.similarity import pairs as similarities
+from likeness.eval.types import name_first
 from likeness.files import table_text, write_rows
 from likeness.included import resolved
 from likeness.presence import refuse_missing_files
-from toolkit.data.items import Item
-from toolkit.models.embed import embed_where_readable
-from toolkit.models.loaded import Loaded
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed_where_readable
+from likeness.toolkit.models.loaded import Loaded
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
@@ -332,11 +332,11 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
     """Read a list of pairs of files.
 
     Args:
-        source: A trial list of paths in any form (`eval.formats.trials`): lines of two paths and
-            possibly a label, or a table with a header: a text, a .parquet file, or one in memory,
-            as of pandas. Its columns of paths are called first and second, path1 and path2, file_a
-            and file_b, left and right, or enrol and probe. That of labels, if there is one, is
-            called label, same or decision, and may be empty in some rows.
+        source: A trial list of paths in any form (`likeness.eval.formats.trials`): lines of two
+            paths and possibly a label, or a table with a header: a text, a .parquet file, or one in
+            memory, as of pandas. Its columns of paths are called first and second, path1 and path2,
+            file_a and file_b, left and right, or enrol and probe. That of labels, if there is one,
+            is called label, same or decision, and may be empty in some rows.
         columns: Which column is which, where their names do not say it: "enrol=a,probe=b,label=c".
 
     Returns:

@@ -1,8 +1,8 @@
 """A person's own data of any modality: items, a split by label, and trials.
 
 The data are a folder DATA/LABEL/**, whose sub-folders are the speakers, subjects or classes, or tar
-shards, a list, a table, a Kaldi folder or an RTTM file (toolkit.data.listing), and for faces also
-RecordIO files.
+shards, a list, a table, a Kaldi folder or an RTTM file (likeness.toolkit.data.listing), and for
+faces also RecordIO files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Literal
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.types import Trials, name_first
-from toolkit.data import shards, tree
-from toolkit.data.items import Items, label_numbers
-from toolkit.data.listing import list_items
-from toolkit.data.pairs import draw_pairs, hold_out
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials, name_first
+from likeness.toolkit.data import shards, tree
+from likeness.toolkit.data.items import Items, label_numbers
+from likeness.toolkit.data.listing import list_items
+from likeness.toolkit.data.pairs import draw_pairs, hold_out
 
 Modality = Literal["speaker", "face", "image"]
 Split = Literal["train", "validation", "test", "all"]
@@ -173,9 +173,9 @@ def list_all(
 def scan(root: Path, modality: Modality = "speaker") -> Items:
     """List every file of a modality below the folders of `root`, in the order of their paths.
 
-    Hidden files are passed over. If `root` holds .tar shards (toolkit.data.shards.write makes
-    them), their items are listed instead, in the same order; and so are those of the .rec file that
-    `root` is or holds, if it is of faces.
+    Hidden files are passed over. If `root` holds .tar shards (likeness.toolkit.data.shards.write
+    makes them), their items are listed instead, in the same order; and so are those of the .rec
+    file that `root` is or holds, if it is of faces.
 
     Args:
         root: The folder of the labels' folders.
@@ -220,7 +220,7 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
 
 def _records(path: Path) -> Items:
     """List the faces of a RecordIO file."""
-    from modalities.face import recordio
+    from likeness.modalities.face import recordio
 
     return recordio.items(path)
 
@@ -233,9 +233,9 @@ def suffixes_of(modality: str) -> tuple[str, ...]:
         (True, True)
     """
     if modality == "speaker":
-        from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
+        from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 
         return SUFFIXES + AV_SUFFIXES
-    from toolkit.data.images import SUFFIXES as IMAGES
+    from likeness.toolkit.data.images import SUFFIXES as IMAGES
 
     return IMAGES

@@ -22,8 +22,8 @@ import soundfile
 from numpy.typing import NDArray
 from scipy import signal
 
-from eval.errors import LikenessError
-from eval.progress import tracked
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import tracked
 
 Wave = NDArray[np.float32]
 Floats = NDArray[np.float64]

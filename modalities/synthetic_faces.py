@@ -25,8 +25,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.progress import tracked
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import tracked
 
 Pixels = NDArray[np.uint8]
 Plane = NDArray[np.float32]

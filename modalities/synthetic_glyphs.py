@@ -19,8 +19,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.progress import tracked
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import tracked
 
 Pixels = NDArray[np.uint8]
 Points = NDArray[np.float64]
@@ -125,7 +125,7 @@ def write_glyphs(
     """Write folder/alphabet00_character00/drawer00.png and so on, in grey.
 
     The files are the same for the same arguments. One folder is one class, as
-    modalities.folders reads them. Existing files are replaced.
+    likeness.modalities.folders reads them. Existing files are replaced.
 
     Args:
         folder: The folder to write to.
@@ -135,8 +135,8 @@ def write_glyphs(
         seed: The seed of all alphabets and drawers.
         size: The height and width in pixels.
         by_alphabet: Whether to write Omniglot's layout and levels (ink 0 on 255):
-            folder/alphabet00/character00/drawer00.png, as modalities.image.small_sets reads
-            images_background.
+            folder/alphabet00/character00/drawer00.png, as likeness.modalities.image.small_sets
+            reads images_background.
 
     Raises:
         LikenessError: As glyph().

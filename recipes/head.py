@@ -30,14 +30,14 @@ docs/reference/results.md has those of score_norm between corpora of voices.
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, min_dcf
-from modalities.embedding import rows
-from toolkit.backbones.head import Head
-from toolkit.backbones.score_norm import ScoreNorm
-from toolkit.data.sampling import Sampling
-from toolkit.losses.contrast import SupCon
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
+from likeness.eval.verification import eer, min_dcf
+from likeness.modalities.embedding import rows
+from likeness.toolkit.backbones.head import Head
+from likeness.toolkit.backbones.score_norm import ScoreNorm
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.contrast import SupCon
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Optim, Recipe, Schedule, Verification
 
 LINEAR = Recipe(
     modality="embedding",

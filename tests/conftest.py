@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from modalities import synthetic
+from likeness.modalities import synthetic
 
 # A shell starts what runs in its background with Ctrl-C ignored, and tests send themselves one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -135,7 +135,7 @@ def ctrl_c_in_step() -> Callable[[int], AbstractContextManager[None]]:
     """ctrl_c_in_step(n): within the block, SIGINT comes as the nth step of training begins, however
     busy the machine is.
     """
-    from toolkit.training.train import step
+    from likeness.toolkit.training.train import step
 
     @contextmanager
     def sent(number: int) -> Iterator[None]:

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eval.formats import embeddings, trials
-from eval.types import Embeddings, Trials
-from toolkit.data import shards
-from toolkit.data.items import Item
-from toolkit.gallery.gallery import open_gallery
-from toolkit.models import checkpoint
-from toolkit.training.log import Log, read_log
-from toolkit.training.run import Plateau, Run, latest, read, save_run
+from likeness.eval.formats import embeddings, trials
+from likeness.eval.types import Embeddings, Trials
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.gallery.gallery import open_gallery
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.training.log import Log, read_log
+from likeness.toolkit.training.run import Plateau, Run, latest, read, save_run
 
 LIMIT = 3_000  # bytes
 Write = Callable[[Path, int], None]

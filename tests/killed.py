@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval.formats import embeddings
-from eval.types import Embeddings
-from toolkit.gallery.gallery import open_gallery
-from toolkit.models import checkpoint
+from likeness.eval.formats import embeddings
+from likeness.eval.types import Embeddings
+from likeness.toolkit.gallery.gallery import open_gallery
+from likeness.toolkit.models import checkpoint
 
 NUM_POINTS = 16
 CALLS = (

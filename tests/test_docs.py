@@ -30,10 +30,10 @@ import typer
 
 from likeness.cli import app, main
 from likeness.recipe_files import located, names
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.training import recipe as recipes
 from tests.scripts import loaded
 from tests.tiny_yunet import network, tiny_yunet
-from toolkit.data.images import encode
-from toolkit.training import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -374,7 +374,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     reference = tmp_path / "site" / "reference"
     losses = (reference / "python_likeness_losses.html").read_text(encoding="utf-8")
-    assert 'id="toolkit.losses.simple.SimPLE"' in losses
+    assert 'id="likeness.toolkit.losses.simple.SimPLE"' in losses
     assert "likeness.css" in losses
     assert "likeness verify" in (reference / "command_line.html").read_text("utf-8")
 

@@ -14,14 +14,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from eval import per_item
-from eval.per_item import PerItem
+from likeness.eval import per_item
+from likeness.eval.per_item import PerItem
+from likeness.modalities.image import small_sets
 from likeness.recipe_files import located
-from modalities.image import small_sets
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.recipe import Schedule
+from likeness.toolkit.training.train import fit
 from tests.scripts import loaded
-from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Schedule
-from toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[1]
 
@@ -124,7 +124,8 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     flat = tmp_path / "flat.py"
     flat.write_text(
         f"from dataclasses import replace\nfrom functools import partial\n"
-        "from toolkit.backbones.small import SmallCNN\nfrom toolkit.training import recipe\n"
+        "from likeness.toolkit.backbones.small import SmallCNN\n"
+        "from likeness.toolkit.training import recipe\n"
         f"made = recipe.load({located(recipe)!r})[0]\n"
         "backbone = partial(SmallCNN, dim=3, image_size=16)\n"
         "schedule = replace(made.schedule, steps=3, save_every=3)\n"
@@ -169,12 +170,12 @@ def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_pat
     import soundfile
     import torch
 
-    from modalities.speaker import audio
-    from modalities.speaker.features import KaldiFbank
-    from toolkit.backbones.resnet import ResNet34
-    from toolkit.models import export
-    from toolkit.models.embedder import TorchEmbedder
-    from toolkit.models.loaded import Loaded
+    from likeness.modalities.speaker import audio
+    from likeness.modalities.speaker.features import KaldiFbank
+    from likeness.toolkit.backbones.resnet import ResNet34
+    from likeness.toolkit.models import export
+    from likeness.toolkit.models.embedder import TorchEmbedder
+    from likeness.toolkit.models.loaded import Loaded
 
     example = ROOT / "examples" / "onnxruntime_node"
     modules = Path(os.environ.get("LIKENESS_NODE_MODULES", example / "node_modules"))

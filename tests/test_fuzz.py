@@ -30,30 +30,30 @@ from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
 
-from eval import per_item
-from eval.calibration import Calibration, load_calibration
-from eval.errors import LikenessError
-from eval.formats import embeddings, subjects, trials
-from eval.protocols import ijb_files
-from eval.scoring import plda
-from eval.types import Embeddings, Trials
+from likeness.eval import per_item
+from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings, subjects, trials
+from likeness.eval.protocols import ijb_files
+from likeness.eval.scoring import plda
+from likeness.eval.types import Embeddings, Trials
+from likeness.modalities.face import bins, pairs, recordio
+from likeness.modalities.image import small_sets
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
-from modalities.face import bins, pairs, recordio
-from modalities.image import small_sets
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.weights import read_weights
+from likeness.toolkit.data import images, shards
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.onnx import Session
+from likeness.toolkit.training.recipe import Recipe
 from tests.modalities.face import bin_file
 from tests.scripts import loaded
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.weights import read_weights
-from toolkit.data import images, shards
-from toolkit.data.item_lists import read_items
-from toolkit.data.items import Item
-from toolkit.losses.margin import ArcFace
-from toolkit.models import checkpoint
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.onnx import Session
-from toolkit.training.recipe import Recipe
 
 RECORDS = loaded(Path(__file__).with_name("recordio_writer.py"))
 EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))

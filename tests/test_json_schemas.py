@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from eval.calibration import load_calibration
 from likeness.cli import main
-from toolkit.models.checkpoint import save_model
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training import recipe
+from likeness.eval.calibration import load_calibration
+from likeness.toolkit.models.checkpoint import save_model
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training import recipe
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -216,14 +216,14 @@ def answers(
     """The answers of a server with a gallery that keeps media, by the names of the schema."""
     httpx = pytest.importorskip("httpx")
     pytest.importorskip("fastapi")
-    from eval.scoring.origin import Origin
-    from eval.thresholds import measure
-    from eval.types import Scores
+    from likeness.eval.scoring.origin import Origin
+    from likeness.eval.thresholds import measure
+    from likeness.eval.types import Scores
     from likeness.models import load
     from likeness.service.app import make_app
     from likeness.service.pages import Example
     from likeness.service.work import Extras, Service
-    from toolkit.gallery.gallery import open_gallery
+    from likeness.toolkit.gallery.gallery import open_gallery
 
     rng = np.random.default_rng(0)
     scores = Scores(rng.standard_normal(400), np.arange(400) % 4 == 0)
@@ -295,8 +295,8 @@ def test_faces_are_answered_as_their_schema_says(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     from likeness.models.load import load_to_embed
     from likeness.service.work import Service
+    from likeness.toolkit.data.images import encode
     from tests.tiny_yunet import network, tiny_yunet
-    from toolkit.data.images import encode
 
     pixels = np.zeros((96, 128, 3), np.uint8)
     pixels[32:40, 48:56, 0] = 255

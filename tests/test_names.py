@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eval.formats import embeddings as files
-from eval.formats.files import as_stored
-from eval.formats.subjects import read_mapping, subjects_of
-from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
-from eval.groups import sides_of
-from eval.protocols.lfw import read_pairs
-from eval.reports.media import media_of_folder
-from eval.similarity import score_trials
-from eval.types import Embeddings, Trials
-from modalities.face.pairs import find_images
-from toolkit.data.item_lists import read_items
-from toolkit.data.items import Item, Items, check_unique
-from toolkit.data.listing import read_rttm
-from toolkit.gallery.gallery import open_gallery
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.files import as_stored
+from likeness.eval.formats.subjects import read_mapping, subjects_of
+from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
+from likeness.eval.groups import sides_of
+from likeness.eval.protocols.lfw import read_pairs
+from likeness.eval.reports.media import media_of_folder
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings, Trials
+from likeness.modalities.face.pairs import find_images
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.items import Item, Items, check_unique
+from likeness.toolkit.data.listing import read_rttm
+from likeness.toolkit.gallery.gallery import open_gallery
 
 ONE = np.zeros(1, np.int32), np.zeros(1, np.int32)
 NFC, NFD = normalize("NFC", "Zoë"), normalize("NFD", "Zoë")

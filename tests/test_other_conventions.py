@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from eval.classification import ece
-from eval.protocols.lfw import ten_fold_accuracy
-from eval.retrieval import retrieval_metrics
-from eval.verification import eer, roc
+from likeness.eval.classification import ece
+from likeness.eval.protocols.lfw import ten_fold_accuracy
+from likeness.eval.retrieval import retrieval_metrics
+from likeness.eval.verification import eer, roc
 
 sides = st.tuples(st.integers(0, 10_000), st.integers(1, 25), st.integers(1, 25))
 
@@ -209,7 +209,7 @@ def test_the_bound_on_ties_is_reached_and_fifty_items_move_by_more_than_a_hundre
 def test_supcon_of_a_batch_without_negatives_costs_the_choice_among_positives() -> None:
     import torch
 
-    from toolkit.losses.contrast import SupCon
+    from likeness.toolkit.losses.contrast import SupCon
 
     for num in (3, 8):
         loss = SupCon(4)(
@@ -224,7 +224,7 @@ def test_the_floor_under_the_root_of_pooled_deviations() -> None:
     """
     import torch
 
-    from toolkit.backbones.pooling import statistics
+    from likeness.toolkit.backbones.pooling import statistics
 
     frames = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [1.0, -1.0, 1.0, -1.0]]], dtype=torch.float64)
     deviation = statistics(frames)[0, 2:]

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from likeness.recipe_files import located
-from toolkit.models import user_files
-from toolkit.models.parts import describe
-from toolkit.training import recipe as recipes
-from toolkit.training.compare import Terms, check_variants
+from likeness.toolkit.models import user_files
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.compare import Terms, check_variants
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "papers.md"

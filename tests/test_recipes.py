@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from eval.formats.trials import read_trials
 from likeness.cli import main
+from likeness.eval.formats.trials import read_trials
+from likeness.modalities import synthetic, synthetic_faces
+from likeness.modalities.speaker import voxceleb
 from likeness.models.run import load_model
-from modalities import synthetic, synthetic_faces
-from modalities.speaker import voxceleb
-from toolkit.data.item_lists import read_items
-from toolkit.models.parts import describe, restore
-from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Recipe
-from toolkit.training.train import fit
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.models.parts import describe, restore
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.types import Trials
-from modalities import synthetic_faces
-from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from likeness.eval.types import Trials
+from likeness.modalities import synthetic_faces
+from likeness.modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.parts import describe, restore
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.train import fit
 from tests.modalities.face import bin_file
 from tests.scripts import loaded
-from toolkit.data.images import encode
-from toolkit.data.items import Item
-from toolkit.models.parts import describe, restore
-from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Recipe
-from toolkit.training.train import fit
 
 NAMES = ("vggface2", "ms1mv2", "webface")
 # At least 8 channels: torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1

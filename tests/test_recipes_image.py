@@ -21,19 +21,19 @@ import torch
 from scipy.io import savemat
 
 from likeness.cli import main
-from modalities import synthetic_glyphs
-from modalities.image import small_sets
-from modalities.image.splits import Protocol, divide_classes
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.data.item_lists import read_items
-from toolkit.data.items import label_numbers
-from toolkit.data.sampling import check as check_sampling
-from toolkit.losses.contract import param_groups
-from toolkit.models.parts import Part, describe, restore
-from toolkit.training import recipe as recipes
-from toolkit.training.measure import metrics_of, run_test, settings_of
-from toolkit.training.recipe import Recipe
-from toolkit.training.train import fit
+from likeness.modalities import synthetic_glyphs
+from likeness.modalities.image import small_sets
+from likeness.modalities.image.splits import Protocol, divide_classes
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.items import label_numbers
+from likeness.toolkit.data.sampling import check as check_sampling
+from likeness.toolkit.losses.contract import param_groups
+from likeness.toolkit.models.parts import Part, describe, restore
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.train import fit
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
 EDGE = 32

@@ -15,15 +15,15 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.diversity import cluster_diversity, feature_diversity
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.losses.probabilistic import ProbabilisticNCA
-from toolkit.models.parts import describe
-from toolkit.training import measure
-from toolkit.training import recipe as recipes
-from toolkit.training.measure import load_model
-from toolkit.training.recipe import Recipe, Retrieval
-from toolkit.training.train import fit
+from likeness.eval.diversity import cluster_diversity, feature_diversity
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import measure
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.measure import load_model
+from likeness.toolkit.training.recipe import Recipe, Retrieval
+from likeness.toolkit.training.train import fit
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
 SIMPLE = SimpleNamespace(**recipes.read(str(FOLDER / "simple.py")))

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from modalities.image.splits import divide_classes
-from toolkit.models.parts import describe
-from toolkit.training import recipe as recipes
-from toolkit.training.recipe import Classification, Recipe, Retrieval
+from likeness.modalities.image.splits import divide_classes
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval
 
 LOSSES = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
 # the table of hyper-parameters

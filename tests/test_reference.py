@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import likeness
-from eval.formats.column_names import ITEMS, TRIALS
-from eval.formats.trials import read_scores
-from eval.scoring.templates import read_enrolment
+from likeness.eval.formats.column_names import ITEMS, TRIALS
+from likeness.eval.formats.trials import read_scores
+from likeness.eval.scoring.templates import read_enrolment
 from likeness.recipe_files import located
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.memory import Memory
 from likeness.verification import PairRow, read_pairs
 from tests.scripts import loaded
-from toolkit.training import recipe as recipes
-from toolkit.training.memory import Memory
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"

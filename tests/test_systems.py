@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, nn
 
 import likeness
-from modalities.image import small_sets
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.batch import Batch
-from toolkit.data.sampling import Sampling
-from toolkit.models import checkpoint, user_files
-from toolkit.models.parts import describe
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import Step, fit
+from likeness.modalities.image import small_sets
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.models import checkpoint, user_files
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import Step, fit
 
 FOLDER = Path(__file__).parents[1] / "examples" / "systems"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "shared")

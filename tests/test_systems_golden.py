@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from toolkit.models import user_files
+from likeness.toolkit.models import user_files
 
 ROOT = Path(__file__).parents[1]
 

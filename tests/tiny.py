@@ -3,17 +3,17 @@
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer
-from modalities import folders
-from modalities.speaker import audio
-from modalities.speaker.augment import train_view
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.resnet import ResNet34
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.eval.verification import eer
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
 BASE = Recipe(
     modality="speaker",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from eval.progress import Report, current_listener, reported_to
+from likeness.eval.progress import Report, current_listener, reported_to
 
 if TYPE_CHECKING:
     import argparse
@@ -145,7 +145,7 @@ def shown(show: bool = True) -> Iterator[None]:
         show: False shows nothing new.
 
     Example:
-        >>> from eval.progress import tracked
+        >>> from likeness.eval.progress import tracked
         >>> with shown():
         ...     squares = [value**2 for value in tracked(range(3), "squaring")]
     """

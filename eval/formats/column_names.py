@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from eval.errors import LikenessError
-from eval.formats.lists import is_number
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.lists import is_number
 
 Words = Mapping[str, tuple[str, ...]]
 

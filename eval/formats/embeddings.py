@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats import kaldi, npz, parquet
-from eval.formats.column_names import role_of
-from eval.formats.files import atomic_path, refuse_device, size_limit
-from eval.progress import step
-from eval.types import Embeddings, name_first, nfc, quoted
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import kaldi, npz, parquet
+from likeness.eval.formats.column_names import role_of
+from likeness.eval.formats.files import atomic_path, refuse_device, size_limit
+from likeness.eval.progress import step
+from likeness.eval.types import Embeddings, name_first, nfc, quoted
 
 # The ids (N,), the matrix (N, D) of floats, and the meta as JSON text.
 Read = tuple[tuple[str, ...], NDArray[Any], str]

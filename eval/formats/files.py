@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 from unicodedata import normalize
 
-from eval.errors import LikenessError, first_line
-from eval.formats.writing import atomic_path as atomic_path
-from eval.progress import report
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.writing import atomic_path as atomic_path
+from likeness.eval.progress import report
 
 MAX_LINE = 1 << 20  # bytes
 # What is in a file may take EXPANSION times its size in memory, or 1 GiB if that is more.

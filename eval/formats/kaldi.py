@@ -18,10 +18,10 @@ from typing import IO
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.files import file_digest, json_object, size_limit
-from eval.formats.writing import full_disk, move, remove, staged, sync
-from eval.types import Embeddings, Floats32, quoted
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import file_digest, json_object, size_limit
+from likeness.eval.formats.writing import full_disk, move, remove, staged, sync
+from likeness.eval.types import Embeddings, Floats32, quoted
 
 MAX_DIM = 1 << 20
 MAX_ID = 4_096  # bytes

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError, first_line
-from eval.formats import parquet
-from eval.formats.files import text_blocks
-from eval.formats.parquet import Column, text_of
-from eval.types import Floats, Ints, nfc
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats import parquet
+from likeness.eval.formats.files import text_blocks
+from likeness.eval.formats.parquet import Column, text_of
+from likeness.eval.types import Floats, Ints, nfc
 
 _SAMPLE = 1_000  # the lines that decide how fields are separated; all later lines have to comply
 _ROWS_AT_ONCE = 1 << 21  # bytes of rows that become texts together

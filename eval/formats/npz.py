@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import refuse_device, size_limit
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import refuse_device, size_limit
 
 
 def read(

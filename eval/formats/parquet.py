@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import refuse_device, size_limit
-from eval.types import Floats, Ints, quoted
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import refuse_device, size_limit
+from likeness.eval.types import Floats, Ints, quoted
 
 _ROW_BYTES = 17  # of a trial with a label and a score
 _FRACTIONS = ("halffloat", "float", "double")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from eval.formats.files import file_digest
-from eval.formats.kaldi import archives, meta_path
+from likeness.eval.formats.files import file_digest
+from likeness.eval.formats.kaldi import archives, meta_path
 
 
 def sha256(path: Path) -> str:

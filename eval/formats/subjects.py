@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats import lists
-from eval.formats.parquet import Column
-from eval.formats.trials import pair_text
-from eval.types import Bools, Ints, Trials
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import lists
+from likeness.eval.formats.parquet import Column
+from likeness.eval.formats.trials import pair_text
+from likeness.eval.types import Bools, Ints, Trials
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -20,7 +20,8 @@ def read_mapping(path: str | Path, *, column: str = "subject") -> dict[str, str]
     """Reads lines `id subject` (Kaldi's utt2spk) into a dictionary from id to subject.
 
     Args:
-        path: The list, in the syntax of trial lists (eval.formats.trials), but with two columns.
+        path: The list, in the syntax of trial lists (likeness.eval.formats.trials), but with two
+            columns.
         column: What errors call the second one.
 
     Returns:

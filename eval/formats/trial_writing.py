@@ -21,13 +21,13 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.column_names import is_label, is_trial_header
-from eval.formats.lists import all_fractions, in_order
-from eval.formats.parquet import Column, as_arrow
-from eval.formats.writing import atomic_path
-from eval.progress import report
-from eval.types import Bools, Floats, Trials
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import is_label, is_trial_header
+from likeness.eval.formats.lists import all_fractions, in_order
+from likeness.eval.formats.parquet import Column, as_arrow
+from likeness.eval.formats.writing import atomic_path
+from likeness.eval.progress import report
+from likeness.eval.types import Bools, Floats, Trials
 
 SUFFIXES = (".npz", ".parquet")
 

@@ -2,13 +2,14 @@
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
 list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
-Files are text, .npz or .parquet (see `eval.formats.lists` and `eval.formats.trial_writing`).
+Files are text, .npz or .parquet (see `likeness.eval.formats.lists` and
+`likeness.eval.formats.trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
 labels of one kind throughout (1 0, target nontarget, tgt imp, true false, yes no, same different,
 match nonmatch). A score column holds numbers. A header line, where there is one, decides (see
-`eval.formats.column_names`). It settles the rare files that can be read in two ways, for example
-because their ids are themselves 0 or 1.
+`likeness.eval.formats.column_names`). It settles the rare files that can be read in two ways, for
+example because their ids are themselves 0 or 1.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats import lists, npz
-from eval.formats.column_names import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import lists, npz
+from likeness.eval.formats.column_names import (
     BARE_LAYOUTS,
     IS_TARGET,
     LABELS,
@@ -36,13 +37,22 @@ from eval.formats.column_names import (
     is_trial_header,
     parse_columns,
 )
-from eval.formats.files import text_lines
-from eval.formats.lists import Table, as_floats, is_number
-from eval.formats.parquet import Column
-from eval.formats.trial_writing import SUFFIXES
-from eval.formats.trial_writing import write_scores as write_scores
-from eval.formats.trial_writing import write_trials as write_trials
-from eval.types import Bools, Floats, Ints, Scores, Trials, boolean_labels, quoted, shortened
+from likeness.eval.formats.files import text_lines
+from likeness.eval.formats.lists import Table, as_floats, is_number
+from likeness.eval.formats.parquet import Column
+from likeness.eval.formats.trial_writing import SUFFIXES
+from likeness.eval.formats.trial_writing import write_scores as write_scores
+from likeness.eval.formats.trial_writing import write_trials as write_trials
+from likeness.eval.types import (
+    Bools,
+    Floats,
+    Ints,
+    Scores,
+    Trials,
+    boolean_labels,
+    quoted,
+    shortened,
+)
 
 Layouts = tuple[tuple[str, ...], ...]
 

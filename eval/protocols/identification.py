@@ -12,10 +12,10 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval import results as report
-from eval.bootstrap import Drawn, bounds, check_draws, drawn_groups, draws_of
-from eval.errors import LikenessError
-from eval.identification import (
+from likeness.eval import results as report
+from likeness.eval.bootstrap import Drawn, bounds, check_draws, drawn_groups, draws_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.identification import (
     RULES,
     Protocol,
     Searched,
@@ -23,12 +23,12 @@ from eval.identification import (
     search_embeddings,
     tpir,
 )
-from eval.progress import step
-from eval.protocols.labels import labels_of
-from eval.ranks import Counts
-from eval.results import Result, interval_text, percent_text, with_bounds
-from eval.similarity import check_similarity
-from eval.types import (
+from likeness.eval.progress import step
+from likeness.eval.protocols.labels import labels_of
+from likeness.eval.ranks import Counts
+from likeness.eval.results import Result, interval_text, percent_text, with_bounds
+from likeness.eval.similarity import check_similarity
+from likeness.eval.types import (
     Bools,
     Embeddings,
     Floats,
@@ -37,7 +37,7 @@ from eval.types import (
     check_numbers,
     name_first,
 )
-from eval.verification import check_rate
+from likeness.eval.verification import check_rate
 
 Conventions = dict[str, str | float | int]
 _ROUNDS = 100  # how often a draw without mated or non-mated probes is drawn again
@@ -48,11 +48,11 @@ class IdentificationSettings:
     """How probes are searched and what is measured.
 
     Attributes:
-        similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
-            embeddings names, or for cosine where it names none.
+        similarity: A name of `likeness.eval.similarity`. None stands for the similarity that the
+            meta of the embeddings names, or for cosine where it names none.
         fpirs: False-positive identification rates, one TPIR for each.
         ranks: K of rank-K.
-        protocol: Open or closed, see `eval.identification.RULES`.
+        protocol: Open or closed, see `likeness.eval.identification.RULES`.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the subjects of the probes; 0 leaves the
             intervals out.
@@ -191,7 +191,7 @@ def identify(
 
     Raises:
         LikenessError: Ids have no subject, no probe has a mate, the embeddings ask for different
-            similarities; and as in `eval.identification`.
+            similarities; and as in `likeness.eval.identification`.
 
     >>> gallery = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
     >>> probes = Embeddings(("ann/2", "bob/2"), [[2, 1], [3, 1]])

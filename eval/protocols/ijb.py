@@ -7,7 +7,7 @@ templates are pooled, whether templates are scaled to length 1, and in the rules
 TPIR from the scores; their names clash too (N1 of insightface's ijb_evals.py is N0 of its
 ijb_11.py). `Switches` says all of it, stands in every result, and `PRESETS` holds the tools' own
 (their code, tabulated in docs/reference/protocols.md). The meta files are read by
-eval.protocols.ijb_files.
+likeness.eval.protocols.ijb_files.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.identification import Protocol
-from eval.progress import step
-from eval.protocols.identification import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.identification import Protocol
+from likeness.eval.progress import step
+from likeness.eval.protocols.identification import (
     IdentificationSettings,
     Identified,
     Labelled,
     identify_labelled,
 )
-from eval.protocols.ijb_files import Faces, Side
-from eval.protocols.verification import VerificationSettings, evaluate
-from eval.results import Result
-from eval.scoring.templates import Method, pool
-from eval.similarity import check_similarity
-from eval.similarity import pairs as score_pairs
-from eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials, check_choice
-from eval.verification import TarRule
+from likeness.eval.protocols.ijb_files import Faces, Side
+from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.results import Result
+from likeness.eval.scoring.templates import Method, pool
+from likeness.eval.similarity import check_similarity
+from likeness.eval.similarity import pairs as score_pairs
+from likeness.eval.types import Embeddings, Floats, Floats32, Ints, Scores, Trials, check_choice
+from likeness.eval.verification import TarRule
 
 Flip = Literal["sum", "mean", "none", "included"]
 MediaPooling = Literal["mean", "none"]
@@ -68,9 +68,9 @@ class Switches:
             a medium of its own.
         template: The "sum" or the "mean" over the media of a template.
         final_norm: Whether templates are scaled to length 1.
-        similarity: A name of eval.similarity.
-        tar_rule: See eval.verification.tar_at_far.
-        tpir_protocol: See eval.identification.RULES.
+        similarity: A name of likeness.eval.similarity.
+        tar_rule: See likeness.eval.verification.tar_at_far.
+        tpir_protocol: See likeness.eval.identification.RULES.
 
     Raises:
         LikenessError: A switch does not have such a value.
@@ -165,7 +165,7 @@ def templates(
     if switches.detector_score and detector_scores is None:
         raise LikenessError(
             "switch detector_score = True needs detector scores; read them with "
-            "eval.protocols.ijb_files.read_detector_scores, or switch it off"
+            "likeness.eval.protocols.ijb_files.read_detector_scores, or switch it off"
         )
     rows = [
         np.arange(len(faces.names)) if view.ids == faces.names else view.rows(faces.names)
@@ -229,10 +229,10 @@ def verification_1_1(
 ) -> list[Result]:
     """EER and TAR at each FAR of the template pairs, by the switches' rule.
 
-    pooled: from `templates`. pairs: from eval.protocols.ijb_files.read_template_pairs. subjects:
-    (P, 2) integers for intervals over subjects (num_resamples draws; the
-    pairs file names no subjects, the 1:N lists do); None with num_resamples > 0: over trials,
-    marked as optimistic. Errors: those of eval.verification.
+    pooled: from `templates`. pairs: from likeness.eval.protocols.ijb_files.read_template_pairs.
+    subjects: (P, 2) integers for intervals over subjects (num_resamples draws; the pairs file names
+    no subjects, the 1:N lists do); None with num_resamples > 0: over trials, marked as optimistic.
+    Errors: those of likeness.eval.verification.
     """
     settings = VerificationSettings(
         p_targets=(), fars=fars, tar_rule=switches.tar_rule, num_resamples=num_resamples
@@ -286,7 +286,7 @@ def identification_1_n(
     Args:
         system: Its name, as shown in tables.
         pooled: From `templates`.
-        galleries: From `eval.protocols.ijb_files.read_side`; so are the probes.
+        galleries: From `likeness.eval.protocols.ijb_files.read_side`; so are the probes.
         switches: Similarity and protocol, which take the place of those of the settings.
         settings: What is measured. Intervals are over the subjects of the probes.
 

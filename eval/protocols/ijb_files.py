@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.cores import keep_freed_memory
-from eval.errors import LikenessError
-from eval.formats.lists import Shape, Table, read_table, split
-from eval.formats.parquet import Column
-from eval.formats.trials import trials_of
-from eval.types import Floats, Trials, name_first
+from likeness.eval.cores import keep_freed_memory
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.lists import Shape, Table, read_table, split
+from likeness.eval.formats.parquet import Column
+from likeness.eval.formats.trials import trials_of
+from likeness.eval.types import Floats, Trials, name_first
 
 _FACES = "_face_tid_mid.txt"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eval.errors import LikenessError
-from eval.types import name_first
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import name_first
 
 
 def labels_of(

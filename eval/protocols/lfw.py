@@ -20,9 +20,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.formats.files import text_lines
-from eval.types import Bools, Floats, Ints, Scores, Trials, check_choice, nfc
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import text_lines
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, check_choice, nfc
 
 Thresholds = Literal["scores", "grid"]
 Folds = int | Sequence[int] | NDArray[np.integer]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.bootstrap import Bounds, draws_of
-from eval.errors import LikenessError
-from eval.results import Result, with_bounds
-from eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, quoted
-from eval.uncertainty import (
+from likeness.eval.bootstrap import Bounds, draws_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.results import Result, with_bounds
+from likeness.eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, quoted
+from likeness.eval.uncertainty import (
     METRICS,
     Ranking,
     bounds_over_groups,
@@ -21,10 +21,10 @@ from eval.uncertainty import (
     numbers_of,
     trial_quality,
 )
-from eval.verification import threshold_at_eer
+from likeness.eval.verification import threshold_at_eer
 
 if TYPE_CHECKING:
-    from eval.protocols.verification import VerificationSettings
+    from likeness.eval.protocols.verification import VerificationSettings
 
 Quality = Literal["norm"] | Mapping[str, float]
 Conventions = dict[str, str | float | int]

@@ -10,11 +10,11 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from eval.bootstrap import Bounds, bounds, check_draws, drawn_groups, draws_of
-from eval.errors import LikenessError
-from eval.progress import step
-from eval.protocols.labels import labels_of
-from eval.protocols.quality import (
+from likeness.eval.bootstrap import Bounds, bounds, check_draws, drawn_groups, draws_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import step
+from likeness.eval.protocols.labels import labels_of
+from likeness.eval.protocols.quality import (
     Answers,
     Quality,
     Row,
@@ -22,17 +22,17 @@ from eval.protocols.quality import (
     quality_of_queries,
     rate_queries,
 )
-from eval.ranks import Counts
-from eval.results import (
+from likeness.eval.ranks import Counts
+from likeness.eval.results import (
     Result,
     interval_notes,
     interval_text,
     percent_text,
     with_bounds,
 )
-from eval.retrieval import Lone, query_metrics
-from eval.similarity import check_similarity
-from eval.types import (
+from likeness.eval.retrieval import Lone, query_metrics
+from likeness.eval.similarity import check_similarity
+from likeness.eval.types import (
     Bools,
     Embeddings,
     Floats,
@@ -54,8 +54,8 @@ class RetrievalSettings:
     """How queries search and what is measured.
 
     Attributes:
-        similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
-            queries names, or for cosine where it names none.
+        similarity: A name of `likeness.eval.similarity`. None stands for the similarity that the
+            meta of the queries names, or for cosine where it names none.
         ks: K of recall@K.
         lone: What becomes of queries without any relevant item: they are left out, count as 0, or
             are an error.
@@ -65,7 +65,7 @@ class RetrievalSettings:
         seed: Of the draws.
         quality: "norm", or a number for the id of each query, higher for queries to be trusted
             more. R-AUROC, AURC and E-AURC then measure how well it says which queries are answered
-            wrongly (see `eval.uncertainty`). None leaves them out.
+            wrongly (see `likeness.eval.uncertainty`). None leaves them out.
 
     Raises:
         LikenessError: A name is unknown, or a number is outside its range.
@@ -160,7 +160,7 @@ def retrieve(
 
     Raises:
         LikenessError: Ids have no class, the gallery is of another model, no query has a relevant
-            item; and as in `eval.retrieval`.
+            item; and as in `likeness.eval.retrieval`.
 
     >>> items = Embeddings(("a/1", "a/2", "b/1", "b/2"), [[1, 0], [2, 1], [0, 1], [1, 3]])
     >>> retrieved = retrieve(items, settings=RetrievalSettings(ks=(1,), num_resamples=0))

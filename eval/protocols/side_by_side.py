@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eval import groups
-from eval.bootstrap import Drawn, Resamples, drawn_from
-from eval.errors import LikenessError
-from eval.formats.subjects import subjects_of
-from eval.progress import step
-from eval.protocols.quality import rate_decisions
-from eval.protocols.verification import VerificationSettings, evaluate
-from eval.results import Result, table
-from eval.types import Bools, Ints, Scores, Trials
+from likeness.eval import groups
+from likeness.eval.bootstrap import Drawn, Resamples, drawn_from
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.progress import step
+from likeness.eval.protocols.quality import rate_decisions
+from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.results import Result, table
+from likeness.eval.types import Bools, Ints, Scores, Trials
 
 if TYPE_CHECKING:
-    from eval.paired import Matched, Paired
+    from likeness.eval.paired import Matched, Paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Compared:
         """Everything as tables of text: the results, the differences, the groups."""
         text = table(self.results)
         if self.paired is not None:
-            from eval import paired
+            from likeness.eval import paired
 
             text += paired.table(self.paired)
         return text + (groups.table(self.grouped) if self.grouped else "")
@@ -59,7 +59,7 @@ class Compared:
         if self.grouped:
             more["groups"] = [asdict(system) for system in self.grouped]
         if self.paired is not None:
-            from eval import paired
+            from likeness.eval import paired
 
             more |= paired.to_json(self.paired)
         return more
@@ -114,11 +114,11 @@ def evaluate_together(
         groupings: What the groups are, such as "sex" -> id or subject -> group. The error rates are
             then measured by group as well.
         quality: System -> id -> its quality, such as the norm. How well it says which trials are
-            decided wrongly is then measured as well, see `eval.uncertainty`.
+            decided wrongly is then measured as well, see `likeness.eval.uncertainty`.
 
     Raises:
         LikenessError: Groups are asked for where no subjects are known; and as `subjects_of`,
-            `evaluate` and `eval.groups.sides_of`.
+            `evaluate` and `likeness.eval.groups.sides_of`.
 
     >>> trials = Trials(("a/1", "b/1"), ("a/2", "b/2"), [0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1])
     >>> good, bad = (Scores(values, trials.target) for values in ([3, 1, 1, 3], [3, 4, 1, 2]))
@@ -158,7 +158,7 @@ def evaluate_together(
             resamples[name] = evaluated.resamples
     compared: Paired | None = None
     if len(systems) > 1 and (resamples or unpaired):
-        from eval.paired import differences  # slow to import, needed here only
+        from likeness.eval.paired import differences  # slow to import, needed here only
 
         compared = differences(reference, results, resamples, drawn, unpaired)
     return Compared(results, scores, trials, grouped, compared, names_of)
@@ -190,7 +190,7 @@ def _in_one_order(
     """
     if len(scores) == 1:
         return {}
-    from eval.paired import match_trials  # slow to import, needed here only
+    from likeness.eval.paired import match_trials  # slow to import, needed here only
 
     unpaired = {}
     for name in scores:

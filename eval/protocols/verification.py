@@ -1,8 +1,8 @@
 """1:1 verification: the metrics of a system with their thresholds, intervals and conventions.
 
 `VerificationSettings` says what is measured and by which rule. `evaluate` measures one system.
-`evaluate_together` in `eval.protocols.side_by_side` measures several, sets those on the same trials
-against a reference, and splits the error rates by groups of subjects.
+`evaluate_together` in `likeness.eval.protocols.side_by_side` measures several, sets those on the
+same trials against a reference, and splits the error rates by groups of subjects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.bootstrap import (
+from likeness.eval.bootstrap import (
     Bounds,
     Ends,
     Metric,
@@ -25,10 +25,10 @@ from eval.bootstrap import (
     draws_of,
     num_subjects,
 )
-from eval.errors import LikenessError
-from eval.results import Result, table, with_bounds
-from eval.types import Floats, Scores, check_choice, check_numbers
-from eval.verification import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.results import Result, table, with_bounds
+from likeness.eval.types import Floats, Scores, check_choice, check_numbers
+from likeness.eval.verification import (
     EerMethod,
     Measured,
     TarRule,
@@ -69,8 +69,8 @@ class VerificationSettings:
         c_miss: Cost of a miss in the DCF.
         c_fa: Cost of a false accept in the DCF.
         fars: False-accept rates, one TAR for each.
-        eer_method: How the EER is read off the ROC, see `eval.verification.eer`.
-        tar_rule: Which threshold belongs to a FAR, see `eval.verification.tar_at_far`.
+        eer_method: How the EER is read off the ROC, see `likeness.eval.verification.eer`.
+        tar_rule: Which threshold belongs to a FAR, see `likeness.eval.verification.tar_at_far`.
         llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap; 0 leaves the intervals out.
@@ -215,7 +215,7 @@ def evaluate(
         The results. Cllr and the actual DCF have no interval.
 
     Raises:
-        LikenessError: As in `eval.verification` and `eval.bootstrap`.
+        LikenessError: As in `likeness.eval.verification` and `likeness.eval.bootstrap`.
 
     >>> scores = Scores([3, 2, 1, 0, -1, -2], [True, True, False, True, False, False])
     >>> evaluated = evaluate(scores, VerificationSettings(num_resamples=0))

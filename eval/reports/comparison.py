@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from eval.comparison import LEVEL, Cell, Comparison, Run, difference_rows
-from eval.formats.files import atomic_path
-from eval.progress import step
-from eval.reports.figures import course_figure, drawn, logged, shortened
-from eval.reports.page import EMPTY, block, document, prose
-from eval.reports.page import table as table_block
-from eval.results import (
+from likeness.eval.comparison import LEVEL, Cell, Comparison, Run, difference_rows
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.progress import step
+from likeness.eval.reports.figures import course_figure, drawn, logged, shortened
+from likeness.eval.reports.page import EMPTY, block, document, prose
+from likeness.eval.reports.page import table as table_block
+from likeness.eval.results import (
     aligned,
     bracketed,
     metric_label,

@@ -17,13 +17,13 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from eval.classification import auroc
-from eval.groups import Grouped
-from eval.reports.page import EMPTY, block, can_plot, prose
-from eval.results import metric_label
-from eval.types import Bools, Floats, Scores
-from eval.uncertainty import RiskCoverage
-from eval.verification import det, eer
+from likeness.eval.classification import auroc
+from likeness.eval.groups import Grouped
+from likeness.eval.reports.page import EMPTY, block, can_plot, prose
+from likeness.eval.results import metric_label
+from likeness.eval.types import Bools, Floats, Scores
+from likeness.eval.uncertainty import RiskCoverage
+from likeness.eval.verification import det, eer
 
 GREY = "#8a9099"
 # Colours of middle lightness: they read on white and on black.

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from eval import per_item
-from eval.bootstrap import bounds
-from eval.per_item import Metric, PerItem
-from eval.progress import step
-from eval.reports.figures import Log, norms_by_correct, training_curves
-from eval.reports.map import embedding_map
-from eval.reports.media import Media
-from eval.reports.page import EMPTY, block, prose, recompute, table, write
-from eval.results import bracketed, reasons
-from eval.types import Embeddings
+from likeness.eval import per_item
+from likeness.eval.bootstrap import bounds
+from likeness.eval.per_item import Metric, PerItem
+from likeness.eval.progress import step
+from likeness.eval.reports.figures import Log, norms_by_correct, training_curves
+from likeness.eval.reports.map import embedding_map
+from likeness.eval.reports.media import Media
+from likeness.eval.reports.page import EMPTY, block, prose, recompute, table, write
+from likeness.eval.results import bracketed, reasons
+from likeness.eval.types import Embeddings
 
 _LEVEL = 0.95
 _NUM_MISTAKES = 12

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats.files import as_stored
-from eval.types import Floats, name_first
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import as_stored
+from likeness.eval.types import Floats, name_first
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -86,7 +86,7 @@ class Media:
         """
         from markupsafe import Markup
 
-        from eval.reports.page import block
+        from likeness.eval.reports.page import block
 
         nothing = Markup("")
         if id in self._kind:

@@ -22,8 +22,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.provenance import likeness_version
 
 EMPTY = Markup("")
 MINUS = "\u2212"
@@ -47,7 +47,7 @@ NO_PLOTS = (
 def environment() -> Environment:
     """The templates of this package. Each is compiled when it is first used, and then kept."""
     made = Environment(
-        loader=PackageLoader("eval.reports"),
+        loader=PackageLoader("likeness.eval.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -15,17 +15,17 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from eval.clustering import Fit
-from eval.identification import Searched, rank_hits, tpir
-from eval.progress import step
-from eval.protocols import identification as identified
-from eval.protocols import retrieval as retrieved
-from eval.protocols.quality import Answers
-from eval.ranks import Counts
-from eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
-from eval.reports.map import embedding_map
-from eval.reports.media import SECONDS, Media
-from eval.reports.page import (
+from likeness.eval.clustering import Fit
+from likeness.eval.identification import Searched, rank_hits, tpir
+from likeness.eval.progress import step
+from likeness.eval.protocols import identification as identified
+from likeness.eval.protocols import retrieval as retrieved
+from likeness.eval.protocols.quality import Answers
+from likeness.eval.ranks import Counts
+from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
+from likeness.eval.reports.map import embedding_map
+from likeness.eval.reports.media import SECONDS, Media
+from likeness.eval.reports.page import (
     EMPTY,
     MINUS,
     block,
@@ -37,10 +37,10 @@ from eval.reports.page import (
     table,
     write,
 )
-from eval.results import Result, bracketed, footnotes, interval_notes, percent_text
-from eval.similarity import against
-from eval.types import Embeddings, Floats
-from eval.uncertainty import risk_coverage
+from likeness.eval.results import Result, bracketed, footnotes, interval_notes, percent_text
+from likeness.eval.similarity import against
+from likeness.eval.types import Embeddings, Floats
+from likeness.eval.uncertainty import risk_coverage
 
 _NUM_SEARCHED = 2000  # queries of which the neighbours are looked at
 _NUM_NEAREST = 5
@@ -60,7 +60,7 @@ class Sides:
         labels: (N,) their classes or subjects.
         gallery: M embeddings; None where the queries search each other.
         gallery_labels: (M,) their classes or subjects.
-        similarity: a name of eval.similarity.
+        similarity: a name of likeness.eval.similarity.
         media: shows items by their ids.
         command: makes the page again.
         inputs: file -> its SHA-256.

@@ -10,8 +10,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from eval.reports.page import EMPTY, joined, prose, table
-from eval.types import Bools, Scores, Trials
+from likeness.eval.reports.page import EMPTY, joined, prose, table
+from likeness.eval.types import Bools, Scores, Trials
 
 Counts = NDArray[np.int64]
 

@@ -18,13 +18,13 @@ import numpy as np
 from markupsafe import Markup
 from scipy.special import ndtri
 
-from eval.errors import LikenessError
-from eval.groups import Grouped, blocks, notes
-from eval.paired import Paired
-from eval.paired import notes as paired_notes
-from eval.paired import rows as paired_rows
-from eval.progress import step
-from eval.reports.figures import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.groups import Grouped, blocks, notes
+from likeness.eval.paired import Paired
+from likeness.eval.paired import notes as paired_notes
+from likeness.eval.paired import rows as paired_rows
+from likeness.eval.progress import step
+from likeness.eval.reports.figures import (
     Log,
     coverage_figure,
     det_figure,
@@ -33,9 +33,9 @@ from eval.reports.figures import (
     histogram_figure,
     training_curves,
 )
-from eval.reports.map import embedding_map
-from eval.reports.media import Media
-from eval.reports.page import (
+from likeness.eval.reports.map import embedding_map
+from likeness.eval.reports.media import Media
+from likeness.eval.reports.page import (
     EMPTY,
     MINUS,
     block,
@@ -47,8 +47,8 @@ from eval.reports.page import (
     table,
     write,
 )
-from eval.reports.subjects import who_errs
-from eval.results import (
+from likeness.eval.reports.subjects import who_errs
+from likeness.eval.results import (
     Result,
     bracketed,
     by_system,
@@ -58,12 +58,12 @@ from eval.results import (
     metric_text,
     threshold_text,
 )
-from eval.types import Embeddings, Floats, Ints, Scores, Trials
-from eval.uncertainty import errors_at, risk_coverage, trial_quality
-from eval.verification import sort_scores, threshold_at_eer
+from likeness.eval.types import Embeddings, Floats, Ints, Scores, Trials
+from likeness.eval.uncertainty import errors_at, risk_coverage, trial_quality
+from likeness.eval.verification import sort_scores, threshold_at_eer
 
 if TYPE_CHECKING:
-    from eval.protocols.side_by_side import Compared
+    from likeness.eval.protocols.side_by_side import Compared
 
 
 @step("drawing the page")

@@ -28,10 +28,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.errors import LikenessError
-from eval.progress import report
-from eval.similarity import against, matrix
-from eval.types import Floats, Floats32
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import report
+from likeness.eval.similarity import against, matrix
+from likeness.eval.types import Floats, Floats32
 
 _BLOCK = 1 << 22  # cohort scores at a time: 16 MB
 _FLAT = 1e-6  # a standard deviation below this part of the scores' size is rounding

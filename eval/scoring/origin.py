@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from eval.calibration import Calibration
-from eval.formats.files import read_json
-from eval.formats.provenance import sha256
-from eval.formats.writing import atomic_path
+from likeness.eval.calibration import Calibration
+from likeness.eval.formats.files import read_json
+from likeness.eval.formats.provenance import sha256
+from likeness.eval.formats.writing import atomic_path
 
 FORMAT = "likeness.origin/1"
 
@@ -28,7 +28,7 @@ class Origin:
     """What gave a list of scores. Thresholds of one origin are not for scores of another.
 
     Attributes:
-        system: The scoring in words, see `eval.scoring.score.Scoring.system`.
+        system: The scoring in words, see `likeness.eval.scoring.score.Scoring.system`.
         meta: Of the embeddings that were scored: the model's digest, the similarity and settings
             such as flips or crops.
         calibration: The SHA-256 of the calibration that turned the scores into log-likelihood

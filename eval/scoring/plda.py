@@ -28,11 +28,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.formats.files import atomic_path, read_json
-from eval.progress import tracked
-from eval.similarity import pairs
-from eval.types import Floats, check_choice
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import atomic_path, read_json
+from likeness.eval.progress import tracked
+from likeness.eval.similarity import pairs
+from likeness.eval.types import Floats, check_choice
 
 FORMAT = "likeness plda 2"
 ScoringLength = Literal["kaldi", "simple", "none"]

@@ -19,14 +19,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.calibration import Calibration, by_side, fit_calibration, log_measure
-from eval.errors import LikenessError
-from eval.formats.trials import write_scores
-from eval.scoring import normalization, templates
-from eval.scoring.origin import Origin, digest_of, write_origin
-from eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
-from eval.similarity import pairs, warn_of_zeros
-from eval.types import Embeddings, Floats, Floats32, Scores, Trials, check_choice, name_first
+from likeness.eval.calibration import Calibration, by_side, fit_calibration, log_measure
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.scoring import normalization, templates
+from likeness.eval.scoring.origin import Origin, digest_of, write_origin
+from likeness.eval.scoring.settings import QUALITY, Scoring, column_names, measures_of
+from likeness.eval.similarity import pairs, warn_of_zeros
+from likeness.eval.types import (
+    Embeddings,
+    Floats,
+    Floats32,
+    Scores,
+    Trials,
+    check_choice,
+    name_first,
+)
 
 Models = Mapping[str, Sequence[str]]
 _EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
@@ -199,7 +207,7 @@ def calibrate(
     Args:
         trials: P trials with labels, of other subjects than those to be scored.
         embeddings: As in `score`; so are `scoring`, `probe` and `models`.
-        quality: Measures of `eval.scoring.settings.QUALITY` that help the score.
+        quality: Measures of `likeness.eval.scoring.settings.QUALITY` that help the score.
         p_target: The prior of a target trial at which the calibration is to be good.
 
     Raises:

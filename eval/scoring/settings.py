@@ -1,4 +1,4 @@
-"""How a list of trials is scored: one value that says it, which `eval.scoring.score` applies."""
+"""One value that says how trials are scored; `likeness.eval.scoring.score` applies it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from eval.calibration import Calibration, load_calibration
-from eval.errors import LikenessError, refuse_broken
-from eval.formats.embeddings import read as read_embeddings
-from eval.formats.subjects import read_durations, read_mapping
-from eval.protocols.labels import labels_of
-from eval.scoring.normalization import check_cohort
-from eval.scoring.plda import Plda, ScoringLength, load_plda
-from eval.similarity import check_similarity
-from eval.types import Embeddings, check_choice, check_counts
+from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.errors import LikenessError, refuse_broken
+from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.subjects import read_durations, read_mapping
+from likeness.eval.protocols.labels import labels_of
+from likeness.eval.scoring.normalization import check_cohort
+from likeness.eval.scoring.plda import Plda, ScoringLength, load_plda
+from likeness.eval.similarity import check_similarity
+from likeness.eval.types import Embeddings, check_choice, check_counts
 
 Norm = Literal["as", "s", "z", "t"]
 Pooling = Literal["mean", "norm_weighted"]
@@ -74,19 +74,20 @@ class Scoring:
     embeddings, PLDA, mapping or calibration that is read from it.
 
     Attributes:
-        similarity: A name of `eval.similarity`. None stands for the similarity that the meta of the
-            embeddings names, or for cosine where it names none.
-        pooling: How the items of a model become one embedding, see `eval.scoring.templates`.
+        similarity: A name of `likeness.eval.similarity`. None stands for the similarity that the
+            meta of the embeddings names, or for cosine where it names none.
+        pooling: How the items of a model become one embedding, see
+            `likeness.eval.scoring.templates`.
         subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.
         plda: Scores are its log-likelihood ratios, of the mean of a model as of one item. A PLDA is
             a similarity of its own, and its scores are not normalised.
         scoring_length: Another length at scoring than `plda` has, a name of
-            `eval.scoring.plda.SCORING_LENGTHS`.
+            `likeness.eval.scoring.plda.SCORING_LENGTHS`.
         cohort: Embeddings of subjects that are not in the trials. The scores are then normalised.
         cohort_subjects: The subject of each id of the cohort. The mean embeddings of the subjects
             are then the cohort.
         norm: `as` normalises by the top_n highest scores of each side with the cohort; `s`, `z` and
-            `t` by the scores with the whole cohort. See `eval.scoring.normalization`.
+            `t` by the scores with the whole cohort. See `likeness.eval.scoring.normalization`.
         top_n: How many scores `as` takes; those of the whole cohort, with a warning, where it is
             smaller.
         calibration: Turns the scores into log-likelihood ratios. Its quality measures are computed

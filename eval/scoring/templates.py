@@ -33,10 +33,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.cores import keep_freed_memory
-from eval.errors import LikenessError
-from eval.formats.files import text_lines
-from eval.types import Embeddings, Floats, Floats32, check_choice, nfc
+from likeness.eval.cores import keep_freed_memory
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import text_lines
+from likeness.eval.types import Embeddings, Floats, Floats32, check_choice, nfc
 
 Method = Literal["mean", "norm_weighted", "ijb", "ijb_mean"]
 

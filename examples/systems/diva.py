@@ -51,13 +51,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from toolkit.losses.common import against, checked
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.mining import Triplets, log_density_of_distances, mine_distance_weighted
-from toolkit.losses.pairing import distance
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Recipe
-from toolkit.training.train import Step, step
+from likeness.toolkit.losses.common import against, checked
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.mining import (
+    Triplets,
+    log_density_of_distances,
+    mine_distance_weighted,
+)
+from likeness.toolkit.losses.pairing import distance
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.train import Step, step
 
 
 class DiVA(nn.Module):

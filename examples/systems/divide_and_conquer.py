@@ -41,14 +41,14 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from eval.retrieval import clusters
-from toolkit.data.batch import Batch, Draw, collate_views
-from toolkit.data.sampling import draws, fitted
-from toolkit.losses.common import checked
-from toolkit.training.loading import on_device
-from toolkit.training.plan import Plan
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run
+from likeness.eval.retrieval import clusters
+from likeness.toolkit.data.batch import Batch, Draw, collate_views
+from likeness.toolkit.data.sampling import draws, fitted
+from likeness.toolkit.losses.common import checked
+from likeness.toolkit.training.loading import on_device
+from likeness.toolkit.training.plan import Plan
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
 
 
 class DivideAndConquer(nn.Module):

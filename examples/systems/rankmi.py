@@ -43,11 +43,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize
 
-from toolkit.losses.common import checked
-from toolkit.losses.contract import Rates
-from toolkit.losses.pairing import distance, pair_up
-from toolkit.training.recipe import Recipe
-from toolkit.training.train import Step, step
+from likeness.toolkit.losses.common import checked
+from likeness.toolkit.losses.contract import Rates
+from likeness.toolkit.losses.pairing import distance, pair_up
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.train import Step, step
 
 
 class RankMI(nn.Module):

@@ -2,8 +2,9 @@
 
 Each system is a file of its own with three names. PLAIN is the recipe that it is compared with,
 SYSTEM is its own recipe, and `prepare(recipe, data)` gives the recipe with what it has to know of
-the data, and the step that `toolkit.training.train.fit` takes. A system whose loss or items depend
-on the recipe has a fourth, `adapted(recipe)`, which suits another recipe to it, or refuses it.
+the data, and the step that `likeness.toolkit.training.train.fit` takes. A system whose loss or
+items depend on the recipe has a fourth, `adapted(recipe)`, which suits another recipe to it, or
+refuses it.
 
 What a system has to remember between steps is a buffer of its loss, so that checkpoints keep it and
 a resumed run goes on with it. All of them run in one process: a step of their own takes the batch
@@ -54,17 +55,17 @@ from torch.nn.functional import normalize
 
 from likeness.errors import one_sentence
 from likeness.recipe_files import located
-from toolkit.data.batch import collate
-from toolkit.data.items import Item
-from toolkit.losses.mining import Triplets
-from toolkit.losses.triplet import MarginLoss
-from toolkit.training import recipe as recipes
-from toolkit.training.loading import on_device
-from toolkit.training.measure import metrics_of, run_test
-from toolkit.training.plan import plan
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run
-from toolkit.training.train import Step, fit, step
+from likeness.toolkit.data.batch import collate
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.losses.mining import Triplets
+from likeness.toolkit.losses.triplet import MarginLoss
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.loading import on_device
+from likeness.toolkit.training.measure import metrics_of, run_test
+from likeness.toolkit.training.plan import plan
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import Step, fit, step
 
 # Omniglot: the network, views, batches and optimiser with which docs/reference/results.md compares
 # losses.

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from eval.cleaning import near_pairs, suspects
-from eval.errors import LikenessError
-from eval.types import Embeddings
 from likeness.checking.files import Modality, Seen, inspection_of, look_at
-from toolkit.data.items import Items
-from toolkit.data.labels import alike, suggest_labels
+from likeness.eval.cleaning import near_pairs, suspects
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Embeddings
+from likeness.toolkit.data.items import Items
+from likeness.toolkit.data.labels import alike, suggest_labels
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
@@ -123,7 +123,8 @@ def check(
             these.
         embeddings: Of the items, by their ids. Items without one are compared with nothing.
         settings: How they are checked.
-        passed_over: Names of files and folders that cannot be used, as `toolkit.data.tree` found.
+        passed_over: Names of files and folders that cannot be used, as `likeness.toolkit.data.tree`
+            found.
 
     Returns:
         What was found. Nothing is written.

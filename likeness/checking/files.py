@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
-from eval.progress import report
-from eval.resampling import in_threads
-from toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
-from toolkit.data.items import Item
-from toolkit.data.reading import Unreadable
+from likeness.eval.progress import report
+from likeness.eval.resampling import in_threads
+from likeness.toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Unreadable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,10 +56,10 @@ class Seen(NamedTuple):
 def inspection_of(modality: Modality) -> Inspection:
     """Return how the files of a modality are looked at."""
     if modality == "speaker":
-        from modalities.speaker.inspection import RECORDINGS
+        from likeness.modalities.speaker.inspection import RECORDINGS
 
         return RECORDINGS
-    from toolkit.data.inspection import IMAGES
+    from likeness.toolkit.data.inspection import IMAGES
 
     return IMAGES
 
@@ -108,8 +108,8 @@ def look_at(
 
 def _attempt(look: Callable[[T], R], value: T) -> R | Problem:
     """What a reader gives, or why it refuses."""
-    from modalities.speaker.decoding import CutShort, SilentAudio
-    from toolkit.data.inspection import BlankImage, CutImage
+    from likeness.modalities.speaker.decoding import CutShort, SilentAudio
+    from likeness.toolkit.data.inspection import BlankImage, CutImage
 
     try:
         return look(value)

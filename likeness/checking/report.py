@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from eval.errors import LikenessError
-from eval.formats.provenance import likeness_version
-from eval.formats.writing import atomic_path
-from eval.progress import step
-from eval.reports.media import Media
-from eval.reports.page import block, joined, prose, recompute, table, write
-from eval.results import aligned
 from likeness.checking.check import Checked, Finding
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.formats.writing import atomic_path
+from likeness.eval.progress import step
+from likeness.eval.reports.media import Media
+from likeness.eval.reports.page import block, joined, prose, recompute, table, write
+from likeness.eval.results import aligned
 from likeness.files import media_of_items, write_rows
 
 SCHEMA = "likeness.check/1"

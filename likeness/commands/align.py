@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands.options import input_file, size_of
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 
@@ -41,7 +41,7 @@ def align(
     Crops that are there already are kept, so that a stopped command goes on. OUT/failures.tsv lists
     photographs without a face or that cannot be read, and OUT/several.tsv those with several faces.
     """
-    from modalities.face.align import align_folder
+    from likeness.modalities.face.align import align_folder
 
     height, width = size_of(size)
     made = align_folder(

@@ -22,7 +22,7 @@ from likeness.commands.options import (
     refuse_idle,
     writes,
 )
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 if TYPE_CHECKING:
     from likeness.checking.files import Modality as Known
@@ -120,8 +120,8 @@ def check(
     from likeness.checking.check import check as check_items
     from likeness.files import embeddings_of
     from likeness.lists import modality_of
-    from modalities.folders import suffixes_of
-    from toolkit.data.listing import is_kaldi_folder, list_items
+    from likeness.modalities.folders import suffixes_of
+    from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
     with each_once():
@@ -165,8 +165,8 @@ def check(
 
 def _warn_of_unread(folder: Path, modality: Known) -> None:
     """Warn of recordings and images that are not read: of other formats, or of the other kind."""
-    from modalities.folders import suffixes_of
-    from toolkit.data.tree import files
+    from likeness.modalities.folders import suffixes_of
+    from likeness.toolkit.data.tree import files
 
     others = suffixes_of("image" if modality == "speaker" else "speaker")
     unread = {*_UNREAD, *others} - set(suffixes_of(modality))

@@ -19,7 +19,7 @@ from likeness.commands.options import (
     TrainingData,
     stoppable,
 )
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 
@@ -79,10 +79,10 @@ def compare(
     All see the same data in the same order. The table has standard errors, intervals over subjects
     and paired differences.
     """
-    from eval.reports.comparison import table
+    from likeness.eval.reports.comparison import table
     from likeness.models.initial import read_initial
+    from likeness.toolkit.training import compare as comparing
     from likeness.training import with_data_settings
-    from toolkit.training import compare as comparing
 
     chosen, ranges = comparing.load_variants(
         recipe_files.located(recipe), _names(variants), overrides or []

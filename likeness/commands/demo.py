@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from eval.errors import LikenessError
 from likeness import recipe_files
 from likeness.commands.options import stoppable
+from likeness.eval.errors import LikenessError
 
 app = typer.Typer()
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from eval.errors import LikenessError
 from likeness.commands import options
 from likeness.commands.options import output_file
+from likeness.eval.errors import LikenessError
 
 app = typer.Typer()
 
@@ -71,7 +71,7 @@ def embed(
     command is started by torchrun: torchrun --nproc-per-node N -m likeness embed ... Several
     machines share it by --ray, or as a job array by --part.
     """
-    from eval.formats import embeddings
+    from likeness.eval.formats import embeddings
 
     embeddings.check_suffix(out)
     skips_bad = bad_items == "skip"

@@ -9,7 +9,7 @@ import typer
 
 from likeness.commands import options
 from likeness.commands.options import input_file
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 

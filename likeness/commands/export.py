@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from eval.errors import LikenessError
 from likeness.commands import options
 from likeness.commands.options import input_file
+from likeness.eval.errors import LikenessError
 
 app = typer.Typer()
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eval.errors import LikenessError
 from likeness.commands.options import (
     Columns,
     Frontend,
@@ -28,13 +27,14 @@ from likeness.commands.options import (
     rule_of,
     writes,
 )
+from likeness.eval.errors import LikenessError
 from likeness.presence import print_bad
-from toolkit.console import one_line, say
-from toolkit.gallery.postgres import masked
+from likeness.toolkit.console import one_line, say
+from likeness.toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
     from likeness.models.filterbanks import Frontend as FrontendName
-    from toolkit.models.loaded import Loaded
+    from likeness.toolkit.models.loaded import Loaded
 
 app = typer.Typer(
     name="gallery",
@@ -107,8 +107,8 @@ def enrol(
         raise LikenessError(
             "--subject and --subjects both say who the files are of; give one of them"
         )
-    from eval.formats.subjects import read_mapping
     from likeness import galleries
+    from likeness.eval.formats.subjects import read_mapping
 
     subject_of = read_mapping(subjects) if subjects else None
     done = galleries.enrol(
@@ -189,8 +189,8 @@ def search(
 @app.command("list", epilog="Example: likeness gallery list --gallery people")
 def list_subjects(gallery: Gallery) -> None:
     """List who is enrolled, with the number of enrolments and the norm of the template."""
-    from eval.results import aligned
     from likeness import galleries
+    from likeness.eval.results import aligned
 
     with galleries.opened(gallery) as store:
         entries = store.entries()

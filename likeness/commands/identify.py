@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from eval.errors import LikenessError
 from likeness.commands import options
 from likeness.commands.options import input_file
-from toolkit.console import say
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from likeness.commands import options
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands.options import DATA_HELP, Columns, LabelPattern, Modality, Root, each_once
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 from likeness.models import filterbanks
 from likeness.presence import check_written, refuse_missing_model
-from toolkit.console import Interrupted, say, warn
+from likeness.toolkit.console import Interrupted, say, warn
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

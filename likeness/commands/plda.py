@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands.options import input_file, writes
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 
@@ -42,8 +42,8 @@ def plda(
     ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
-    from eval.protocols.labels import labels_of
-    from eval.scoring.plda import fit_plda
+    from likeness.eval.protocols.labels import labels_of
+    from likeness.eval.scoring.plda import fit_plda
     from likeness.files import embeddings_of, names_of
 
     rows = embeddings_of(embeddings)

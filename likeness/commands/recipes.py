@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 

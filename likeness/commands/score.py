@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from eval.errors import LikenessError
 from likeness.commands import options
 from likeness.commands.options import input_file
-from toolkit.console import say
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 
@@ -122,7 +122,7 @@ def _fuse(asked: dict[str, Any], scores: list[Path], out: Path) -> None:
             "--fuse needs two score files or more; and --calibrate, which fits the weights on "
             "labelled trials, or --calibration FUSION.json, which applies them"
         )
-    from eval.formats.trials import write_scores
+    from likeness.eval.formats.trials import write_scores
     from likeness.scoring import fuse
 
     more = {name: asked[name] for name in ("embeddings", "durations")}

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from eval.errors import LikenessError
-from eval.progress import reported_to
 from likeness.commands.options import (
     Frontend,
     ModelCalibration,
@@ -21,6 +19,8 @@ from likeness.commands.options import (
     known_model,
     rule_of,
 )
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import reported_to
 from likeness.included import VOICE
 
 app = typer.Typer()

@@ -18,7 +18,7 @@ from likeness.commands.options import (
     TrainingData,
     stoppable,
 )
-from toolkit.console import say
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 
@@ -55,12 +55,12 @@ def train(
     torchrun --nproc-per-node N -m likeness train ...
     """
     from likeness.models.initial import read_initial
+    from likeness.toolkit.parallel import distributed
+    from likeness.toolkit.training.recipe import load, override
+    from likeness.toolkit.training.run import holds_checkpoint
+    from likeness.toolkit.training.train import fit
     from likeness.training import next_commands, with_data_settings
     from likeness.training_page import report_run
-    from toolkit.parallel import distributed
-    from toolkit.training.recipe import load, override
-    from toolkit.training.run import holds_checkpoint
-    from toolkit.training.train import fit
 
     loaded, variant = load(recipe_files.located(recipe))
     chosen = with_data_settings(

@@ -8,16 +8,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError
-from eval.protocols.side_by_side import Compared
-from eval.protocols.verification import VerificationSettings
-from eval.types import Trials
+from likeness.eval.errors import LikenessError
+from likeness.eval.protocols.side_by_side import Compared
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.types import Trials
 from likeness.evaluation import evaluate
 from likeness.models import onnx as exported
 from likeness.scoring import score
-from toolkit.data.items import Item
-from toolkit.models.embed import embed
-from toolkit.models.loaded import Loaded
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.loaded import Loaded
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from modalities.speaker.cmn import normalise
-from modalities.speaker.features import KaldiFbank
-from toolkit.models import export, onnx
-from toolkit.models.embedder import TorchEmbedder, in_torch
-from toolkit.models.loaded import Loaded
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import atomic_path
+from likeness.modalities.speaker.cmn import normalise
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.models import export, onnx
+from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
+from likeness.toolkit.models.loaded import Loaded
 
 # How far an embedding may be from ours, as a cosine distance.
 MAX_DISTANCE = 1e-4

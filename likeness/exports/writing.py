@@ -8,16 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from eval.formats.trials import read_trials
-from eval.protocols.side_by_side import Compared
+from likeness.eval.formats.trials import read_trials
+from likeness.eval.protocols.side_by_side import Compared
 from likeness.exports import cost, sherpa
+from likeness.modalities.folders import suffixes_of
 from likeness.thresholds import carry
-from modalities.folders import suffixes_of
-from toolkit.console import say
-from toolkit.data.items import Item
-from toolkit.data.listing import list_items
-from toolkit.models import export as exporting
-from toolkit.models.loaded import Loaded
+from likeness.toolkit.console import say
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.listing import list_items
+from likeness.toolkit.models import export as exporting
+from likeness.toolkit.models.loaded import Loaded
 
 NUM_CALIBRATED = 100  # items for int8; more change the ranges little, and take longer
 FAR_APART = 0.1  # cosine distance on synthetic inputs from which on an export is warned of

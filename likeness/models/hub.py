@@ -34,18 +34,18 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import json_object
-from eval.formats.provenance import digest, sha256
-from modalities.image import hub
-from modalities.speaker import audio
-from modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
-from toolkit.backbones.hub import HubImage, HubSpeech, configuration, fill, takes
-from toolkit.backbones.weights import read_weights
-from toolkit.data.pixels import PixelScale
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.models.parts import Part, describe
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import json_object
+from likeness.eval.formats.provenance import digest, sha256
+from likeness.modalities.image import hub
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
+from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration, fill, takes
+from likeness.toolkit.backbones.weights import read_weights
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.parts import Part, describe
 
 # How the inputs are read; newer versions of transformers write the second one.
 _PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")

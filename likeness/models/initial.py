@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.errors import LikenessError
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training import start
-from toolkit.training.start import Initial
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training import start
+from likeness.toolkit.training.start import Initial
 
 
 def read_initial(init: str) -> Initial:

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from eval.errors import LikenessError
-from toolkit.models.onnx import parse
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.models.onnx import parse
 
 if TYPE_CHECKING:
     import onnx

@@ -29,8 +29,8 @@ The weights that InsightFace publishes are for non-commercial research only. Loa
 that. Nothing in these files is executed but own.py, which is the user's. Parts of other packages in
 a checkpoint are imported where `trust` names the package (likeness/models/trust.py). SpeechBrain
 runs its YAML as code (HyperPyYAML's !new: and !apply:); here it is read as plain data, and state
-dicts are read by toolkit.backbones.weights. Front-ends come from the modality by name, as with a
-checkpoint. Models of other projects are scored by the cosine.
+dicts are read by likeness.toolkit.backbones.weights. Front-ends come from the modality by name, as
+with a checkpoint. Models of other projects are scored by the cosine.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from eval.errors import LikenessError
-from eval.formats.provenance import sha256
-from eval.progress import step
-from eval.types import check_counts
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import sha256
+from likeness.eval.progress import step
+from likeness.eval.types import check_counts
 from likeness.included import resolved
 from likeness.models.filterbanks import Frontend
-from toolkit.models.loaded import Loaded
+from likeness.toolkit.models.loaded import Loaded
 
 # What a reading in parts takes over from the model's own.
 _OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
@@ -222,7 +222,7 @@ def in_parts(
             f"crop_seconds {crop_seconds:g}, chunk_seconds {chunk_seconds:g}: crops of at least "
             "0.1 s and chunks of at least 1 s are allowed, or 0 for no chunks"
         )
-    from modalities.speaker import long
+    from likeness.modalities.speaker import long
 
     bound = model.read.keywords if isinstance(model.read, partial) else {}
     kept = {key: value for key, value in bound.items() if key in _OF_EVERY_READING}
@@ -263,11 +263,11 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     Raises:
         LikenessError: Faces cannot be aligned to this size. It is raised before any work is done.
     """
-    from modalities.face import align
+    from likeness.modalities.face import align
 
     bound = model.read.keywords if isinstance(model.read, partial) else {}
     size = bound.get("size", (112, 112))  # images.read's own default
-    # modalities.face.align.read takes a height alone, or a height and a width.
+    # likeness.modalities.face.align.read takes a height alone, or a height and a width.
     height, width = (size, bound.get("width") or size) if isinstance(size, int) else size
     align.check(height, width)
     return height, width
@@ -277,7 +277,7 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     """Return the face model reading photographs, in which a detector finds faces.
 
     It takes the face that InsightFace takes, the largest near the centre, and aligns it to the
-    model's size (modalities.face.align). The model's `settings` state it.
+    model's size (likeness.modalities.face.align). The model's `settings` state it.
 
     Args:
         model: A face model.
@@ -289,8 +289,8 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     """
     if detector is None:
         return model
-    from modalities.face import align
-    from modalities.face.detectors import load_detector
+    from likeness.modalities.face import align
+    from likeness.modalities.face.detectors import load_detector
 
     if model.modality != "face":
         raise LikenessError(
@@ -319,7 +319,7 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
     """
     function = model.read.func if isinstance(model.read, partial) else model.read
     module = str(getattr(function, "__module__", ""))
-    if module.partition(".")[0] != "modalities":
+    if not module.startswith("likeness.modalities."):
         raise LikenessError(
             f"{option}: the model reads its items by {module}.{getattr(function, '__name__', '')}, "
             "which this option would replace; leave it out, or do its work in that function"

@@ -18,20 +18,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from eval.formats.provenance import digest, sha256
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import digest, sha256
+from likeness.modalities.face import images as faces
+from likeness.modalities.image import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import RawWave
 from likeness.network import Network
-from modalities.face import images as faces
-from modalities.image import images
-from modalities.speaker import audio
-from modalities.speaker.features import RawWave
-from toolkit.backbones.external import External
-from toolkit.backbones.weights import put, read_weights
-from toolkit.data.pixels import PixelScale
-from toolkit.models import user_files
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.models.parts import HOMES, Part, describe, version_of
+from likeness.toolkit.backbones.external import External
+from likeness.toolkit.backbones.weights import put, read_weights
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.models import user_files
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.parts import HOMES, Part, describe, version_of
 
 DEFAULT = "MODEL"
 _REMEDY = "take the weights of this network, or set prefix or leave_out of the Network"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import cast
 
 from likeness.models.trust import check_trusted
-from toolkit.data.reading import Read
-from toolkit.models.loaded import Loaded
-from toolkit.models.onnx import read
-from toolkit.models.parts import restore
+from likeness.toolkit.data.reading import Read
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.onnx import read
+from likeness.toolkit.models.parts import restore
 
 
 def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
@@ -23,9 +23,9 @@ def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         trust: The packages and Python files of others that may be imported for its reading.
 
     Raises:
-        LikenessError: As toolkit.models.onnx.read, and for a reading that does not exist or is of a
-            package that is not trusted. A package is missing; the message names the extra to
-            install.
+        LikenessError: As likeness.toolkit.models.onnx.read, and for a reading that does not exist
+            or is of a package that is not trusted. A package is missing; the message names the
+            extra to install.
     """
     contents = read(path)
     if contents is None:

@@ -13,22 +13,22 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from eval.formats.provenance import digest, sha256
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import digest, sha256
+from likeness.modalities.face import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank, RawWave
+from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models import insightface, speechbrain, state_dicts
 from likeness.models.filterbanks import SETTINGS, Frontend
-from modalities.face import images
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank, RawWave
-from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from toolkit.backbones.weights import load_wespeaker as put_weights
-from toolkit.backbones.weights import read_weights
-from toolkit.console import say
-from toolkit.data.pixels import INSIGHTFACE, PixelScale
-from toolkit.models import onnx
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.models.parts import describe
+from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
+from likeness.toolkit.backbones.weights import read_weights
+from likeness.toolkit.console import say
+from likeness.toolkit.data.pixels import INSIGHTFACE, PixelScale
+from likeness.toolkit.models import onnx
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.parts import describe
 
 
 def _speaker(

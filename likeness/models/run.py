@@ -13,14 +13,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 from likeness.models.trust import check_trusted
-from toolkit.backbones.weights import put
-from toolkit.data.reading import Read
-from toolkit.models.checkpoint import FORMAT, find_model, norm_is_quality, read, without_loss
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.models.parts import Part, parts_in, restore
+from likeness.toolkit.backbones.weights import put
+from likeness.toolkit.data.reading import Read
+from likeness.toolkit.models.checkpoint import (
+    FORMAT,
+    find_model,
+    norm_is_quality,
+    read,
+    without_loss,
+)
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.parts import Part, parts_in, restore
 
 _PARTS = ("frontend", "backbone", "read")
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smaller

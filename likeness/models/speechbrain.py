@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import bounded
-from eval.types import name_first, quoted
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import bounded
+from likeness.eval.types import name_first, quoted
 from likeness.models.hub import fetch
 
 _MAX_YAML = 2**16  # bytes: the published ones have 2 kB; one number of 1 MB takes minutes to parse
@@ -69,7 +69,7 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     features = _frontend(settings, yaml)
     model = _part(settings, "embedding_model", _SPEECHBRAIN, yaml)
     name = model.pop("!").removeprefix("!new:")
-    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     import_torchaudio()  # speechbrain imports torchaudio
     module, _, attribute = name.rpartition(".")

@@ -16,17 +16,22 @@ from typing import Any, get_args
 
 import torch
 
-from eval.errors import LikenessError
-from eval.types import name_first
-from toolkit.backbones import redimnet
-from toolkit.backbones.campplus import CAMPPlus
-from toolkit.backbones.ecapa import WeSpeakerECAPA
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.resnet import ResNet
-from toolkit.backbones.simam import SimAMResNet
-from toolkit.backbones.weights import load_published, load_wespeaker, read_weights, redimnet_names
-from toolkit.backbones.xvector import XVector
-from toolkit.models.parts import Part
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import name_first
+from likeness.toolkit.backbones import redimnet
+from likeness.toolkit.backbones.campplus import CAMPPlus
+from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.backbones.simam import SimAMResNet
+from likeness.toolkit.backbones.weights import (
+    load_published,
+    load_wespeaker,
+    read_weights,
+    redimnet_names,
+)
+from likeness.toolkit.backbones.xvector import XVector
+from likeness.toolkit.models.parts import Part
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError
-from toolkit.models import user_files
-from toolkit.models.parts import parts_in, version_of
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.models import user_files
+from likeness.toolkit.models.parts import parts_in, version_of
 
 
 def check_trusted(descriptions: Any, trust: Sequence[str], where: str) -> frozenset[str]:

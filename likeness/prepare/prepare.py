@@ -25,11 +25,11 @@ from typing import Any
 
 import requests
 
-from eval.errors import LikenessError
-from eval.formats.writing import full_disk, move, staged, sync_names
-from eval.progress import report, step
-from eval.types import name_first
-from toolkit.training.lock import only_writer
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import full_disk, move, staged, sync_names
+from likeness.eval.progress import report, step
+from likeness.eval.types import name_first
+from likeness.toolkit.training.lock import only_writer
 
 Say = Callable[[str], None]
 _BLOCK = 1 << 16

@@ -24,11 +24,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
-from eval.formats.provenance import likeness_version
+from likeness.eval.formats.provenance import likeness_version
 from likeness.service import pages
 from likeness.service.guard import Guard, changes_gallery, metrics_text
 from likeness.service.work import Service
-from toolkit.gallery.gallery import NotEnrolled
+from likeness.toolkit.gallery.gallery import NotEnrolled
 
 _PLACE = re.compile(r"\b(postgres(ql)?|faiss):[^\s,;()]*[^\s,;():.]")
 _log = logging.getLogger("likeness.serve")

@@ -16,14 +16,14 @@ import cv2
 import numpy as np
 import soundfile
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
+from likeness.modalities.face import align
+from likeness.modalities.face import images as face_images
+from likeness.modalities.speaker import audio
 from likeness.service.guard import Limits
-from modalities.face import align
-from modalities.face import images as face_images
-from modalities.speaker import audio
-from toolkit.data.images import Pixels, encode, open_encoded, to_pixels
-from toolkit.data.items import Item
-from toolkit.models.loaded import Loaded
+from likeness.toolkit.data.images import Pixels, encode, open_encoded, to_pixels
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.loaded import Loaded
 
 MAX_FACES = 30  # of one photograph that are given back, those of the highest scores
 _SOUNDS = ("WAV", "FLAC", "OGG (Vorbis, Opus)", "MP3", "AIFF", "SPHERE")

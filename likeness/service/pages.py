@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval.errors import LikenessError
-from eval.thresholds import LEAST_ERRORS, Thresholds
+from likeness.eval.errors import LikenessError
+from likeness.eval.thresholds import LEAST_ERRORS, Thresholds
 from likeness.inputs import suffix_of
 
 # The script of the page, in files by subject, in the order in which they run. They share their

@@ -24,13 +24,13 @@ from multiprocessing import SimpleQueue
 from pathlib import Path
 from typing import Any
 
-from eval.cores import num_cores
-from eval.errors import LikenessError
-from eval.temporary import temporary_folder
+from likeness.eval.cores import num_cores
+from likeness.eval.errors import LikenessError
+from likeness.eval.temporary import temporary_folder
 from likeness.included import about
 from likeness.models.filterbanks import Frontend
 from likeness.thresholds import Rule
-from toolkit.console import say, warn
+from likeness.toolkit.console import say, warn
 
 # By this name prometheus_client finds where the processes of a server count together.
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"

@@ -23,26 +23,26 @@ import numpy as np
 from fastapi import File, Form, HTTPException, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
-from eval.calibration import Calibration
-from eval.errors import LikenessError
-from eval.similarity import pairs
-from eval.temporary import temporary_folder
-from eval.thresholds import Thresholds
-from eval.types import Embeddings
+from likeness.eval.calibration import Calibration
+from likeness.eval.errors import LikenessError
+from likeness.eval.similarity import pairs
+from likeness.eval.temporary import temporary_folder
+from likeness.eval.thresholds import Thresholds
+from likeness.eval.types import Embeddings
 from likeness.inputs import suffix_of
 from likeness.service import inputs, pages
 from likeness.service.guard import Limits
 from likeness.service.pages import Example
+from likeness.toolkit.data.images import SUFFIXES, open_encoded
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import reading_for
+from likeness.toolkit.gallery import media
+from likeness.toolkit.models.embed import embed_where_readable
+from likeness.toolkit.models.loaded import Loaded
 from likeness.verification import Comparer, judged, remedy_for
-from toolkit.data.images import SUFFIXES, open_encoded
-from toolkit.data.items import Item
-from toolkit.data.reading import reading_for
-from toolkit.gallery import media
-from toolkit.models.embed import embed_where_readable
-from toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:
-    from toolkit.gallery.gallery import Gallery
+    from likeness.toolkit.gallery.gallery import Gallery
 
 MAX_FILES = 10  # of one enrolment
 MAX_EMBEDDED = 256  # files of one request for embeddings

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from eval.formats import embeddings
-from eval.formats.subjects import read_mapping
-from eval.types import Embeddings, Trials, name_first
-from toolkit.data.items import Item, Items, label_numbers
-from toolkit.data.pairs import draw_pairs, hold_out
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.types import Embeddings, Trials, name_first
+from likeness.toolkit.data.items import Item, Items, label_numbers
+from likeness.toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
 SUBJECTS = ("subjects.txt", "utt2spk")  # a list of this name beside the embeddings is taken

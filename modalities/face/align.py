@@ -27,17 +27,17 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.progress import tracked
-from eval.types import name_first
-from modalities.face.detectors import load_detector
-from modalities.face.images import decode
-from toolkit.console import say
-from toolkit.data import tree
-from toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
-from toolkit.data.items import Item, Items
-from toolkit.data.reading import Bad
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.progress import tracked
+from likeness.eval.types import name_first
+from likeness.modalities.face.detectors import load_detector
+from likeness.modalities.face.images import decode
+from likeness.toolkit.console import say
+from likeness.toolkit.data import tree
+from likeness.toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
+from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.reading import Bad
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}

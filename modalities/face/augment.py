@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
-from eval.errors import LikenessError
-from toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
-from toolkit.data.reading import Array, takes
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
+from likeness.toolkit.data.reading import Array, takes
 
 Matrix = NDArray[np.float64]
 

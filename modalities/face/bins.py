@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import refuse_device
-from eval.types import Trials, quoted
-from toolkit.data.items import Item
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import refuse_device
+from likeness.eval.types import Trials, quoted
+from likeness.toolkit.data.items import Item
 
 MAX_BIN_BYTES = 2**32
 _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp", b"P5": ".pgm"}
@@ -33,8 +33,9 @@ def items(path: str | Path) -> tuple[list[Item], Trials]:
         path: The file.
 
     Returns:
-        The items, and the trials in their order (folds: eval.protocols.lfw with folds=10). The ids
-        in NAME.bin are NAME/0 to NAME/(2 P - 1). There are no labels, as the file holds none.
+        The items, and the trials in their order (folds: likeness.eval.protocols.lfw with folds=10).
+        The ids in NAME.bin are NAME/0 to NAME/(2 P - 1). There are no labels, as the file holds
+        none.
 
     Raises:
         LikenessError: The file is no such pickle, is truncated or over 4 GiB, or asks for anything

@@ -27,9 +27,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from toolkit.data.images import Pixels
-from toolkit.models.onnx import Session
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.data.images import Pixels
+from likeness.toolkit.models.onnx import Session
 
 Floats32 = NDArray[np.float32]
 
@@ -150,7 +150,8 @@ class YuNet:
 
         The five landmarks of a face are, of the person: right eye, left eye, nose, right and left
         corner of the mouth. The person's right eye is the left one in the picture, so this is the
-        order of modalities.face.align. (OpenCV's FaceRecognizerSF::alignCrop maps them likewise.)
+        order of likeness.modalities.face.align. (OpenCV's FaceRecognizerSF::alignCrop maps them
+        likewise.)
 
         Args:
             pixels: (H, W, 3) uint8 BGR.

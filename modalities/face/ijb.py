@@ -3,7 +3,7 @@
 The pack has loosely cropped images, landmarks, detector scores and templates. Its layout is
 ROOT/loose_crop/NAME.jpg and ROOT/meta/ijbc_face_tid_mid.txt, ijbc_name_5pts_score.txt, ...
 (field-face 1.6). This file gives what must be embedded. Pairs, galleries and probes are read by
-eval.protocols.ijb_files, and the protocols are eval.protocols.ijb's.
+likeness.eval.protocols.ijb_files, and the protocols are likeness.eval.protocols.ijb's.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats.files import text_lines
-from eval.protocols.ijb_files import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import text_lines
+from likeness.eval.protocols.ijb_files import (
     Faces,
     meta_files,
     read_detector_scores,
     read_faces,
 )
-from eval.types import Floats, name_first
-from modalities.face.align import check, crop
-from modalities.face.images import decode
-from toolkit.data.images import BadImage, to_floats
-from toolkit.data.items import Item
+from likeness.eval.types import Floats, name_first
+from likeness.modalities.face.align import check, crop
+from likeness.modalities.face.images import decode
+from likeness.toolkit.data.images import BadImage, to_floats
+from likeness.toolkit.data.items import Item
 
 
 class Pack(NamedTuple):

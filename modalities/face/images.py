@@ -12,17 +12,17 @@ from typing import Literal, get_args
 import cv2
 import numpy as np
 
-from eval.errors import LikenessError
-from modalities.face.recordio import RECORD_SUFFIX, join_parts
-from toolkit.data.images import (
+from likeness.eval.errors import LikenessError
+from likeness.modalities.face.recordio import RECORD_SUFFIX, join_parts
+from likeness.toolkit.data.images import (
     BadImage,
     Pixels,
     as_input,
     decode_bytes,
     file_bytes,
 )
-from toolkit.data.items import Item
-from toolkit.data.reading import Array, DType
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Array, DType
 
 Fit = Literal["exact", "resize"]
 
@@ -65,7 +65,7 @@ def read(
             height, width = pixels.shape[:2]
             raise BadImage(
                 f"{item.name}: the image has {height} x {width} pixels, but {size[0]} x {size[1]} "
-                "are wanted; align it (modalities.face.align), or choose another fit"
+                "are wanted; align it (likeness.modalities.face.align), or choose another fit"
             )
         pixels = _resize(pixels, size)
     return as_input(pixels, dtype)
@@ -81,8 +81,8 @@ def decode(item: Item) -> Pixels:
         The pixels.
 
     Raises:
-        BadImage: The file is missing or over 256 MiB, or toolkit.data.images.decode_bytes() refuses
-            it.
+        BadImage: The file is missing or over 256 MiB, or
+            likeness.toolkit.data.images.decode_bytes() refuses it.
     """
     return decode_bytes(encoded(item), item.name)
 

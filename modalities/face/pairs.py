@@ -1,8 +1,8 @@
 """Verification pairs of faces: the lists of LFW, CALFW, CPLFW, CFP and AgeDB, and their images.
 
 read_folder() chooses the reader by what is in a folder. LFW's pairs.txt is read by
-eval.protocols.lfw.read_pairs. OpenSphere's `label path0 path1` and other trial lists are read by
-eval.formats.trials.read_trials.
+likeness.eval.protocols.lfw.read_pairs. OpenSphere's `label path0 path1` and other trial lists are
+read by likeness.eval.formats.trials.read_trials.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import as_stored, read_mat, text_lines
-from eval.protocols import lfw
-from eval.types import Trials, name_first
-from toolkit.data.images import SUFFIXES
-from toolkit.data.items import Item
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import as_stored, read_mat, text_lines
+from likeness.eval.protocols import lfw
+from likeness.eval.types import Trials, name_first
+from likeness.toolkit.data.images import SUFFIXES
+from likeness.toolkit.data.items import Item
 
 _MAX_MAT = 2**24
 _NUM_FOLDS = 10

@@ -28,9 +28,9 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from eval.errors import LikenessError, first_line
-from eval.types import name_first
-from toolkit.data.items import Items
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.types import name_first
+from likeness.toolkit.data.items import Items
 
 # The ending of an item whose image lies in several parts: its span holds all of them, with their
 # headers.

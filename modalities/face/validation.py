@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.types import Trials, name_first
-from modalities.face import bins, pairs
-from toolkit.data.items import Item
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials, name_first
+from likeness.modalities.face import bins, pairs
+from likeness.toolkit.data.items import Item
 
 Set = tuple[list[Item], Trials]
 

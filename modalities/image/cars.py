@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import read_mat
-from modalities.image import packed
-from modalities.image.lists import check_whole
-from modalities.image.splits import Protocol, Split, of_classes
-from toolkit.data.items import Item, Items
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import read_mat
+from likeness.modalities.image import packed
+from likeness.modalities.image.lists import check_whole
+from likeness.modalities.image.splits import Protocol, Split, of_classes
+from likeness.toolkit.data.items import Item, Items
 
 FETCH = (
     "fetch car_ims.tgz and cars_annos.mat (non-commercial research; its site is gone, mirrors "

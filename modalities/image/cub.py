@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.errors import LikenessError
-from modalities.image import packed
-from modalities.image.lists import check_whole, rows
-from modalities.image.splits import Protocol, Split, of_classes
-from toolkit.data.items import Item, Items
+from likeness.eval.errors import LikenessError
+from likeness.modalities.image import packed
+from likeness.modalities.image.lists import check_whole, rows
+from likeness.modalities.image.splits import Protocol, Split, of_classes
+from likeness.toolkit.data.items import Item, Items
 
 FETCH = (
     "fetch CUB_200_2011.tgz (non-commercial research) from "

@@ -11,10 +11,10 @@ import math
 import numpy as np
 from PIL import Image
 
-from modalities.image import images
-from toolkit.data.images import BadImage, as_input, to_pixels
-from toolkit.data.items import Item
-from toolkit.data.reading import Array
+from likeness.modalities.image import images
+from likeness.toolkit.data.images import BadImage, as_input, to_pixels
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Array
 
 _EXACT = 1e-5  # how near the scale of `patched_size` comes to the largest that fits
 
@@ -49,7 +49,7 @@ def read(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from toolkit.data.images import encode
+        >>> from likeness.toolkit.data.images import encode
         >>> path = Path(tempfile.mkdtemp(), "grey.png")
         >>> _ = path.write_bytes(encode(np.full((30, 40, 3), 7, np.uint8)))
         >>> read(Item("grey", path, None), short_edge=16, crop=16).shape

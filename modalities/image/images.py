@@ -15,10 +15,10 @@ from typing import cast
 import numpy as np
 from PIL import Image
 
-from eval.errors import LikenessError
-from eval.reports.media import MAX_PIXELS
-from modalities.image import packed
-from toolkit.data.images import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.reports.media import MAX_PIXELS
+from likeness.modalities.image import packed
+from likeness.toolkit.data.images import (
     BadImage,
     Pixels,
     as_input,
@@ -26,8 +26,8 @@ from toolkit.data.images import (
     file_bytes,
     open_encoded,
 )
-from toolkit.data.items import Item
-from toolkit.data.reading import Array, DType
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Array, DType
 
 _RAW = re.compile(
     r"\.u8_([1-9]\d{0,4})x([1-9]\d{0,4})x([1-9]\d{0,4})(?:" + packed.COMPRESSED + ")?"

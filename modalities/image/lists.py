@@ -1,6 +1,6 @@
 """Lists of images that come with data sets for retrieval.
 
-Lists of `id path [label]` are read by toolkit.data.item_lists.read_items.
+Lists of `id path [label]` are read by likeness.toolkit.data.item_lists.read_items.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eval.errors import LikenessError
-from eval.formats.files import text_lines
-from eval.types import name_first, quoted
-from toolkit.data.items import Item, check_unique
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import text_lines
+from likeness.eval.types import name_first, quoted
+from likeness.toolkit.data.items import Item, check_unique
 
 
 def rows(path: Path, num_fields: int, fetch: str) -> Iterator[tuple[int, list[str]]]:

@@ -3,8 +3,8 @@
 A span in a .gz file counts the decompressed bytes. Such a file is decompressed once in each process
 and kept (at most two of them): 60,000 MNIST images take 0.3 s and 47 MB, and then each is a slice.
 In a plain file only the span is read. Items of compressed files say so at the end of their
-`ending`. What reads spans without this module (toolkit.data.shards.write) refuses that suffix,
-instead of taking bytes that mean something else.
+`ending`. What reads spans without this module (likeness.toolkit.data.shards.write) refuses that
+suffix, instead of taking bytes that mean something else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 
-from eval.errors import LikenessError
-from eval.formats.files import bounded
-from toolkit.data.items import MAX_SPAN, Item
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import bounded
+from likeness.toolkit.data.items import MAX_SPAN, Item
 
 COMPRESSED = "@gz"
 _BLOCK = 2**20

@@ -27,15 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from eval.errors import LikenessError
-from eval.formats import npz
-from eval.types import Trials, check_choice
-from modalities.image import images, packed
-from modalities.image.splits import Split, stratified
-from toolkit.data.images import BadImage, to_floats
-from toolkit.data.items import Item
-from toolkit.data.pairs import draw_pairs
-from toolkit.data.reading import Floats
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import npz
+from likeness.eval.types import Trials, check_choice
+from likeness.modalities.image import images, packed
+from likeness.modalities.image.splits import Split, stratified
+from likeness.toolkit.data.images import BadImage, to_floats
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pairs import draw_pairs
+from likeness.toolkit.data.reading import Floats
 
 _MNIST_FOLDERS = {
     "mnist": ("mnist", "MNIST/raw", ""),

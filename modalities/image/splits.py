@@ -31,9 +31,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.types import check_choice
-from toolkit.data.items import Item, Items
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import check_choice
+from likeness.toolkit.data.items import Item, Items
 
 Index = NDArray[np.int64]
 Split = Literal["train", "validation", "test", "all"]

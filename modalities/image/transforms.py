@@ -16,10 +16,10 @@ from typing import Any
 import cv2
 import numpy as np
 
-from eval.errors import LikenessError
-from toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
-from toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
-from toolkit.data.reading import Array, takes
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
+from likeness.toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
+from likeness.toolkit.data.reading import Array, takes
 
 Range = tuple[float, float]
 

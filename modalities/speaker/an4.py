@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.errors import LikenessError
-from eval.types import Trials, name_first
-from modalities.folders import scan
-from modalities.speaker.audio import speed_copies
-from modalities.speaker.folds import Split, of_fold
-from toolkit.data.items import Item, Items
-from toolkit.data.pairs import all_pairs
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials, name_first
+from likeness.modalities.folders import scan
+from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.folds import Split, of_fold
+from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.pairs import all_pairs
 
 FETCH = (
     "fetch AN4 (free for any purpose) from http://www.speech.cs.cmu.edu/databases/an4/ and store "

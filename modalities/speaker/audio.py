@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 import soxr
 
-from eval.errors import LikenessError
-from modalities.speaker.bandwidth import refuse_narrow
-from modalities.speaker.decoding import (
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.bandwidth import refuse_narrow
+from likeness.modalities.speaker.decoding import (
     MAX_LEVEL,
     MAX_SECONDS,
     MAX_VALUES,
@@ -29,9 +29,9 @@ from modalities.speaker.decoding import (
     mix,
     speed_of,
 )
-from modalities.speaker.level import levelled
-from modalities.speaker.recording import Recording, open_recording
-from toolkit.data.items import Item, Items
+from likeness.modalities.speaker.level import levelled
+from likeness.modalities.speaker.recording import Recording, open_recording
+from likeness.toolkit.data.items import Item, Items
 
 
 def read(

@@ -18,13 +18,13 @@ from functools import partial
 
 import numpy as np
 
-from eval.errors import LikenessError
-from modalities.speaker import noise
-from modalities.speaker.audio import crop
-from modalities.speaker.codec import Codec, transmit
-from modalities.speaker.decoding import Wave
-from modalities.speaker.recording import Recording
-from toolkit.data.reading import takes
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker import noise
+from likeness.modalities.speaker.audio import crop
+from likeness.modalities.speaker.codec import Codec, transmit
+from likeness.modalities.speaker.decoding import Wave
+from likeness.modalities.speaker.recording import Recording
+from likeness.toolkit.data.reading import takes
 
 
 def add_noise(

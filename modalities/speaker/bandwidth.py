@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from modalities.speaker.decoding import ROUNDING, BadAudio, Wave
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.decoding import ROUNDING, BadAudio, Wave
 
 # Two limits, because either alone is passed by recordings that have nothing there. The first one
 # finds what was scaled after it had been stored; the second one finds quiet recordings, in which

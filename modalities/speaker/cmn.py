@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 CPU_GROUP = 2  # utterances that are computed at a time on a CPU
 # WeSpeaker's floor (dataset/processor.py apply_cmvn): a band that never changes gives zeros, not

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 import soundfile
 
-from eval.errors import LikenessError
-from modalities.speaker.audio import resample
-from modalities.speaker.decoding import Wave
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.audio import resample
+from likeness.modalities.speaker.decoding import Wave
 
 Codec = Literal["mulaw", "alaw", "mp3", "vorbis", "opus"]
 

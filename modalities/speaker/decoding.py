@@ -18,10 +18,10 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from toolkit.data.items import Item
-from toolkit.data.reading import Unreadable
-from toolkit.data.remote import is_url
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Unreadable
+from likeness.toolkit.data.remote import is_url
 
 Wave = NDArray[np.float32]
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")  # through libsndfile

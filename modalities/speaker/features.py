@@ -35,8 +35,8 @@ from scipy.fft import dct
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eval.errors import LikenessError
-from modalities.speaker.cmn import (
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.cmn import (
     check_wave,
     finish,
     in_groups,

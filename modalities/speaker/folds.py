@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.types import check_choice
-from toolkit.data.items import Item
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import check_choice
+from likeness.toolkit.data.items import Item
 
 Split = Literal["train", "test", "all"]
 

@@ -17,12 +17,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import get_args
 
-from eval.errors import LikenessError
-from eval.types import Trials, check_choice, name_first
-from modalities.speaker.audio import speed_copies
-from modalities.speaker.folds import Split
-from toolkit.data.items import Item, Items
-from toolkit.data.pairs import all_pairs
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials, check_choice, name_first
+from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.folds import Split
+from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.pairs import all_pairs
 
 FETCH = (
     "`likeness prepare fsdd --data DATA` fetches it; files are "

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eval.errors import LikenessError
-from modalities.speaker.cmn import check_wave, past_the_end, valid_samples
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.hub import import_transformers
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.cmn import check_wave, past_the_end, valid_samples
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.hub import import_transformers
 
 _FLOOR = 1e-7  # under both variances
 _WHISPER_FLOOR = 1e-10  # under the mel energies

@@ -9,8 +9,8 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from modalities.speaker.audio import read
-from modalities.speaker.decoding import (
+from likeness.modalities.speaker.audio import read
+from likeness.modalities.speaker.decoding import (
     AV_SUFFIXES,
     MAX_SECONDS,
     MAX_VALUES,
@@ -23,8 +23,8 @@ from modalities.speaker.decoding import (
     opened,
     opened_av,
 )
-from toolkit.data.inspection import Content, Header, Inspection, size_of
-from toolkit.data.items import Item
+from likeness.toolkit.data.inspection import Content, Header, Inspection, size_of
+from likeness.toolkit.data.items import Item
 
 MIN_SECONDS = 0.1  # as `read` accepts them
 QUIET_DBFS = -60.0  # a recording whose peak is lower holds no speech that can be heard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from modalities.speaker.decoding import ROUNDING, Wave
+from likeness.modalities.speaker.decoding import ROUNDING, Wave
 
 _FRAME = 400  # samples whose power is taken together: 25 ms at 16 kHz
 _ACTIVE = 0.01  # frames within 20 dB of the loud ones count

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.types import Trials, name_first
-from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from toolkit.data.items import Item, Items
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials, name_first
+from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
+from likeness.toolkit.data.items import Item, Items
 
 
 def matched(

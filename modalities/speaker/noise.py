@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from eval.errors import LikenessError
-from modalities.speaker.audio import resample
-from modalities.speaker.decoding import SILENCE_DBFS, SUFFIXES, BadAudio, Wave
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.audio import resample
+from likeness.modalities.speaker.decoding import SILENCE_DBFS, SUFFIXES, BadAudio, Wave
 
 _SNR_DB = {"noise": (0.0, 15.0), "music": (5.0, 15.0), "speech": (10.0, 30.0)}
 # How many unusable files may be drawn in a row. With half of the files unusable that happens once

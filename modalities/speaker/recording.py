@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from modalities.speaker.decoding import (
+from likeness.modalities.speaker.decoding import (
     SILENCE_DBFS,
     BadAudio,
     Wave,
@@ -24,7 +24,7 @@ from modalities.speaker.decoding import (
     source_of,
     speed_of,
 )
-from toolkit.data.items import Item
+from likeness.toolkit.data.items import Item
 
 _FORMATS = ("WAV", "FLAC")
 # Samples of integers are never NaN, infinite or absurdly loud, which only the whole file shows.

@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from modalities.speaker.features import KaldiFbank
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.features import KaldiFbank
 
 
 class SpecAugment(nn.Module):

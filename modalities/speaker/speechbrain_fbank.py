@@ -17,8 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eval.errors import LikenessError
-from modalities.speaker.cmn import check_wave, finish, in_groups, past_the_end, valid_samples
+from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker.cmn import (
+    check_wave,
+    finish,
+    in_groups,
+    past_the_end,
+    valid_samples,
+)
 
 _LOWEST_POWER = 1e-10  # SpeechBrain's amin
 

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from eval.errors import LikenessError
-from eval.types import Trials, name_first
-from modalities.folders import scan
-from modalities.speaker.audio import speed_copies
-from modalities.speaker.folds import Split, of_fold
-from toolkit.data.items import Items
-from toolkit.data.pairs import all_pairs
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials, name_first
+from likeness.modalities.folders import scan
+from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.folds import Split, of_fold
+from likeness.toolkit.data.items import Items
+from likeness.toolkit.data.pairs import all_pairs
 
 FETCH = (
     "`likeness prepare speechocean --data DATA` fetches it; recordings are "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from modalities.speaker.decoding import Wave
+from likeness.modalities.speaker.decoding import Wave
 
 FRAME_SECONDS, HOP_SECONDS = 0.025, 0.01
 _SCALE = 32768.0  # Kaldi's integer levels, for which its threshold is meant

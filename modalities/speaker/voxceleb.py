@@ -32,13 +32,13 @@ from typing import Literal
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.trials import read_trials
-from eval.types import Trials, name_first
-from modalities.speaker.audio import speed_copies
-from modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from modalities.speaker.lists import find, matched
-from toolkit.data.items import Items
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import read_trials
+from likeness.eval.types import Trials, name_first
+from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
+from likeness.modalities.speaker.lists import find, matched
+from likeness.toolkit.data.items import Items
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
 Split = Literal["dev", "test", "all"]

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, tar_at_far
-from modalities import folders
-from modalities.face import images, validation
-from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.sampling import Sampling
-from toolkit.losses.simple import SimPLE
-from toolkit.models.parts import Part
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.eval.verification import eer, tar_at_far
+from likeness.modalities import folders
+from likeness.modalities.face import images, validation
+from likeness.modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
 # On a few hundred trials; the field reports lower rates of false accepts, on more of them.
 FEW_TRIALS: dict[str, Part] = {"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)}

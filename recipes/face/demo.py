@@ -15,18 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.types import Embeddings
-from eval.verification import eer, tar_at_far
 from likeness import demo
-from modalities import folders, synthetic_faces
-from modalities.face import images
-from modalities.face.augment import geometric_view
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.items import Item
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.eval.types import Embeddings
+from likeness.eval.verification import eer, tar_at_far
+from likeness.modalities import folders, synthetic_faces
+from likeness.modalities.face import images
+from likeness.modalities.face.augment import geometric_view
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
 NUM_SUBJECTS, NUM_SHOTS = 80, 10
 SIZE = 48

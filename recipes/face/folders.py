@@ -30,16 +30,16 @@ from functools import partial
 
 from _shared import FEW_TRIALS, simple
 
-from modalities import folders
-from modalities.face import images
-from modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Optim, Recipe, Schedule, Verification
-from toolkit.training.schedules import multistep
+from likeness.modalities import folders
+from likeness.modalities.face import images
+from likeness.modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Optim, Recipe, Schedule, Verification
+from likeness.toolkit.training.schedules import multistep
 
 SMALL = Recipe(
     modality="face",

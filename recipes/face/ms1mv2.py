@@ -19,7 +19,7 @@ watches none. The best on them is the model: report IJB instead. Many GPUs: torc
 
 Nothing here has been trained by us: docs/reference/results.md has what was measured. Published, %:
 IJB-C TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and 1e-1 (the closed-set
-rule of eval.protocols.ijb). Table 4, SFNet-64:
+rule of likeness.eval.protocols.ijb). Table 4, SFNet-64:
 
                         1e-6    1e-5    1e-4     top 1   1e-2    1e-1
     b_normface          70.17   85.88   92.69    93.70   77.97   89.81
@@ -97,19 +97,19 @@ from functools import partial
 
 from _shared import aligned, by_cosine, readings, released, simple, with_512
 
-from modalities.face.augment import FLIP_VIEW
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.sampling import Sampling
-from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
-from toolkit.losses.broadface import BroadFace
-from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.softmax import NormFace
-from toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from toolkit.losses.vmf import SCF
-from toolkit.models.parts import Part
-from toolkit.training.recipe import Recipe, Schedule
-from toolkit.training.schedules import multistep, polynomial
+from likeness.modalities.face.augment import FLIP_VIEW
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
+from likeness.toolkit.losses.broadface import BroadFace
+from likeness.toolkit.losses.margin import ArcFace, CosFace
+from likeness.toolkit.losses.softmax import NormFace
+from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
+from likeness.toolkit.losses.vmf import SCF
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.recipe import Recipe, Schedule
+from likeness.toolkit.training.schedules import multistep, polynomial
 
 LOSSES: dict[str, Part] = {
     "sphereface": partial(SphereFaceR, version=1, margin=1.7, scale=32.0),

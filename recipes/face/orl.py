@@ -28,28 +28,35 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from eval.bootstrap import bounds, drawn_from, resample
-from eval.formats import embeddings
-from eval.retrieval import query_metrics
-from eval.similarity import score_trials
-from eval.types import Embeddings, Scores
-from eval.verification import eer
 from likeness.errors import one_sentence
+from likeness.eval.bootstrap import bounds, drawn_from, resample
+from likeness.eval.formats import embeddings
+from likeness.eval.retrieval import query_metrics
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings, Scores
+from likeness.eval.verification import eer
+from likeness.modalities.face import images, orl
+from likeness.modalities.face.augment import geometric_view
 from likeness.models.run import load_model
-from modalities.face import images, orl
-from modalities.face.augment import geometric_view
-from toolkit.backbones.gradients import GradientHistograms
-from toolkit.backbones.sfnet import SFNet
-from toolkit.console import argument_parser, say
-from toolkit.data.items import Item
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
-from toolkit.models.embed import embed
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification, override
-from toolkit.training.train import fit
+from likeness.toolkit.backbones.gradients import GradientHistograms
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.console import argument_parser, say
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import (
+    Compute,
+    Optim,
+    Recipe,
+    Schedule,
+    Verification,
+    override,
+)
+from likeness.toolkit.training.train import fit
 
 SIZE, NUM_FOLDS = 48, 5
 Floats = NDArray[np.float64]

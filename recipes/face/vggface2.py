@@ -22,7 +22,7 @@ on them is the model: report IJB instead. Many GPUs: torchrun --nproc-per-node N
 
 Nothing here has been trained by us: docs/reference/results.md has what was measured. Hours are not
 published. Table 3, %: IJB-C TAR@FAR 1e-6, 1e-5 and 1e-4; identification top 1, TPIR@FPIR 1e-2 and
-1e-1 (the closed-set rule of eval.protocols.ijb).
+1e-1 (the closed-set rule of likeness.eval.protocols.ijb).
 
                       1e-6    1e-5    1e-4     top 1   1e-2    1e-1
     normface          65.64   76.31   86.15    92.09   70.60   81.43
@@ -87,14 +87,14 @@ from functools import partial
 
 from _shared import aligned, by_cosine, readings, released, simple, with_512
 
-from toolkit.backbones.sfnet import SFNet
-from toolkit.losses.adaptive import CircleSoftmax, CurricularFace
-from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.softmax import NormFace, Softmax
-from toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from toolkit.models.parts import Part
-from toolkit.training.recipe import Schedule
-from toolkit.training.schedules import multistep
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.losses.adaptive import CircleSoftmax, CurricularFace
+from likeness.toolkit.losses.margin import ArcFace, CosFace
+from likeness.toolkit.losses.softmax import NormFace, Softmax
+from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.recipe import Schedule
+from likeness.toolkit.training.schedules import multistep
 
 TABLE_3: dict[str, Part] = {
     "normface": partial(NormFace, scale=30.0),

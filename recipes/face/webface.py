@@ -32,9 +32,9 @@ arcface_torch/README.md, %: MFR-ALL, IJB-C TAR@FAR 1e-4 and 1e-5; and hours.
     glint360k_r100            89.52   97.55   96.38    30
     glint360k_r100_pfc01      no number in that README; ours to compare with
 
-IJB-C is N1D1F1 (eval.protocols.ijb). Hours are computed, images x epochs / images a second, on 8
-GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700 (its speed table, V100),
-WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
+IJB-C is N1D1F1 (likeness.eval.protocols.ijb). Hours are computed, images x epochs / images a
+second, on 8 GPUs unless stated: r100 3,200 (insightface issue 1430), r50 4,700 (its speed table,
+V100), WebFace42M with 4,096 images 5,900 (r50) and 5,200 (r100), ViT-B 13,800 (README).
 
 As released (configs/wf*.py, glint360k_*.py, base.py; train_v2.py): CosFace 64 and .4; flips; SGD .1
 for 8 x 128 images (.3 for 16 x 256, .4 for 8 x 512), momentum .9, weight decay 5e-4 (Glint360K
@@ -56,14 +56,14 @@ from functools import partial
 
 from _shared import aligned
 
-from modalities.face import validation
-from modalities.face.augment import FLIP_VIEW
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.vit import FaceViT
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import CosFace
-from toolkit.training.recipe import Optim, Parallel, Recipe, Schedule
-from toolkit.training.schedules import polynomial
+from likeness.modalities.face import validation
+from likeness.modalities.face.augment import FLIP_VIEW
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.vit import FaceViT
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import CosFace
+from likeness.toolkit.training.recipe import Optim, Parallel, Recipe, Schedule
+from likeness.toolkit.training.schedules import polynomial
 
 NUM_IMAGES = {
     "webface4m": 4_235_242,

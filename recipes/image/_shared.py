@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval import per_item
-from modalities.image import images, small_sets
-from modalities.image.transforms import REVISITING, warp_view
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import IMAGENET, PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.models.parts import Part
-from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
+from likeness.eval import per_item
+from likeness.modalities.image import images, small_sets
+from likeness.modalities.image.transforms import REVISITING, warp_view
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.pixels import IMAGENET, PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
 
 
 def means(*columns: str) -> dict[str, Part]:

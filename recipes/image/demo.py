@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from eval import per_item
-from eval.types import Embeddings
 from likeness import demo
-from modalities.image import images, small_sets
-from modalities.image.transforms import warp_view
-from toolkit.backbones.small import SmallCNN
-from toolkit.data.items import Item
-from toolkit.data.pixels import PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
+from likeness.eval import per_item
+from likeness.eval.types import Embeddings
+from likeness.modalities.image import images, small_sets
+from likeness.modalities.image.transforms import warp_view
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
 
 SIZE = 16
 

@@ -19,15 +19,22 @@ from functools import partial
 
 from _shared import CALIBRATION, means
 
-from modalities.image import small_sets
-from modalities.image.transforms import warp_view
-from toolkit.backbones.small import SmallCNN
-from toolkit.data.pixels import PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.softmax import Cosine, Softmax
-from toolkit.losses.vmf import VMF
-from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Retrieval, Schedule
+from likeness.modalities.image import small_sets
+from likeness.modalities.image.transforms import warp_view
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.softmax import Cosine, Softmax
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.training.recipe import (
+    Classification,
+    Compute,
+    Optim,
+    Recipe,
+    Retrieval,
+    Schedule,
+)
 
 SIZE = 16
 _VALIDATION = partial(small_sets.digits_items, split="validation", validation_share=0.15)

@@ -26,15 +26,15 @@ from functools import partial
 
 from _shared import means
 
-from modalities import folders
-from modalities.image import images
-from modalities.image.transforms import crop_view
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import IMAGENET, PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
+from likeness.modalities import folders
+from likeness.modalities.image import images
+from likeness.modalities.image.transforms import crop_view
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.pixels import IMAGENET, PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
 
 SMALL = Recipe(
     modality="image",

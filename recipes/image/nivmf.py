@@ -77,8 +77,8 @@ of a run of cos. With five images of a product, a density for each of its axes i
 (the paper's Limitations); figures and Tables 4 and 5 have no sop.
 
 Published numbers are those of the best epoch ON THE TEST CLASSES (the release has no validation);
-here the last epoch counts. Their mAP@1000 divides by R + 1 (eval.retrieval, compat="rdml"): lower
-than ours here by about 2 % on cub200, 1 % on cars196 and 20 % on sop.
+here the last epoch counts. Their mAP@1000 divides by R + 1 (likeness.eval.retrieval,
+compat="rdml"): lower than ours here by about 2 % on cub200, 1 % on cars196 and 20 % on sop.
 
 Settings are those of Sec. 4.1 and Supp. I, and of the release
 (ExplainableML/Probabilistic_Deep_Metric_Learning, example_runs.sh) for what the paper leaves out:
@@ -115,19 +115,19 @@ from typing import Any, NamedTuple
 
 from _shared import means, of_unseen
 
-from modalities.image import cars, cub, sop
-from toolkit.backbones.bninception import BNInception
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.data.pixels import BN_INCEPTION
-from toolkit.data.sampling import Sampling
-from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
-from toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus
-from toolkit.losses.triplet import MarginLoss
-from toolkit.losses.weighted import MultiSimilarity
-from toolkit.models.parts import Part
-from toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
-from toolkit.training.schedules import constant, multistep
-from toolkit.training.tune import Choice, Search
+from likeness.modalities.image import cars, cub, sop
+from likeness.toolkit.backbones.bninception import BNInception
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.data.pixels import BN_INCEPTION
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.probabilistic import Joint, ProbabilisticNCA
+from likeness.toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus
+from likeness.toolkit.losses.triplet import MarginLoss
+from likeness.toolkit.losses.weighted import MultiSimilarity
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
+from likeness.toolkit.training.schedules import constant, multistep
+from likeness.toolkit.training.tune import Choice, Search
 
 
 class Size(NamedTuple):

@@ -96,21 +96,21 @@ from typing import NamedTuple
 
 from _shared import of_unseen
 
-from modalities.image import cars, cub, sop
-from toolkit.backbones.bninception import BNInception
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.data.pixels import BN_INCEPTION
-from toolkit.data.sampling import Sampling
-from toolkit.losses.compositional import DCML
-from toolkit.losses.graph import GroupLoss, ProxyGML
-from toolkit.losses.memvir import MemVir
-from toolkit.losses.softmax import NormSoft, Softmax
-from toolkit.losses.triplet import EasyPositive, MarginLoss
-from toolkit.losses.weighted import CirclePair, MultiSimilarity
-from toolkit.models.parts import Part
-from toolkit.training.recipe import Optim, Recipe, Schedule
-from toolkit.training.schedules import multistep
-from toolkit.training.tuning import Tuning
+from likeness.modalities.image import cars, cub, sop
+from likeness.toolkit.backbones.bninception import BNInception
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.data.pixels import BN_INCEPTION
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.compositional import DCML
+from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
+from likeness.toolkit.losses.memvir import MemVir
+from likeness.toolkit.losses.softmax import NormSoft, Softmax
+from likeness.toolkit.losses.triplet import EasyPositive, MarginLoss
+from likeness.toolkit.losses.weighted import CirclePair, MultiSimilarity
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.schedules import multistep
+from likeness.toolkit.training.tuning import Tuning
 
 
 class Group(NamedTuple):

@@ -24,27 +24,27 @@ from functools import partial
 
 from _shared import of_characters
 
-from toolkit.losses.adaptive import AdaFace, MagFace
-from toolkit.losses.compositional import DCML
-from toolkit.losses.contrast import SupCon
-from toolkit.losses.graph import GroupLoss, ProxyGML
-from toolkit.losses.hyperbolic import Hyperbolic
-from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.memvir import MemVir
-from toolkit.losses.pair import Contrastive, PairBCE
-from toolkit.losses.probabilistic import ProbabilisticNCA
-from toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus, SoftTriple
-from toolkit.losses.rank import SmoothAP
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import Cosine, NormSoft, Softmax
-from toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from toolkit.losses.triplet import EasyPositive, SNRTriplet, Triplet
-from toolkit.losses.vmf import VMF
-from toolkit.losses.weighted import MultiSimilarity
-from toolkit.models.parts import Part
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Recipe
-from toolkit.training.tune import Range
+from likeness.toolkit.losses.adaptive import AdaFace, MagFace
+from likeness.toolkit.losses.compositional import DCML
+from likeness.toolkit.losses.contrast import SupCon
+from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
+from likeness.toolkit.losses.hyperbolic import Hyperbolic
+from likeness.toolkit.losses.margin import ArcFace, CosFace
+from likeness.toolkit.losses.memvir import MemVir
+from likeness.toolkit.losses.pair import Contrastive, PairBCE
+from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
+from likeness.toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus, SoftTriple
+from likeness.toolkit.losses.rank import SmoothAP
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.softmax import Cosine, NormSoft, Softmax
+from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
+from likeness.toolkit.losses.triplet import EasyPositive, SNRTriplet, Triplet
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.losses.weighted import MultiSimilarity
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.tune import Range
 
 
 def with_loss(loss: Part, *, gain: float = 1.0, proxy_lr_scale: float = 1.0) -> Recipe:

@@ -76,32 +76,32 @@ from pathlib import Path
 import numpy as np
 from _shared import means
 
-from eval import per_item
-from eval.bootstrap import bounds
-from eval.per_item import PerItem
-from eval.retrieval import query_metrics
 from likeness.errors import one_sentence
-from modalities.image import cub, images
-from modalities.image.transforms import BENCHMARKER
-from toolkit.backbones.bninception import BNInception
-from toolkit.console import argument_parser, say
-from toolkit.data.pixels import BN_INCEPTION
-from toolkit.data.sampling import Sampling
-from toolkit.losses.contrast import NTXent
-from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.pair import Contrastive, SNRContrastive
-from toolkit.losses.proxy import ProxyNCAPlusPlus, SoftTriple
-from toolkit.losses.rank import FastAP
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import NormFace
-from toolkit.losses.triplet import MarginLoss, Triplet
-from toolkit.losses.weighted import MultiSimilarity
-from toolkit.models.parts import Part
-from toolkit.training.measure import load_model, measure_items
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule, override
-from toolkit.training.schedules import constant
-from toolkit.training.train import fit
+from likeness.eval import per_item
+from likeness.eval.bootstrap import bounds
+from likeness.eval.per_item import PerItem
+from likeness.eval.retrieval import query_metrics
+from likeness.modalities.image import cub, images
+from likeness.modalities.image.transforms import BENCHMARKER
+from likeness.toolkit.backbones.bninception import BNInception
+from likeness.toolkit.console import argument_parser, say
+from likeness.toolkit.data.pixels import BN_INCEPTION
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.contrast import NTXent
+from likeness.toolkit.losses.margin import ArcFace, CosFace
+from likeness.toolkit.losses.pair import Contrastive, SNRContrastive
+from likeness.toolkit.losses.proxy import ProxyNCAPlusPlus, SoftTriple
+from likeness.toolkit.losses.rank import FastAP
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.softmax import NormFace
+from likeness.toolkit.losses.triplet import MarginLoss, Triplet
+from likeness.toolkit.losses.weighted import MultiSimilarity
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.measure import load_model, measure_items
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule, override
+from likeness.toolkit.training.schedules import constant
+from likeness.toolkit.training.train import fit
 
 NUM_FOLDS = 4
 XAVIER = (2 / (75 + 128)) ** 0.5  # deviation of class vectors at the start: 75 classes, 128-D

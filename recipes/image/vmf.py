@@ -103,25 +103,25 @@ from typing import NamedTuple
 
 from _shared import CALIBRATION, means
 
-from eval import per_item
-from modalities.image import cars, cub, images, small_sets, sop
-from modalities.image.transforms import (
+from likeness.eval import per_item
+from likeness.modalities.image import cars, cub, images, small_sets, sop
+from likeness.modalities.image.transforms import (
     VMF_CARS,
     VMF_CIFAR10,
     VMF_CIFAR100,
     VMF_CUB,
     VMF_SOP,
 )
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.small import SmallCNN
-from toolkit.data.pixels import CIFAR10, CIFAR100, IMAGENET, PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.losses.hyperbolic import Hyperbolic
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.softmax import Cosine, Softmax
-from toolkit.losses.vmf import VMF
-from toolkit.models.parts import Part
-from toolkit.training.recipe import (
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.data.pixels import CIFAR10, CIFAR100, IMAGENET, PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.hyperbolic import Hyperbolic
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.softmax import Cosine, Softmax
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.recipe import (
     Classification,
     Compute,
     Optim,
@@ -129,7 +129,7 @@ from toolkit.training.recipe import (
     Retrieval,
     Schedule,
 )
-from toolkit.training.schedules import constant
+from likeness.toolkit.training.schedules import constant
 
 
 class Row(NamedTuple):

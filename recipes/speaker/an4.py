@@ -23,22 +23,22 @@ share of positive pairs of so few classes (simple).
 from dataclasses import replace
 from functools import partial
 
-from eval.verification import eer, min_dcf
-from modalities.speaker import an4, audio
-from modalities.speaker.augment import train_view
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.ecapa import ECAPA
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.data.sampling import Sampling
-from toolkit.losses.contrast import MultiSimilarity
-from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.probabilistic import ProbabilisticNCA
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import Softmax
-from toolkit.losses.vmf import VMF
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
-from toolkit.training.tune import Range
+from likeness.eval.verification import eer, min_dcf
+from likeness.modalities.speaker import an4, audio
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.ecapa import ECAPA
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.contrast import MultiSimilarity
+from likeness.toolkit.losses.margin import ArcFace, CosFace
+from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.toolkit.training.tune import Range
 
 ARCFACE = Recipe(
     modality="speaker",

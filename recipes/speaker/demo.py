@@ -16,19 +16,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eval.types import Embeddings
-from eval.verification import eer, min_dcf
 from likeness import demo
-from modalities import folders, synthetic
-from modalities.speaker import audio
-from modalities.speaker.augment import train_view
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.pooling import statistics
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.data.items import Item
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.eval.types import Embeddings
+from likeness.eval.verification import eer, min_dcf
+from likeness.modalities import folders, synthetic
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.pooling import statistics
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
 NUM_SPEAKERS, NUM_UTTERANCES = 60, 10
 

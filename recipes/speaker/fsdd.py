@@ -24,28 +24,35 @@ import numpy as np
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from eval.errors import LikenessError
-from eval.formats import embeddings
-from eval.formats.trials import read_scores, write_scores
-from eval.similarity import score_trials
-from eval.types import Embeddings
-from eval.verification import eer, min_dcf
 from likeness.errors import one_sentence
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings
+from likeness.eval.verification import eer, min_dcf
+from likeness.modalities.speaker import audio, fsdd
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
-from modalities.speaker import audio, fsdd
-from modalities.speaker.augment import train_view
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.pooling import statistics
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.console import say
-from toolkit.data.items import Item
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
-from toolkit.models.embed import embed
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification, override
-from toolkit.training.train import fit
+from likeness.toolkit.backbones.pooling import statistics
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.console import say
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import (
+    Compute,
+    Optim,
+    Recipe,
+    Schedule,
+    Verification,
+    override,
+)
+from likeness.toolkit.training.train import fit
 
 ARCFACE = Recipe(
     modality="speaker",

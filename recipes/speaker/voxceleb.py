@@ -80,26 +80,26 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from eval.errors import LikenessError
-from eval.formats.trials import write_trials
-from eval.verification import eer, min_dcf
 from likeness.errors import one_sentence
-from modalities.speaker import audio, voxceleb
-from modalities.speaker.augment import WESPEAKER_VIEW, train_view
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.ecapa import WeSpeakerECAPA
-from toolkit.backbones.resnet import ResNet34
-from toolkit.console import say
-from toolkit.data.item_lists import write_items
-from toolkit.data.sampling import Sampling
-from toolkit.losses.intertopk import InterTopK
-from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import Softmax
-from toolkit.losses.sphereface import SphereFace
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
-from toolkit.training.schedules import exponential, multistep
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import write_trials
+from likeness.eval.verification import eer, min_dcf
+from likeness.modalities.speaker import audio, voxceleb
+from likeness.modalities.speaker.augment import WESPEAKER_VIEW, train_view
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.console import say
+from likeness.toolkit.data.item_lists import write_items
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.intertopk import InterTopK
+from likeness.toolkit.losses.margin import ArcFace, CosFace
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.losses.sphereface import SphereFace
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.toolkit.training.schedules import exponential, multistep
 
 SIMPLE = Recipe(
     modality="speaker",

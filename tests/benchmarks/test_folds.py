@@ -9,9 +9,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from eval.formats.trials import write_scores
-from eval.types import Embeddings, Trials
-from eval.verification import eer
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.types import Embeddings, Trials
+from likeness.eval.verification import eer
 
 
 @pytest.fixture(scope="module")

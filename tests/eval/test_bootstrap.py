@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import norm
 
-import eval.resampling as resampling
-from eval.bootstrap import (
+import likeness.eval.resampling as resampling
+from likeness.eval.bootstrap import (
     Drawn,
     bounds,
     interval,
@@ -25,10 +25,10 @@ from eval.bootstrap import (
     resample,
     t_interval,
 )
-from eval.errors import LikenessError
-from eval.resampling import weighted
-from eval.types import Scores
-from eval.verification import eer, min_dcf, tar_at_far
+from likeness.eval.errors import LikenessError
+from likeness.eval.resampling import weighted
+from likeness.eval.types import Scores
+from likeness.eval.verification import eer, min_dcf, tar_at_far
 
 FAST = {
     "eer": eer,

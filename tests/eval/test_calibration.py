@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from eval.calibration import (
+from likeness.eval.calibration import (
     Calibration,
     Fusion,
     by_side,
@@ -19,9 +19,9 @@ from eval.calibration import (
     load_calibration,
     log_measure,
 )
-from eval.errors import LikenessError
-from eval.formats.trials import read_scores, read_trials
-from eval.verification import cllr, eer, min_cllr
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.verification import cllr, eer, min_cllr
 
 
 def llrs(seed: int, size: int = 4000, separation: float = 2.0) -> tuple[np.ndarray, np.ndarray]:

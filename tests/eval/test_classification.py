@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from eval.classification import accuracy, auroc, ece, fit_temperature, softmax
-from eval.errors import LikenessError
+from likeness.eval.classification import accuracy, auroc, ece, fit_temperature, softmax
+from likeness.eval.errors import LikenessError
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "calibration_metrics__bruteforce.npz")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from eval.cleaning import near_pairs, suspects
-from eval.types import Floats32
+from likeness.eval.cleaning import near_pairs, suspects
+from likeness.eval.types import Floats32
 
 
 def unit_rows(seed: int, *, spread: float) -> tuple[Floats32, np.ndarray]:

@@ -7,8 +7,8 @@ import pytest
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
-from eval.clustering import cluster, fit_of
-from eval.similarity import matrix
+from likeness.eval.clustering import cluster, fit_of
+from likeness.eval.similarity import matrix
 
 
 def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from eval.calibration import Calibration, load_calibration
-from eval.errors import LikenessError
-from eval.formats import embeddings
-from eval.formats.files import bounded
-from eval.protocols import lfw
-from eval.scoring.plda import load_plda
-from toolkit.data.images import BadImage, file_bytes
-from toolkit.data.items import Item
+from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.files import bounded
+from likeness.eval.protocols import lfw
+from likeness.eval.scoring.plda import load_plda
+from likeness.toolkit.data.images import BadImage, file_bytes
+from likeness.toolkit.data.items import Item
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no pipes or devices here"

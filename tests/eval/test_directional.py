@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ive
 
-from eval.directional import (
+from likeness.eval.directional import (
     log_normalizer,
     log_normalizer_at_zero,
     log_normalizer_ratio,

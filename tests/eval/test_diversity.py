@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from eval.diversity import cluster_diversity, feature_diversity, spectral_decay
+from likeness.eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 
 
 @given(st.integers(0, 10**6), st.integers(2, 30), st.integers(2, 6))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from eval.calibration import Fusion, fit_calibration, fit_fusion, load_fusion
-from eval.errors import LikenessError
-from eval.verification import cllr, eer
+from likeness.eval.calibration import Fusion, fit_calibration, fit_fusion, load_fusion
+from likeness.eval.errors import LikenessError
+from likeness.eval.verification import cllr, eer
 
 
 def trials(size: int = 3000) -> tuple[np.ndarray, np.ndarray]:

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import likeness
-from eval.bootstrap import effective_number, t_interval
-from eval.errors import LikenessError
-from eval.formats.trials import write_scores
-from eval.groups import Grouped, evaluate_groups, sides_of, table
-from eval.protocols.verification import VerificationSettings
-from eval.types import Scores, Trials
-from eval.verification import eer, tar_at_far
 from likeness.cli import main
+from likeness.eval.bootstrap import effective_number, t_interval
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.groups import Grouped, evaluate_groups, sides_of, table
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.types import Scores, Trials
+from likeness.eval.verification import eer, tar_at_far
 
 FARS = (0.1, 0.01)
 

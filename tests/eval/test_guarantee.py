@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import beta, binom, norm
 
-from eval.guarantee import (
+from likeness.eval.guarantee import (
     guaranteed_threshold,
     independent_scores,
     num_allowed,
     pairs_needed,
 )
-from eval.types import Scores
+from likeness.eval.types import Scores
 
 FAR, CONFIDENCE = 0.1, 0.95
 

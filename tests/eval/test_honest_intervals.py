@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.bootstrap import Bounds, Drawn, bounds, bounds_of, drawn_from, interval
-from eval.comparison import Outcome, summarise
-from eval.formats.trials import write_scores
-from eval.protocols.verification import VerificationSettings, evaluate
-from eval.results import table as result_table
-from eval.types import Scores, Trials
-from eval.verification import eer
+from likeness.eval.bootstrap import Bounds, Drawn, bounds, bounds_of, drawn_from, interval
+from likeness.eval.comparison import Outcome, summarise
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.results import table as result_table
+from likeness.eval.types import Scores, Trials
+from likeness.eval.verification import eer
 
 FAST = VerificationSettings(num_resamples=60)
 BRACKET = re.compile(r"\[ *[+-]?[\d.]+, ")  # of an interval, and not of a note
@@ -115,7 +115,7 @@ def test_an_interval_without_width_is_none() -> None:
 def test_the_json_and_the_page_of_two_subjects_say_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
+    monkeypatch.setattr("likeness.eval.reports.page.can_plot", lambda: False)  # plots take seconds
     trials, scores, _ = a_list(2, 4)
     write_scores(tmp_path / "a.txt", trials, scores.values)
     result = likeness.evaluate(tmp_path / "a.txt", FAST)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import identification
-from eval.errors import LikenessError
-from eval.identification import (
+from likeness.eval import identification
+from likeness.eval.errors import LikenessError
+from likeness.eval.identification import (
     borders,
     cmc,
     rank_k,
@@ -27,7 +27,7 @@ from eval.identification import (
     tpir,
     tpir_at_fpir,
 )
-from eval.verification import num_allowed
+from likeness.eval.verification import num_allowed
 
 SIMILARITIES = ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
 GOLDEN = Path(__file__).parents[1] / "golden" / "identification_metrics__bruteforce.npz"
@@ -300,7 +300,7 @@ def test_the_tools_procedures_are_reproduced_by_name():
 @pytest.mark.parametrize("cells", [1, 500, 1 << 23])
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "simple"])
 def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity):
-    from eval.similarity import matrix
+    from likeness.eval.similarity import matrix
 
     centres, probes, subject = faces(noise=2.0)
     gallery, enrolled = (

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval import verification
-from eval.errors import LikenessError
-from eval.types import Scores
-from eval.verification import eer
+from likeness.eval import verification
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Scores
+from likeness.eval.verification import eer
 
 METRICS: dict[str, Any] = {
     name: function

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.bootstrap import drawn_from, resample, t_interval
-from eval.formats.trials import read_scores, write_scores
-from eval.paired import match_trials
-from eval.protocols.verification import VerificationSettings
-from eval.types import Scores, Trials
-from eval.verification import eer
 from likeness.cli import main
+from likeness.eval.bootstrap import drawn_from, resample, t_interval
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.paired import match_trials
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.types import Scores, Trials
+from likeness.eval.verification import eer
 
 FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_difference_is_that_of_each_resample(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.reports.page.can_plot", lambda: False)  # plots take seconds
+    monkeypatch.setattr("likeness.eval.reports.page.can_plot", lambda: False)  # plots take seconds
     result = likeness.evaluate([folder / "a.txt", folder / "b.txt"], FAST)
     result.save(folder / "r.json")
     result.report(folder / "report")

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eval import per_item
-from eval.bootstrap import Drawn, bounds
-from eval.errors import LikenessError
-from eval.formats import files
-from eval.per_item import PerItem
+from likeness.eval import per_item
+from likeness.eval.bootstrap import Drawn, bounds
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import files
+from likeness.eval.per_item import PerItem
 
 
 def measured(

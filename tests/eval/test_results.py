@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.bootstrap import interval
-from eval.protocols.side_by_side import Compared
-from eval.protocols.verification import VerificationSettings, evaluate
-from eval.reports.media import Media
-from eval.reports.page import NO_PLOTS
-from eval.reports.verification import write_page
-from eval.results import SCHEMA, table, write_json
-from eval.types import Embeddings, Scores, Trials
-from eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
+from likeness.eval.bootstrap import interval
+from likeness.eval.protocols.side_by_side import Compared
+from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.reports.media import Media
+from likeness.eval.reports.page import NO_PLOTS
+from likeness.eval.reports.verification import write_page
+from likeness.eval.results import SCHEMA, table, write_json
+from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 
 NUM_SUBJECTS = 8
 

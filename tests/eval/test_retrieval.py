@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import ranks as ranks_module
-from eval import retrieval
-from eval.errors import LikenessError
-from eval.ranks import label_codes, rank_blocks
-from eval.retrieval import (
+from likeness.eval import ranks as ranks_module
+from likeness.eval import retrieval
+from likeness.eval.errors import LikenessError
+from likeness.eval.ranks import label_codes, rank_blocks
+from likeness.eval.retrieval import (
     clusters,
     f1,
     map_at_k,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import similarity as module
-from eval.directional import log_normalizer, mean_resultant
-from eval.errors import LikenessError
-from eval.similarity import against, matrix, pairs, score_trials, single
-from eval.types import Embeddings, Trials
+from likeness.eval import similarity as module
+from likeness.eval.directional import log_normalizer, mean_resultant
+from likeness.eval.errors import LikenessError
+from likeness.eval.similarity import against, matrix, pairs, score_trials, single
+from likeness.eval.types import Embeddings, Trials
 
 NAMES = ("cosine", "dot", "simple", "simple:0", "simple:-.25", "simple:1")
 PRECISE = (

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MAKES = """
 import os, signal
-from eval.temporary import folder_of_process, temporary_folder
+from likeness.eval.temporary import folder_of_process, temporary_folder
 
 with temporary_folder() as folder:
     for path in (folder, folder_of_process("sockets")):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval import thresholds
-from eval.errors import LikenessError
-from eval.scoring.origin import Origin, read_origin, write_origin
-from eval.thresholds import LEAST_ERRORS, OverSubjects, Thresholds, load, measure, save
-from eval.types import Scores
+from likeness.eval import thresholds
+from likeness.eval.errors import LikenessError
+from likeness.eval.scoring.origin import Origin, read_origin, write_origin
+from likeness.eval.thresholds import LEAST_ERRORS, OverSubjects, Thresholds, load, measure, save
+from likeness.eval.types import Scores
 
 ORIGIN = Origin("cosine, model ab", {"model": "ab", "similarity": "cosine"}, trials="t.txt")
 

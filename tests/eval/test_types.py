@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from eval.errors import LikenessError
-from eval.types import Embeddings, Scores, Trials, name_first
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Embeddings, Scores, Trials, name_first
 
 
 def test_embeddings_are_raw():

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from eval import bootstrap
-from eval.bootstrap import t_interval
-from eval.errors import LikenessError
-from eval.protocols.retrieval import RetrievalSettings, class_bounds, retrieve
-from eval.protocols.side_by_side import evaluate_together
-from eval.protocols.verification import VerificationSettings
-from eval.types import Embeddings, Scores, Trials
-from eval.uncertainty import (
+from likeness.eval import bootstrap
+from likeness.eval.bootstrap import t_interval
+from likeness.eval.errors import LikenessError
+from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds, retrieve
+from likeness.eval.protocols.side_by_side import evaluate_together
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.uncertainty import (
     METRICS,
     Ranking,
     aurc,
@@ -30,7 +30,7 @@ from eval.uncertainty import (
     risk_coverage,
     trial_quality,
 )
-from eval.verification import eer
+from likeness.eval.verification import eer
 
 # Few distinct values make ties; risks between 0 and 1 are those of queries whose neighbours tie.
 answers = st.lists(

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.isotonic import IsotonicRegression
 
-from eval import verification
-from eval.errors import LikenessError
-from eval.verification import (
+from likeness.eval import verification
+from likeness.eval.errors import LikenessError
+from likeness.eval.verification import (
     actual_dcf,
     cllr,
     det,

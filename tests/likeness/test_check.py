@@ -15,12 +15,12 @@ import soundfile
 from numpy.typing import NDArray
 from PIL import Image
 
-from eval.formats import embeddings
-from eval.types import Embeddings
 from likeness.checking.check import Checked, Settings, check
 from likeness.cli import main
-from modalities.folders import suffixes_of
-from toolkit.data.listing import list_items
+from likeness.eval.formats import embeddings
+from likeness.eval.types import Embeddings
+from likeness.modalities.folders import suffixes_of
+from likeness.toolkit.data.listing import list_items
 
 RATE_HZ = 8_000
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.formats import embeddings
-from eval.formats.trials import read_scores, read_trials, write_trials
 from likeness.cli import main
-from modalities import folders
-from toolkit.training.train import fit
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.trials import read_scores, read_trials, write_trials
+from likeness.modalities import folders
+from likeness.toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny.py"
@@ -33,7 +33,7 @@ def likeness(*arguments: object) -> int:
 @pytest.fixture(scope="module")
 def trained(voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with run/, items.txt and trials.txt of the held-out speakers."""
-    from toolkit.training import recipe
+    from likeness.toolkit.training import recipe
 
     folder = tmp_path_factory.mktemp("trained")
     fit(recipe.load(str(TINY))[0], data=voices, out=folder / "run")

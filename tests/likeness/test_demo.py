@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.types import Embeddings, Trials
 from likeness import demo
 from likeness.cli import main
-from toolkit.console import Interrupted
-from toolkit.data.items import Item
+from likeness.eval.types import Embeddings, Trials
+from likeness.toolkit.console import Interrupted
+from likeness.toolkit.data.items import Item
 
 IDS = ("s0/a b", "s0/c", "s1/d", "s1/e")
 

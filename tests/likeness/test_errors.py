@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from eval.errors import LikenessError, Unreachable
-from eval.formats import embeddings
 from likeness.cli import main
 from likeness.errors import explain, one_sentence
+from likeness.eval.errors import LikenessError, Unreachable
+from likeness.eval.formats import embeddings
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,22 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.formats import embeddings as files
-from eval.types import Embeddings
 from likeness import extraction
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
+from likeness.eval.types import Embeddings
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
-from modalities import folders
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.resnet import ResNet34
-from toolkit.data.items import Item
-from toolkit.losses.margin import ArcFace
-from toolkit.models import checkpoint
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.training.lock import Busy, only_writer
-from toolkit.training.recipe import Recipe
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.training.lock import Busy, only_writer
+from likeness.toolkit.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Recipe(

@@ -20,25 +20,25 @@ from PIL import Image
 from torch import nn
 
 import likeness
-import toolkit.backbones
-import toolkit.losses
-from eval.errors import LikenessError
-from eval.formats.trials import write_trials
+import likeness.toolkit.backbones
+import likeness.toolkit.losses
 from likeness.cli import _whole_command, main
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import write_trials
 from likeness.inputs import items_of
+from likeness.modalities import folders
+from likeness.modalities.face import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.presence import refuse_missing_files, refuse_missing_model
-from modalities import folders
-from modalities.face import images
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.small import SmallCNN
-from toolkit.data.items import Item
-from toolkit.data.pixels import PixelScale
-from toolkit.losses.softmax import NormFace
-from toolkit.models.checkpoint import save_model
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.recipe import Recipe
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.losses.softmax import NormFace
+from likeness.toolkit.models.checkpoint import save_model
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training.recipe import Recipe
 
 
 def saved(folder: Path, recipe: Recipe) -> Path:
@@ -111,7 +111,9 @@ def test_every_public_name_exists_and_is_documented() -> None:
         _ = likeness.nonsense
 
 
-@pytest.mark.parametrize("room", [toolkit.losses, toolkit.backbones], ids=["losses", "backbones"])
+@pytest.mark.parametrize(
+    "room", [likeness.toolkit.losses, likeness.toolkit.backbones], ids=["losses", "backbones"]
+)
 def test_the_flat_lists_are_complete(room: ModuleType) -> None:
     """Every public network or loss of the room is in the flat list, and none of their parts."""
     listed = getattr(likeness, room.__name__.rpartition(".")[2])

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.calibration import load_fusion
-from eval.formats.embeddings import write as write_embeddings
-from eval.formats.trials import read_scores, write_scores
-from eval.types import Embeddings, Trials
 from likeness.cli import main
+from likeness.eval.calibration import load_fusion
+from likeness.eval.formats.embeddings import write as write_embeddings
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.types import Embeddings, Trials
 
 IDS = tuple(f"{name}/{number}" for name in "abcdef" for number in (1, 2, 3))
 

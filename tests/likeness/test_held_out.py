@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import likeness as front_door
-from eval.formats.embeddings import read as read_embeddings
-from eval.formats.subjects import read_mapping
-from eval.formats.trials import read_scores, read_trials
-from eval.types import Trials
 from likeness.cli import main
+from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.types import Trials
 from likeness.held_out import HeldOutFiles, measure_held_out
-from modalities import synthetic, synthetic_glyphs
-from toolkit.data.item_lists import read_items
-from toolkit.training.recipe import load, override
+from likeness.modalities import synthetic, synthetic_glyphs
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.training.recipe import load, override
 
 QUICK = (
     "schedule.steps=2",

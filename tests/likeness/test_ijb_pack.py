@@ -17,22 +17,22 @@ import torch
 from insightface.utils import face_align
 from sklearn.metrics import roc_curve
 
-from eval.formats import embeddings as files
-from eval.protocols.ijb import PRESETS, Switches, switches_of, templates
-from eval.protocols.ijb_files import meta_files, read_faces
-from eval.types import Embeddings
 from likeness import extraction
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
+from likeness.eval.protocols.ijb import PRESETS, Switches, switches_of, templates
+from likeness.eval.protocols.ijb_files import meta_files, read_faces
+from likeness.eval.types import Embeddings
+from likeness.modalities import folders, synthetic_faces
+from likeness.modalities.face import images
 from likeness.models.run import load_model
-from modalities import folders, synthetic_faces
-from modalities.face import images
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.images import encode
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.losses.margin import ArcFace
-from toolkit.models import checkpoint
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.recipe import Recipe
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = 6

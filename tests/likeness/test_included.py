@@ -10,15 +10,15 @@ import pytest
 import soundfile
 
 import likeness
-from eval.thresholds import load as load_thresholds
-from eval.verification import eer
 from likeness import included
 from likeness.cli import main
+from likeness.eval.thresholds import load as load_thresholds
+from likeness.eval.verification import eer
+from likeness.modalities import synthetic
+from likeness.modalities.speaker import decoding
 from likeness.models.load import load
-from modalities import synthetic
-from modalities.speaker import decoding
-from toolkit.data.images import encode
-from toolkit.training.start import Initial
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.training.start import Initial
 
 VOICE = Path(included.resolved(included.VOICE))
 

@@ -10,13 +10,13 @@ import pytest
 import soundfile
 
 import likeness
-from eval.formats.embeddings import read as read_embeddings
-from eval.formats.subjects import read_mapping
-from eval.formats.trials import read_trials
 from likeness.cli import main
-from modalities import folders, synthetic
-from toolkit.data.item_lists import read_items
-from toolkit.data.listing import list_items
+from likeness.eval.formats.embeddings import read as read_embeddings
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.formats.trials import read_trials
+from likeness.modalities import folders, synthetic
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.listing import list_items
 
 QUICK = [
     "schedule.steps=2",

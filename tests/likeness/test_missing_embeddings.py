@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.formats import embeddings as files
-from eval.types import Embeddings
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
+from likeness.eval.types import Embeddings
 
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2", "zoe/1")
 MATRIX = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from likeness.cli import main
-from modalities import synthetic_glyphs
+from likeness.modalities import synthetic_glyphs
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 

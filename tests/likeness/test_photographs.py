@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.formats import embeddings
 from likeness.cli import main
+from likeness.eval.formats import embeddings
+from likeness.modalities.face import align, images
 from likeness.models import insightface, load
 from likeness.models.insightface import Pixels, split
-from modalities.face import align, images
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.items import Item
 from tests.tiny_yunet import network, tiny_yunet
-from toolkit.data.images import encode
-from toolkit.data.items import Item
 
 SAID = "@size=112x96,mean=127.5,std=128,order=bgr"
 

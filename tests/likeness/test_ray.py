@@ -21,10 +21,10 @@ import pytest
 import soundfile
 import torch
 
-from eval.errors import LikenessError
-from eval.formats import embeddings
 from likeness import ray_embedding
-from toolkit.data.items import Item
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import embeddings
+from likeness.toolkit.data.items import Item
 
 pytest.importorskip("ray", reason="pip install 'likeness[ray]'")
 ROOT = Path(__file__).parents[2]

@@ -17,12 +17,12 @@ import pytest
 from PIL import Image
 
 import likeness as front_door
-from eval.formats import embeddings as files
-from eval.formats.trials import read_scores
-from eval.guarantee import guaranteed_threshold
-from eval.scoring.origin import read_origin, write_origin
-from eval.types import Embeddings, Scores
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.trials import read_scores
+from likeness.eval.guarantee import guaranteed_threshold
+from likeness.eval.scoring.origin import read_origin, write_origin
+from likeness.eval.types import Embeddings, Scores
 from likeness.thresholds import Rule, carry, find, over_subjects
 from likeness.verification import read_pairs
 

@@ -17,21 +17,21 @@ import pytest
 import torch
 
 import likeness
-from eval.formats import embeddings
-from eval.formats.trials import write_trials
-from modalities import folders
-from modalities.face import images
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
-from modalities.synthetic import write_voices
-from modalities.synthetic_faces import write_faces
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.small import SmallCNN
-from toolkit.data.pixels import ADAFACE
-from toolkit.models import export
-from toolkit.models.embed import embed
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.trials import write_trials
+from likeness.modalities import folders
+from likeness.modalities.face import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.modalities.synthetic import write_voices
+from likeness.modalities.synthetic_faces import write_faces
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.data.pixels import ADAFACE
+from likeness.toolkit.models import export
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
 
 pytest.importorskip("onnxruntime")
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import soundfile
 
-from eval.calibration import Calibration
-from eval.formats import embeddings
 from likeness.cli import main
+from likeness.eval.calibration import Calibration
+from likeness.eval.formats import embeddings
+from likeness.modalities import folders
 from likeness.model import Model
 from likeness.model import load as load_model
 from likeness.models import load
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training import recipe
+from likeness.toolkit.training.train import fit
 from likeness.verification import Verification
-from modalities import folders
-from toolkit.models.embed import embed
-from toolkit.training import recipe
-from toolkit.training.train import fit
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modalities.speaker import an4
-from modalities.speaker.audio import read
+from likeness.modalities.speaker import an4
+from likeness.modalities.speaker.audio import read
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 

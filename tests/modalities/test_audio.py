@@ -12,9 +12,9 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modalities.speaker.audio import crop, read, speed_copies
-from modalities.speaker.decoding import BadAudio, Wave, speed_of
-from toolkit.data.items import Item
+from likeness.modalities.speaker.audio import crop, read, speed_copies
+from likeness.modalities.speaker.decoding import BadAudio, Wave, speed_of
+from likeness.toolkit.data.items import Item
 
 
 def tone(hz: float, seconds: float = 1.0, rate_hz: int = 16000) -> Wave:
@@ -170,7 +170,7 @@ def test_blocks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for suffix in ("wav", "flac", "ogg", "mp3", "aiff")
     ]
     whole = [read_file(path) for path in paths]
-    monkeypatch.setattr("modalities.speaker.decoding._BLOCK_VALUES", 5_000)
+    monkeypatch.setattr("likeness.modalities.speaker.decoding._BLOCK_VALUES", 5_000)
     for path, wave in zip(paths, whole, strict=True):
         np.testing.assert_array_equal(read_file(path), wave)
 

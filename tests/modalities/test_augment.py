@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modalities.speaker.augment import add_noise, gain, train_view
-from modalities.synthetic import voice
+from likeness.modalities.speaker.augment import add_noise, gain, train_view
+from likeness.modalities.synthetic import voice
 
 VOICE = voice(0, 0)
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities.speaker.audio import read
-from modalities.speaker.features import LOG_FLOOR, KaldiFbank
-from modalities.synthetic import voice
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.data.items import Item
+from likeness.modalities.speaker.audio import read
+from likeness.modalities.speaker.features import LOG_FLOOR, KaldiFbank
+from likeness.modalities.synthetic import voice
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.data.items import Item
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 import_torchaudio()

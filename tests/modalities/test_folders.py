@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from modalities import folders
-from modalities.folders import items, scan, trials
-from modalities.speaker.folds import stratified_folds
-from toolkit.data.items import Item
-from toolkit.data.pairs import all_pairs, draw_pairs
+from likeness.modalities import folders
+from likeness.modalities.folders import items, scan, trials
+from likeness.modalities.speaker.folds import stratified_folds
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pairs import all_pairs, draw_pairs
 
 
 def lay_out(root: Path, files_per_speaker: list[int], suffix: str = ".wav") -> Path:

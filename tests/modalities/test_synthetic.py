@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities import folders
-from modalities.speaker.features import KaldiFbank
-from modalities.synthetic import voice, write_voices
+from likeness.modalities import folders
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.modalities.synthetic import voice, write_voices
 
 
 @settings(max_examples=15, deadline=None)

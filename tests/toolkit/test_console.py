@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from eval.progress import Report, step, tracked
 from likeness.cli import main
-from toolkit import console
-from toolkit.console import Steps, argument_parser, interruptible, say, shown
-from toolkit.data.reading import Bad
-from toolkit.training.log import BadItems
+from likeness.eval.progress import Report, step, tracked
+from likeness.toolkit import console
+from likeness.toolkit.console import Steps, argument_parser, interruptible, say, shown
+from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.training.log import BadItems
 
 LONG = " ".join(f"word{number}" for number in range(60)) + " a\ttab"  # some 400 characters
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\u2028g\x7f"

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 
 class Beside(nn.Module):
@@ -27,7 +27,7 @@ class Beside(nn.Module):
 
     Example:
         >>> from functools import partial
-        >>> from toolkit.backbones.statistics import OrderStatistics
+        >>> from likeness.toolkit.backbones.statistics import OrderStatistics
         >>> net = Beside(8, networks=[partial(OrderStatistics, dim=size) for size in (4, 6)])
         >>> net.eval()(torch.randn(2, 50, 8)).shape
         torch.Size([2, 10])

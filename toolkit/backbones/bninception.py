@@ -11,9 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toolkit.backbones.image_resnet import ImagePooling, pool
-from toolkit.backbones.images import BatchNorm, check_images, hold_still, in_float32, start_from
-from toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.image_resnet import ImagePooling, pool
+from likeness.toolkit.backbones.images import (
+    BatchNorm,
+    check_images,
+    hold_still,
+    in_float32,
+    start_from,
+)
+from likeness.toolkit.backbones.part_outputs import one_of
 
 
 class _Sizes(NamedTuple):

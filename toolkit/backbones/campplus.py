@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
-from toolkit.backbones.resnet import BasicBlock
+from likeness.toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
+from likeness.toolkit.backbones.resnet import BasicBlock
 
 _SEGMENT = 100  # frames that share a context: two seconds, after the stride of 2
 
@@ -34,7 +34,7 @@ class CAMPPlus(nn.Module):
         growth: The channels that each dense layer adds.
         layers: The number of dense layers of each block.
         head_channels: The channels of the 2-D head.
-        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True

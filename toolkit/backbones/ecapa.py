@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
+from likeness.toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
 
 class ECAPA(nn.Module):
@@ -43,7 +43,7 @@ class ECAPA(nn.Module):
         res2net_scale: int = 8,
     ):
         super().__init__()
-        from toolkit.backbones.torchaudio_cpu import import_torchaudio
+        from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
         import_torchaudio()  # speechbrain imports torchaudio
         from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN
@@ -83,7 +83,7 @@ class WeSpeakerECAPA(nn.Module):
         global_context: Whether the attention sees the utterance's mean and deviation (the GLOB
             variants, which WeSpeaker's recipes use: 6.19 and 14.66 M parameters at 80 mel).
         normalise: Whether batch norm follows the embedding (emb_bn).
-        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True

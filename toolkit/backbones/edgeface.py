@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toolkit.backbones.images import check_images, in_float32, start_from
-from toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.images import check_images, in_float32, start_from
+from likeness.toolkit.backbones.part_outputs import one_of
 
 Size = Literal["xxs", "xs", "s", "base"]
 

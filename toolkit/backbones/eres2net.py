@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import Pooling, flat, keep, pool
-from toolkit.backbones.resnet import add_front, run, shortcut, stem
+from likeness.toolkit.backbones.pooling import Pooling, flat, keep, pool
+from likeness.toolkit.backbones.resnet import add_front, run, shortcut, stem
 
 
 class ERes2Net(nn.Module):
@@ -32,7 +32,7 @@ class ERes2Net(nn.Module):
         base_width: The width of a group of channels, in 64ths of the block's channels.
         scale: The number of groups.
         expansion: How many times more channels leave a block than it works on.
-        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True

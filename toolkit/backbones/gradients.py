@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, pad
 
-from toolkit.backbones.images import check_images
+from likeness.toolkit.backbones.images import check_images
 
 
 def oriented_gradients(grey: Tensor, *, cells: int, bins: int, sigma: float) -> Tensor:

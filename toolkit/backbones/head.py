@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 
 def check_embeddings(x: Tensor, name: str, in_dim: int) -> None:

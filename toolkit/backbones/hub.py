@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eval.errors import LikenessError
-from toolkit.backbones.images import check_images, in_float32
-from toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
-from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.backbones.weights import first_names
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.images import check_images, in_float32
+from likeness.toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
+from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.weights import first_names
 
 ImagePooling = Literal["", "CLS", "mean", "GeM", "head"]
 

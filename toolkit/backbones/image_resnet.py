@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.images import (
+from likeness.toolkit.backbones.images import (
     BatchNorm,
     check_images,
     four_stages,
@@ -15,8 +15,8 @@ from toolkit.backbones.images import (
     in_float32,
     start_from,
 )
-from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.resnet import DEPTHS, shortcut
+from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.resnet import DEPTHS, shortcut
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]
 ImagePooling = Literal["average", "max", "both"]

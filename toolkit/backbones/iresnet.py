@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.images import check_images, four_stages, in_float32
-from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.resnet import shortcut
+from likeness.toolkit.backbones.images import check_images, four_stages, in_float32
+from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.resnet import shortcut
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {

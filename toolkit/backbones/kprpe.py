@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.images import check_images, start_from
-from toolkit.backbones.vit import FaceViT
+from likeness.toolkit.backbones.images import check_images, start_from
+from likeness.toolkit.backbones.vit import FaceViT
 
 # Where crops that are aligned to the template of ArcFace have the left and right eye, the nose and
 # the corners of the mouth: pixels (x, y) of 112 x 112.

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.pooling import pool, precise
+from likeness.toolkit.backbones.pooling import pool, precise
 
 LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
 _SMALLEST = 1e-6  # GeM's floor under what is raised to a power

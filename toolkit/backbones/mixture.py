@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.backbones.pooling import valid_frames
-from toolkit.backbones.statistics import (
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.pooling import valid_frames
+from likeness.toolkit.backbones.statistics import (
     Start,
     add_discriminant,
     estimate_discriminant,

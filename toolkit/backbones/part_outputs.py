@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 
 def is_tensor(value: Any) -> bool:

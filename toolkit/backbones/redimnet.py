@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.pooling import frame_mask, keep, pool, precise
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.pooling import frame_mask, keep, pool, precise
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
 # The 2-D blocks: residual ones, the same with weights for the bands, and those of ConvNeXt.

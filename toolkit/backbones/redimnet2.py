@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.pooling import flat, pool
-from toolkit.backbones.redimnet import Row, Size, build_stages, in_bands, repeated
+from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.pooling import flat, pool
+from likeness.toolkit.backbones.redimnet import Row, Size, build_stages, in_bands, repeated
 
 
 class _Shape(NamedTuple):

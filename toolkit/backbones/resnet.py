@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
+from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152
 # they are those of He et al. 2016, Table 1; 221 and 293 are WeSpeaker's (models/resnet.py).
@@ -39,7 +39,7 @@ class ResNet(nn.Module):
         depth: 18 and 34 have two 3x3 convolutions in a block; 50, 101, 152, 221 and 293 have
             bottlenecks with four times as many channels.
         blocks: The number of blocks of each stage, where they are not to be the depth's.
-        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
         two_layers: Whether the embedding is taken after a second layer over the utterance, as
             3D-Speaker's ResNet34 does (two_emb_layer of both projects).
 

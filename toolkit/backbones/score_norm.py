@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from eval.errors import LikenessError
-from toolkit.backbones.head import check_embeddings
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.head import check_embeddings
 
 
 class ScoreNorm(nn.Module):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.images import check_images, four_stages, in_float32
-from toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.images import check_images, four_stages, in_float32
+from likeness.toolkit.backbones.part_outputs import one_of
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.part_outputs import one_of
-from toolkit.backbones.pooling import keep, pool, precise
-from toolkit.backbones.resnet import add_front, run_front, shortcut
+from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.toolkit.backbones.pooling import keep, pool, precise
+from likeness.toolkit.backbones.resnet import add_front, run_front, shortcut
 
 # Depth -> the number of blocks of the four stages, as WeSpeaker has them.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {34: (3, 4, 6, 3), 100: (6, 16, 24, 3)}

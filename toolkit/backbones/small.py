@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from toolkit.backbones.images import check_images, in_float32
+from likeness.toolkit.backbones.images import check_images, in_float32
 
 
 class SmallCNN(nn.Module):

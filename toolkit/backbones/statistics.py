@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from eval.errors import LikenessError
-from toolkit.backbones.gradients import within_class_whitening
-from toolkit.backbones.pooling import valid_frames
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.gradients import within_class_whitening
+from likeness.toolkit.backbones.pooling import valid_frames
 
 Start = Literal["random", "rotation"]
 

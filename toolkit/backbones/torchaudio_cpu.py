@@ -4,7 +4,7 @@ The torchaudio wheel carries a compiled extension that is linked against CUDA li
 CPU torch its import raises OSError, beside another version of CUDA RuntimeError. torchaudio has its
 own path without the extension (its loader returns False), which the second import takes.
 MelSpectrogram, MFCC, resample and compliance.kaldi work without the extension. torchaudio.load and
-save do not: read audio with modalities.speaker.audio.
+save do not: read audio with likeness.modalities.speaker.audio.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 # The layers over the training classes of WeSpeaker, 3D-Speaker and IDRnD.
 _CLASSIFIERS = ("projection.", "classifier.", "cls_head.")

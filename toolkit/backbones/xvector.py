@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
 
 _CONTEXT = 14  # the number of frames that the five layers lose: 4, 2 x 2 and 3 x 2
 
@@ -25,7 +25,7 @@ class XVector(nn.Module):
         pooled: The channels under the pooling.
         two_layers: Whether the embedding is taken after the second layer over the utterance, or
             after the first, as 3D-Speaker does (4.34 M parameters).
-        pooling: The pooling over time, see toolkit.backbones.pooling.pool.
+        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
 
     Raises:
         LikenessError: An utterance is shorter.

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.temporary import folder_of_process
-from toolkit.backbones.part_outputs import is_tensor
-from toolkit.data.items import Item
-from toolkit.data.reading import (
+from likeness.eval.temporary import folder_of_process
+from likeness.toolkit.backbones.part_outputs import is_tensor
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import (
     NOT_FINITE,
     Array,
     Augment,

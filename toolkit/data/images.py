@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from eval.errors import LikenessError
-from eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
-from toolkit.data.items import Item
-from toolkit.data.reading import Array, DType, Floats, Levels, Unreadable
+from likeness.eval.errors import LikenessError
+from likeness.eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Array, DType, Floats, Levels, Unreadable
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from eval.reports.media import FORMATS, MAX_PIXELS
-from toolkit.data.images import BadImage, decode_bytes, file_bytes
-from toolkit.data.items import Item
+from likeness.eval.reports.media import FORMATS, MAX_PIXELS
+from likeness.toolkit.data.images import BadImage, decode_bytes, file_bytes
+from likeness.toolkit.data.items import Item
 
 _END_OF_JPEG = b"\xff\xd9"
 _AFTER_JPEG = 4096  # bytes behind the end of a JPEG, which some cameras write

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats import lists
-from eval.formats.column_names import by_number, choose, is_header, with_further
-from eval.formats.files import atomic_path
-from eval.types import name_first
-from toolkit.data.items import Item, Items, check_unique
-from toolkit.data.remote import is_url, place_below, url_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import lists
+from likeness.eval.formats.column_names import by_number, choose, is_header, with_further
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.types import name_first
+from likeness.toolkit.data.items import Item, Items, check_unique
+from likeness.toolkit.data.remote import is_url, place_below, url_of
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # of tables, whose columns have names
 _LAYOUTS = (("path",), ("id", "path"), ("id", "path", "label"))  # of lines without a header
@@ -34,11 +34,11 @@ def read_items(
     """Reads a list or a table of files.
 
     All lines of a list are `path`, `id path` or `id path label`. A table has a header, or is a
-    .parquet file; its columns are known by their names (`eval.formats.column_names`). All other
-    columns are carried along under their own names (Items.column).
+    .parquet file; its columns are known by their names (`likeness.eval.formats.column_names`). All
+    other columns are carried along under their own names (Items.column).
 
     Args:
-        path: The file (see `eval.formats.lists`).
+        path: The file (see `likeness.eval.formats.lists`).
         root: The folder that relative paths start from; by default that of the file.
         columns: Role -> column, where the names of the columns do not say it.
 

@@ -12,12 +12,12 @@ from typing import Any, BinaryIO, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eval.errors import LikenessError
-from eval.formats import parquet
-from eval.formats.files import refuse_device
-from eval.formats.provenance import digest
-from eval.types import nfc
-from toolkit.data import remote
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import parquet
+from likeness.eval.formats.files import refuse_device
+from likeness.eval.formats.provenance import digest
+from likeness.eval.types import nfc
+from likeness.toolkit.data import remote
 
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together

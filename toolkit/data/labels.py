@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.formats.column_names import FURTHER
-from eval.types import name_first
-from toolkit.data.items import Items
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import FURTHER
+from likeness.eval.types import name_first
+from likeness.toolkit.data.items import Items
 
 _FURTHER = tuple(name for name in FURTHER if name not in ("start", "end"))
 _MAX_PATH = 4096  # characters

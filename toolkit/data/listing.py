@@ -12,17 +12,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats.column_names import parse_columns
-from eval.formats.files import text_lines
-from eval.formats.subjects import read_mapping
-from eval.progress import step
-from eval.types import name_first, nfc
-from toolkit.data import tree
-from toolkit.data.item_lists import read_items
-from toolkit.data.items import Items, check_unique
-from toolkit.data.labels import LabelPattern
-from toolkit.data.remote import is_url, place_below
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.formats.files import text_lines
+from likeness.eval.formats.subjects import read_mapping
+from likeness.eval.progress import step
+from likeness.eval.types import name_first, nfc
+from likeness.toolkit.data import tree
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.items import Items, check_unique
+from likeness.toolkit.data.labels import LabelPattern
+from likeness.toolkit.data.remote import is_url, place_below
 
 Scan = Callable[[Path], Items]
 
@@ -46,7 +46,7 @@ def list_items(
             a folder, whose sub-folders are the labels;
             a folder of Kaldi (see `read_kaldi_folder`), or its wav.scp;
             a .csv, .tsv or .parquet file, or another text whose first line names columns
-            (see `eval.formats.column_names`);
+            (see `likeness.eval.formats.column_names`);
             an .rttm file (see `read_rttm`);
             a list with lines `path` or `id path [label]` (see `item_lists`).
         suffixes: The suffixes of the files that count as data, in small letters.

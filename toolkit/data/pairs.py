@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.types import Trials
-from toolkit.data.items import Item, Items, distinct_labels, label_numbers
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials
+from likeness.toolkit.data.items import Item, Items, distinct_labels, label_numbers
 
 
 def hold_out(

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 
 class PixelScale(nn.Module):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from eval.errors import LikenessError
-from toolkit.console import leave_signals_to_parent
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.console import leave_signals_to_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

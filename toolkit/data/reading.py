@@ -3,11 +3,11 @@
 Nothing here imports torch, so that a model in ONNX form is used without it. What becomes of inputs
 in training is in toolkit/data/batch.py.
 
-Reading functions offer other forms by settings: modalities.image.images.read gives uint8 with
-dtype="uint8", a quarter of the memory, and modalities.speaker.audio.read with decoded=False leaves
-the decoding to the crop. An augmentation states with `takes` which of them it takes. What a recipe
-states stays as it is, so that runs of other versions go on; a recipe's own augmentation gets what
-`read` gives by itself.
+Reading functions offer other forms by settings: likeness.modalities.image.images.read gives uint8
+with dtype="uint8", a quarter of the memory, and likeness.modalities.speaker.audio.read with
+decoded=False leaves the decoding to the crop. An augmentation states with `takes` which of them it
+takes. What a recipe states stays as it is, so that runs of other versions go on; a recipe's own
+augmentation gets what `read` gives by itself.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from toolkit.backbones.part_outputs import described, is_tensor
-from toolkit.data.items import Item
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.part_outputs import described, is_tensor
+from likeness.toolkit.data.items import Item
 
 Floats = NDArray[np.float32]
 Levels = NDArray[np.uint8]  # of images, (C, H, W), 0 to 255
@@ -32,7 +32,7 @@ NOT_FINITE = "NaN or infinity among its numbers"
 Array = Floats | Levels
 Read = Callable[[Item], Array]
 # What is read and augmented is an array, or an opened file of which the augmentation decodes a part
-# (toolkit.data.images.EncodedImage, modalities.speaker.audio.Recording).
+# (likeness.toolkit.data.images.EncodedImage, likeness.modalities.speaker.audio.Recording).
 Augment = Callable[[Any, np.random.Generator, np.random.Generator], Array]
 _NUMBERS = "fiub"  # the kinds of numpy's types that are numbers: floats, integers and booleans
 DType = Literal["float32", "uint8"]  # of images, as they are read
@@ -58,7 +58,7 @@ def name_of(part: Any) -> str:
 
     Example:
         >>> name_of(partial(Bad, "a")), name_of(Bad("a", "no such file"))
-        ('toolkit.data.reading.Bad', 'toolkit.data.reading.Bad')
+        ('likeness.toolkit.data.reading.Bad', 'likeness.toolkit.data.reading.Bad')
     """
     while isinstance(part, partial):
         part = part.func

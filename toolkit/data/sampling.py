@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError, refuse_broken
-from toolkit.data.batch import Draw
+from likeness.eval.errors import LikenessError, refuse_broken
+from likeness.toolkit.data.batch import Draw
 
 Index = NDArray[np.int64]
 
@@ -43,8 +43,8 @@ class Sampling:
     - Mixing: an item lies anywhere in the time of its shard with equal probability. So two
       neighbours share a shard with probability 1/W (if the shards have one size), and a batch draws
       on all W. With W equal to the number of shards or more, it is the plain shuffle. If the shards
-      were packed in shuffled order (toolkit.data.shards.write), a window is a random sample of the
-      data.
+      were packed in shuffled order (likeness.toolkit.data.shards.write), a window is a random
+      sample of the data.
 
     Attributes:
         batch_size: Items in a step. An epoch has as many whole batches as the items fill; what is
@@ -110,7 +110,7 @@ def draws(
         start: The first step.
         stop: The step after the last.
         shards: The shard number of each item (N,), needed where sampling.open_shards is set; see
-            toolkit.data.shards.shard_numbers.
+            likeness.toolkit.data.shards.shard_numbers.
 
     Yields:
         The batch_size draws of one step.

@@ -29,11 +29,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.formats import parquet
-from eval.formats.writing import atomic_path, move, staged
-from eval.types import name_first
-from toolkit.data.items import MAX_SPAN, Item, Items, check_unique
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import parquet
+from likeness.eval.formats.writing import atomic_path, move, staged
+from likeness.eval.types import name_first
+from likeness.toolkit.data.items import MAX_SPAN, Item, Items, check_unique
 
 _BLOCK = tarfile.BLOCKSIZE
 _FORMAT = 1

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
-from eval.progress import tracked
-from toolkit.data.items import BLOCK, Items
+from likeness.eval.progress import tracked
+from likeness.toolkit.data.items import BLOCK, Items
 
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names that are not UTF-8
 

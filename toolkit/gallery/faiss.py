@@ -2,7 +2,7 @@
 
 FAISS (Johnson, Douze, Jegou: Billion-scale similarity search with GPUs, 2017; the extra "search")
 proposes candidates, which are scored exactly. Somebody may be missed, so measure
-toolkit.gallery.gallery.recall before relying on it.
+likeness.toolkit.gallery.gallery.recall before relying on it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from eval.types import Floats32
-from toolkit.gallery.search import is_product
-from toolkit.gallery.sqlite import SqliteStore
-from toolkit.gallery.store import Candidates, Templates, package_of
+from likeness.eval.types import Floats32
+from likeness.toolkit.gallery.search import is_product
+from likeness.toolkit.gallery.sqlite import SqliteStore
+from likeness.toolkit.gallery.store import Candidates, Templates, package_of
 
 EFFORT = 64  # the inverted lists that a search visits
 SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough

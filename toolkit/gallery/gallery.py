@@ -1,10 +1,11 @@
 """Galleries: enrol subjects, search 1:N for the k most similar, reject who is not enrolled.
 
 There is one class, and three stores behind it (store.py). A subject is one template, which
-eval.scoring.templates.pool makes from the enrolments. Enrolments are kept raw, so that norms keep
-their meaning. A gallery belongs to one model: it stores the model's digest and similarity, and it
-refuses embeddings of another model. Scores are those of eval.similarity.pairs, template first, in
-every store. Subjects are compared in Unicode NFC.
+likeness.eval.scoring.templates.pool makes from the enrolments. Enrolments are kept raw, so that
+norms keep their meaning. A gallery belongs to one model: it stores the model's digest and
+similarity, and it refuses embeddings of another model. Scores are those of
+likeness.eval.similarity.pairs, template first, in every store. Subjects are compared in Unicode
+NFC.
 
 The place of a gallery names its store:
 
@@ -26,15 +27,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.similarity import pairs
-from eval.types import Embeddings, Floats32, nfc
-from toolkit.gallery import media
-from toolkit.gallery.faiss import FaissStore
-from toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
-from toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, is_product
-from toolkit.gallery.sqlite import FILE, SqliteStore
-from toolkit.gallery.store import Candidates, Entry, contradictions, templates_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.similarity import pairs
+from likeness.eval.types import Embeddings, Floats32, nfc
+from likeness.toolkit.gallery import media
+from likeness.toolkit.gallery.faiss import FaissStore
+from likeness.toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
+from likeness.toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, is_product
+from likeness.toolkit.gallery.sqlite import FILE, SqliteStore
+from likeness.toolkit.gallery.store import Candidates, Entry, contradictions, templates_of
 
 MAX_SUBJECT = 256  # characters of a name
 EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
@@ -267,10 +268,10 @@ def open_gallery(
         place: Its folder, or an address that names another store: faiss:FOLDER,
             postgresql://USER@HOST/DATABASE or postgresql:FOLDER. None keeps it in memory only.
         meta: The meta of the embeddings to come; may be None where there is a gallery.
-        similarity: Any similarity of eval.similarity, in PostgreSQL cosine, dot or simple; by
-            default what the meta says, else cosine.
-        pooling: "mean" or "norm_weighted", see eval.scoring.templates; fixed when the gallery is
-            made.
+        similarity: Any similarity of likeness.eval.similarity, in PostgreSQL cosine, dot or simple;
+            by default what the meta says, else cosine.
+        pooling: "mean" or "norm_weighted", see likeness.eval.scoring.templates; fixed when the
+            gallery is made.
 
     Returns:
         The gallery.

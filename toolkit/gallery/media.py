@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.formats.writing import atomic_path, sync_names
-from eval.types import Floats32, nfc
+from likeness.eval.formats.writing import atomic_path, sync_names
+from likeness.eval.types import Floats32, nfc
 
 FOLDER = "media"
 MAX_BYTES = 1 << 20  # of one file

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.errors import LikenessError
-from eval.types import Floats32
-from toolkit.gallery import postgres_server
-from toolkit.gallery.store import Candidates, Entry, Templates, package_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Floats32
+from likeness.toolkit.gallery import postgres_server
+from likeness.toolkit.gallery.store import Candidates, Entry, Templates, package_of
 
 INDEXED_FROM = 20_000  # subjects
 EFFORT = 100  # candidates that a search of the index keeps (ef_search), and

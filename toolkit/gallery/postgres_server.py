@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eval.errors import LikenessError
-from toolkit.gallery.store import package_of
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.gallery.store import package_of
 
 _SOCKETS = "/tmp"  # TMPDIR may be long
 _OPTIONS = (

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.similarity import pairs
-from eval.types import Floats32
+from likeness.eval.similarity import pairs
+from likeness.eval.types import Floats32
 
 PRODUCTS = ("cosine", "dot", "simple")
 

@@ -17,11 +17,11 @@ from threading import RLock
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.similarity import matrix
-from eval.types import Floats32
-from toolkit.gallery.search import is_product, top
-from toolkit.gallery.store import Candidates, Entry, Templates, templates_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.similarity import matrix
+from likeness.eval.types import Floats32
+from likeness.toolkit.gallery.search import is_product, top
+from likeness.toolkit.gallery.store import Candidates, Entry, Templates, templates_of
 
 FILE = "gallery.sqlite"
 _SETTINGS = (

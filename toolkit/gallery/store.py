@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.scoring.templates import pool
-from eval.types import Embeddings, Floats32
-from toolkit.gallery.search import angular_bias, as_searched
+from likeness.eval.errors import LikenessError
+from likeness.eval.scoring.templates import pool
+from likeness.eval.types import Embeddings, Floats32
+from likeness.toolkit.gallery.search import angular_bias, as_searched
 
 
 class Entry(NamedTuple):
@@ -66,7 +66,7 @@ class Candidates(NamedTuple):
 
 
 def templates_of(subjects: Sequence[str], rows: Floats32, meta: Mapping[str, str]) -> Templates:
-    """Pools enrolments into one template per subject, by eval.scoring.templates.pool.
+    """Pools enrolments into one template per subject, by likeness.eval.scoring.templates.pool.
 
     Args:
         subjects: The subject of each row, R names.

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.classes import cross_entropy, target_column, with_target
-from toolkit.losses.common import (
+from likeness.toolkit.losses.classes import cross_entropy, target_column, with_target
+from likeness.toolkit.losses.common import (
     checked,
     in_full,
     known_settings,
@@ -17,8 +17,8 @@ from toolkit.losses.common import (
     radians,
     share,
 )
-from toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
-from toolkit.losses.softmax import norms, scaled_cosine
+from likeness.toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
+from likeness.toolkit.losses.softmax import norms, scaled_cosine
 
 
 class CircleSoftmax(nn.Module):

@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from toolkit.losses.pairing import Pairs, chunks, log1p_exp
-from toolkit.vmf.precision import once_in_full
+from likeness.toolkit.losses.pairing import Pairs, chunks, log1p_exp
+from likeness.toolkit.vmf.precision import once_in_full
 
 
 class _AngularSum(torch.autograd.Function):

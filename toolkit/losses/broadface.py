@@ -6,11 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.classes import class_rows
-from toolkit.losses.common import checked, in_full, known_settings, positive, proxies, radians
-from toolkit.losses.margin import Wrap, angular_margin_softmax
-from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.classes import class_rows
+from likeness.toolkit.losses.common import (
+    checked,
+    in_full,
+    known_settings,
+    positive,
+    proxies,
+    radians,
+)
+from likeness.toolkit.losses.margin import Wrap, angular_margin_softmax
+from likeness.toolkit.losses.softmax import norms, scaled_cosine
+from likeness.toolkit.vmf.precision import unit
 
 
 class BroadFace(nn.Module):
@@ -69,7 +76,7 @@ class BroadFace(nn.Module):
     def reads(self, y: Tensor) -> Tensor:
         """Name the labels whose proxies a step reads: the batch's and, in training, the queue's.
 
-        toolkit.parallel.spread keeps them among the classes that it samples.
+        likeness.toolkit.parallel.spread keeps them among the classes that it samples.
 
         Args:
             y: Labels of the batch (B,).

@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.losses.contract import KeyBank
-from toolkit.vmf.precision import full, unit
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.vmf.precision import full, unit
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -36,7 +36,7 @@ def unknown_settings(part: Callable[..., Any], settings: Mapping[str, Any]) -> l
         One sentence for each refused setting, which states the allowed values.
 
     Example:
-        >>> from toolkit.losses.margin import ArcFace
+        >>> from likeness.toolkit.losses.margin import ArcFace
         >>> unknown_settings(ArcFace, {"grad": "none", "scale": 64.0})
         ["grad='none' must be one of exact, detached"]
     """
@@ -101,7 +101,7 @@ def share(loss: nn.Module, **settings: float) -> None:
 
 
 def cosine_of_angle(loss: nn.Module, **settings: float) -> None:
-    """Refuse settings that are no cosines, like `positive`; eval.similarity would only later."""
+    """Refuse settings that are no cosines, like `positive`; a similarity would only later."""
     _refuse(loss, settings, lambda value: -1 <= value <= 1, "the cosine of an angle, in [-1, 1]")
 
 

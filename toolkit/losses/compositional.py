@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from toolkit.losses.common import against, checked, known_settings
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.pairing import Pairs
-from toolkit.losses.simple import refuse_negative
-from toolkit.losses.triplet import MarginLoss
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.common import against, checked, known_settings
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.pairing import Pairs
+from likeness.toolkit.losses.simple import refuse_negative
+from likeness.toolkit.losses.triplet import MarginLoss
+from likeness.toolkit.vmf.precision import unit
 
 
 class DCML(nn.Module):

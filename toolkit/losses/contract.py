@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class Rates(Protocol):
-    """What a loss may read of the optimiser's settings (toolkit.training.recipe.Optim)."""
+    """What a loss may read of the optimiser's settings (likeness.toolkit.training.recipe.Optim)."""
 
     @property
     def lr(self) -> float: ...
@@ -27,7 +27,7 @@ class Rates(Protocol):
 
 
 class KeyBank(Protocol):
-    """A first-in-first-out store of key embeddings (toolkit.training.memory.Bank)."""
+    """A first-in-first-out store of key embeddings (likeness.toolkit.training.memory.Bank)."""
 
     keys: Tensor  # (Q, D)
     labels: Tensor  # (Q,) int64, -1 = empty slot
@@ -100,7 +100,7 @@ class Keyed(Protocol):
 
 @runtime_checkable
 class Compared(Protocol):
-    """A loss that trains another similarity than the cosine: a name that eval.similarity knows."""
+    """A loss that trains another similarity than the cosine: a name of likeness.eval.similarity."""
 
     @property
     def similarity(self) -> str: ...
@@ -115,9 +115,10 @@ class Featured(Protocol):
 
 @runtime_checkable
 class Spreadable(Protocol):
-    """A loss whose classes can be spread over processes (toolkit.parallel.spread).
+    """A loss whose classes can be spread over processes (likeness.toolkit.parallel.spread).
 
-    Such a loss reaches the axis of classes only through the functions of toolkit.losses.classes.
+    Such a loss reaches the axis of classes only through the functions of
+    likeness.toolkit.losses.classes.
     """
 
     spreads_classes: bool  # True; a loss whose classes cannot be spread does not state it
@@ -154,8 +155,8 @@ def param_groups(loss: nn.Module, optim: Rates) -> list[dict[str, Any]]:
         Parameter groups for torch.optim; [] for a loss that learns nothing.
 
     Example:
-        >>> from toolkit.losses.softmax import NormFace
-        >>> from toolkit.training.recipe import Optim
+        >>> from likeness.toolkit.losses.softmax import NormFace
+        >>> from likeness.toolkit.training.recipe import Optim
         >>> groups = param_groups(NormFace(8, 10), Optim(lr=0.1, proxy_lr_scale=2.0))
         >>> [(group["lr"], group["weight_decay"]) for group in groups]
         [(0.2, 0.0005)]
@@ -182,7 +183,7 @@ def proxy_group(optim: Rates, *parameters: Any, decay: bool = True) -> dict[str,
 
 
 def similarity_trained_by(loss: nn.Module) -> str:
-    """The name by which eval.similarity scores the embeddings that a loss trains."""
+    """The name by which likeness.eval.similarity scores the embeddings that a loss trains."""
     return loss.similarity if isinstance(loss, Compared) else "cosine"
 
 

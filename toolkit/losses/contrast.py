@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import checked, known_settings, positive, radians
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.margin import sine
-from toolkit.losses.pairing import (
+from likeness.toolkit.losses.common import checked, known_settings, positive, radians
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.margin import sine
+from likeness.toolkit.losses.pairing import (
     Pairs,
     by_anchor,
     distance,
@@ -25,8 +25,8 @@ from toolkit.losses.pairing import (
     over,
     pair_up,
 )
-from toolkit.losses.weighted import CirclePair as CirclePair  # where they were once
-from toolkit.losses.weighted import MultiSimilarity as MultiSimilarity
+from likeness.toolkit.losses.weighted import CirclePair as CirclePair  # where they were once
+from likeness.toolkit.losses.weighted import MultiSimilarity as MultiSimilarity
 
 WithoutPositives = Literal["drop", "zero"]
 

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.classes import (
+from likeness.toolkit.losses.classes import (
     class_logsumexp,
     cross_entropy,
     target_column,
     with_target,
 )
-from toolkit.losses.common import checked, in_full, known_settings, normal, proxies
-from toolkit.losses.contract import Rates, proxy_group
-from toolkit.losses.softmax import unit_centred
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.common import checked, in_full, known_settings, normal, proxies
+from likeness.toolkit.losses.contract import Rates, proxy_group
+from likeness.toolkit.losses.softmax import unit_centred
+from likeness.toolkit.vmf.precision import unit
 
 LEAST = 1e-30  # a smaller payoff counts as this one, so that its logarithm has a finite gradient
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.classes import cross_entropy
-from toolkit.losses.common import checked, in_full, positive, proxies, uniform
-from toolkit.losses.contract import Rates, proxy_group
-from toolkit.losses.softmax import norms
+from likeness.toolkit.losses.classes import cross_entropy
+from likeness.toolkit.losses.common import checked, in_full, positive, proxies, uniform
+from likeness.toolkit.losses.contract import Rates, proxy_group
+from likeness.toolkit.losses.softmax import norms
 
 INSIDE = 1e-3  # points are kept at (1 - INSIDE) of the ball's radius
 
@@ -98,7 +98,7 @@ class Hyperbolic(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.similarity scores these embeddings."""
         return f"poincare:{self.c:.6g}"
 
     @in_full

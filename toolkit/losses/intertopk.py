@@ -7,10 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.classes import hardest_classes, target_column
-from toolkit.losses.common import checked, in_full, known_settings, positive, proxies, radians
-from toolkit.losses.contract import Rates, proxy_group
-from toolkit.losses.margin import (
+from likeness.toolkit.losses.classes import hardest_classes, target_column
+from likeness.toolkit.losses.common import (
+    checked,
+    in_full,
+    known_settings,
+    positive,
+    proxies,
+    radians,
+)
+from likeness.toolkit.losses.contract import Rates, proxy_group
+from likeness.toolkit.losses.margin import (
     MovingMargin,
     Ramp,
     Wrap,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from eval.errors import LikenessError
-from toolkit.losses.classes import add_to_target, class_rows, cross_entropy, target_column
-from toolkit.losses.common import (
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.classes import add_to_target, class_rows, cross_entropy, target_column
+from likeness.toolkit.losses.common import (
     checked,
     cosine_of_angle,
     in_full,
@@ -21,9 +21,9 @@ from toolkit.losses.common import (
     radians,
     uniform,
 )
-from toolkit.losses.contract import Rates, default_groups, proxy_group
-from toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.contract import Rates, default_groups, proxy_group
+from likeness.toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
+from likeness.toolkit.vmf.precision import unit
 
 Wrap = Literal["monotone", "easy", "clamp", "none", "continuous"]
 Grad = Literal["exact", "detached"]
@@ -297,7 +297,7 @@ class CosFace(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.similarity scores these embeddings."""
         return {"cosine": "cosine", "inner product": "dot"}.get(
             self.product, f"simple:{self.b_theta:.6g}"
         )

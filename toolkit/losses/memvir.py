@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.classes import cross_entropy
-from toolkit.losses.common import checked, in_full, known_settings, positive, proxies
-from toolkit.losses.proxy import anchor_proxies
-from toolkit.losses.softmax import scaled_cosine
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.classes import cross_entropy
+from likeness.toolkit.losses.common import checked, in_full, known_settings, positive, proxies
+from likeness.toolkit.losses.proxy import anchor_proxies
+from likeness.toolkit.losses.softmax import scaled_cosine
+from likeness.toolkit.vmf.precision import unit
 
 
 class MemVir(nn.Module):

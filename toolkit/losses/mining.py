@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from toolkit.losses.pairing import chunks
+from likeness.toolkit.losses.pairing import chunks
 
 # Rows of anchors, columns of positives and of negatives, (T,) int64 each.
 Triplets = tuple[Tensor, Tensor, Tensor]

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import against, checked, known_settings, positive
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.pairing import (
+from likeness.toolkit.losses.common import against, checked, known_settings, positive
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.pairing import (
     Pairs,
     Reduction,
     average,
@@ -20,8 +20,8 @@ from toolkit.losses.pairing import (
     pair_up,
     summed,
 )
-from toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
+from likeness.toolkit.vmf.precision import unit
 
 
 class PairBCE(nn.Module):
@@ -72,7 +72,7 @@ class PairBCE(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.similarity scores these embeddings."""
         return "cosine" if self.product == "cosine" else "dot"
 
     @checked

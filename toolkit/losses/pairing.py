@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from toolkit.losses.common import against
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.simple import refuse_negative
-from toolkit.vmf.precision import once_in_full, unit
+from likeness.toolkit.losses.common import against
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.simple import refuse_negative
+from likeness.toolkit.vmf.precision import once_in_full, unit
 
 # Numbers in a block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
 # elsewhere.

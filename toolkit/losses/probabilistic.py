@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.losses.classes import cross_entropy, is_spread
-from toolkit.losses.common import checked, in_full, known_settings, positive
-from toolkit.losses.contract import (
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.classes import cross_entropy, is_spread
+from likeness.toolkit.losses.common import checked, in_full, known_settings, positive
+from likeness.toolkit.losses.contract import (
     Classifier,
     Estimated,
     Rates,
@@ -21,12 +21,20 @@ from toolkit.losses.contract import (
     proxy_group,
     similarity_trained_by,
 )
-from toolkit.losses.proxy import ProxyAnchor
-from toolkit.vmf.bound import el_nivmf_cross_entropy
-from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
-from toolkit.vmf.distribution import Method, Normalizer, root
-from toolkit.vmf.precision import unit
-from toolkit.vmf.sampling import generator_of, move_on, ranks, sample
+from likeness.toolkit.losses.proxy import ProxyAnchor
+from likeness.toolkit.vmf.bound import el_nivmf_cross_entropy
+from likeness.toolkit.vmf.distances import (
+    d_b_vmf,
+    d_cos,
+    d_el_nivmf,
+    d_el_vmf,
+    d_kl_vmf,
+    d_l2,
+    d_nivmf,
+)
+from likeness.toolkit.vmf.distribution import Method, Normalizer, root
+from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.sampling import generator_of, move_on, ranks, sample
 
 Distance = Literal["el_nivmf", "nivmf", "el_vmf", "b_vmf", "kl_vmf", "l2", "cos"]
 CONCENTRATIONS = {
@@ -64,7 +72,7 @@ class ProbabilisticNCA(nn.Module):
             False is the paper's Eq 6.
         num_samples: Draws of every embedding.
         concentration: Where concentrations start, at least .1.
-        normalizer, method: See toolkit.vmf.distribution.log_density_nivmf.
+        normalizer, method: See likeness.toolkit.vmf.distribution.log_density_nivmf.
         kappa_lr_scale, temperature_lr_scale: Rates relative to the base rate.
 
     Raises:
@@ -283,7 +291,7 @@ class Joint(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which eval.similarity scores these embeddings: the first part's."""
+        """The name by which likeness.eval.similarity scores these embeddings: the first part's."""
         return similarity_trained_by(self.first)
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from toolkit.losses.classes import (
+from likeness.toolkit.losses.classes import (
     add_to_target,
     class_gather,
     class_logsumexp,
@@ -20,10 +20,17 @@ from toolkit.losses.classes import (
     target_column,
     with_target,
 )
-from toolkit.losses.common import checked, in_full, known_settings, normal, positive, proxies
-from toolkit.losses.contract import Rates, proxy_group
-from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf.precision import full, unit
+from likeness.toolkit.losses.common import (
+    checked,
+    in_full,
+    known_settings,
+    normal,
+    positive,
+    proxies,
+)
+from likeness.toolkit.losses.contract import Rates, proxy_group
+from likeness.toolkit.losses.softmax import norms, scaled_cosine
+from likeness.toolkit.vmf.precision import full, unit
 
 
 class CenterLoss(nn.Module):

@@ -10,10 +10,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import checked, known_settings, positive
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
-from toolkit.vmf.precision import once_in_full
+from likeness.toolkit.losses.common import checked, known_settings, positive
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
+from likeness.toolkit.vmf.precision import once_in_full
 
 
 class FastAP(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from eval.errors import LikenessError
-from toolkit.losses.common import (
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.common import (
     against,
     checked,
     cosine_of_angle,
@@ -17,8 +17,8 @@ from toolkit.losses.common import (
     positive,
     share,
 )
-from toolkit.losses.contract import KeyBank, Rates, default_groups
-from toolkit.vmf.precision import once_in_full, unit
+from likeness.toolkit.losses.contract import KeyBank, Rates, default_groups
+from likeness.toolkit.vmf.precision import once_in_full, unit
 
 GATHERING = {"cpu"}  # devices on which positives are gathered
 BLOCK = 1 << 20  # logits in memory at a time on a CPU; sixteen times as many elsewhere
@@ -267,7 +267,7 @@ class SimPLE(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.similarity scores these embeddings."""
         if self.product == "cosine":
             return "cosine"
         b_theta = self.b_theta

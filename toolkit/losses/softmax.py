@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from toolkit.losses.classes import cross_entropy
-from toolkit.losses.common import (
+from likeness.toolkit.losses.classes import cross_entropy
+from likeness.toolkit.losses.common import (
     checked,
     cosine_of_angle,
     in_full,
@@ -19,8 +19,8 @@ from toolkit.losses.common import (
     proxies,
     uniform,
 )
-from toolkit.losses.contract import Rates, default_groups
-from toolkit.vmf.precision import full, unit
+from likeness.toolkit.losses.contract import Rates, default_groups
+from likeness.toolkit.vmf.precision import full, unit
 
 
 def norms(x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class Softmax(nn.Module):
 
     @property
     def similarity(self) -> str:
-        """The name by which eval.similarity scores these embeddings."""
+        """The name by which likeness.eval.similarity scores these embeddings."""
         return f"simple:{self.b_theta:.6g}" if self.product == "generalised" else "cosine"
 
     @in_full

@@ -9,8 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from toolkit.losses.classes import class_rows, class_sum, cross_entropy, target_column, with_target
-from toolkit.losses.common import (
+from likeness.toolkit.losses.classes import (
+    class_rows,
+    class_sum,
+    cross_entropy,
+    target_column,
+    with_target,
+)
+from likeness.toolkit.losses.common import (
     checked,
     in_full,
     known_settings,
@@ -20,9 +26,15 @@ from toolkit.losses.common import (
     radians,
     share,
 )
-from toolkit.losses.margin import Grad, angle, cos_plus_margin, margin_softmax, straight_through
-from toolkit.losses.softmax import norms, scaled_cosine
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.margin import (
+    Grad,
+    angle,
+    cos_plus_margin,
+    margin_softmax,
+    straight_through,
+)
+from likeness.toolkit.losses.softmax import norms, scaled_cosine
+from likeness.toolkit.vmf.precision import unit
 
 
 def psi(cosine: Tensor, margin: float) -> Tensor:

@@ -12,19 +12,19 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.losses.angular import angular_sum
-from toolkit.losses.common import checked, known_settings, positive
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.mining import (
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.angular import angular_sum
+from likeness.toolkit.losses.common import checked, known_settings, positive
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.mining import (
     Triplets,
     mine_batch_hard,
     mine_distance_weighted,
     mine_easy_positive,
     mine_facenet,
 )
-from toolkit.losses.pair import centred_pairs, noise_to_signal
-from toolkit.losses.pairing import (
+from likeness.toolkit.losses.pair import centred_pairs, noise_to_signal
+from likeness.toolkit.losses.pairing import (
     Pairs,
     average,
     by_anchor,
@@ -35,7 +35,7 @@ from toolkit.losses.pairing import (
     pair_up,
     summed,
 )
-from toolkit.vmf.precision import once_in_full, unit
+from likeness.toolkit.vmf.precision import once_in_full, unit
 
 Mining = Literal["all", "hard", "semihard", "facenet", "batch_hard", "distance_weighted"]
 Reduction = Literal["nonzero", "mean", "sum"]

@@ -12,16 +12,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from eval import directional
-from eval.errors import LikenessError
-from toolkit.losses.classes import class_logsumexp, class_rows, is_spread
-from toolkit.losses.common import checked, in_full, known_settings, normal, positive, proxies, share
-from toolkit.losses.contract import Rates
-from toolkit.losses.softmax import tau_groups
-from toolkit.vmf.bound import bound_logits, expected_logsumexp
-from toolkit.vmf.distribution import Method, relative_log_c, resultant_ratio, root
-from toolkit.vmf.precision import full, unit
-from toolkit.vmf.sampling import Family, cosines, generator_of, move_on, ranks, sample
+from likeness.eval import directional
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.classes import class_logsumexp, class_rows, is_spread
+from likeness.toolkit.losses.common import (
+    checked,
+    in_full,
+    known_settings,
+    normal,
+    positive,
+    proxies,
+    share,
+)
+from likeness.toolkit.losses.contract import Rates
+from likeness.toolkit.losses.softmax import tau_groups
+from likeness.toolkit.vmf.bound import bound_logits, expected_logsumexp
+from likeness.toolkit.vmf.distribution import Method, relative_log_c, resultant_ratio, root
+from likeness.toolkit.vmf.precision import full, unit
+from likeness.toolkit.vmf.sampling import Family, cosines, generator_of, move_on, ranks, sample
 
 
 class VMF(nn.Module):

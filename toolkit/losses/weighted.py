@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.common import checked, known_settings, positive
-from toolkit.losses.contract import KeyBank
-from toolkit.losses.mining import mine_multi_similarity
-from toolkit.losses.pairing import (
+from likeness.toolkit.losses.common import checked, known_settings, positive
+from likeness.toolkit.losses.contract import KeyBank
+from likeness.toolkit.losses.mining import mine_multi_similarity
+from likeness.toolkit.losses.pairing import (
     Pairs,
     by_anchor,
     distance,

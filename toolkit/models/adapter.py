@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
 ADAPTER = "adapter."
 _NAME = "default"  # what peft calls the adapter of each layer

@@ -23,13 +23,13 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from eval.formats.files import atomic_path
-from eval.formats.provenance import likeness_version
-from toolkit.backbones.weights import put
-from toolkit.models import adapter
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.parts import Part, Parts, describe
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.provenance import likeness_version
+from likeness.toolkit.backbones.weights import put
+from likeness.toolkit.models import adapter
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import Part, Parts, describe
 
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"

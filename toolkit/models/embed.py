@@ -14,13 +14,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.progress import as_part, report
-from eval.types import Embeddings, name_first
-from toolkit.backbones.part_outputs import is_tensor
-from toolkit.data.items import Item
-from toolkit.data.readers import read_beside
-from toolkit.data.reading import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.progress import as_part, report
+from likeness.eval.types import Embeddings, name_first
+from likeness.toolkit.backbones.part_outputs import is_tensor
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.readers import read_beside
+from likeness.toolkit.data.reading import (
     NOT_FINITE,
     Array,
     Bad,
@@ -32,7 +32,7 @@ from toolkit.data.reading import (
     padded,
     reading_for,
 )
-from toolkit.models.loaded import Embedder, ReadParts
+from likeness.toolkit.models.loaded import Embedder, ReadParts
 
 # Inputs are read ahead and sorted by length. The two bounds (inputs; numbers, 256 MB of them) keep
 # the memory small and the lengths within a batch near each other.

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eval.cores import num_threads
-from eval.errors import LikenessError, first_line
-from toolkit.data.reading import Array, Floats
-from toolkit.losses.simple import polarlike
-from toolkit.models.loaded import Loaded
+from likeness.eval.cores import num_threads
+from likeness.eval.errors import LikenessError, first_line
+from likeness.toolkit.data.reading import Array, Floats
+from likeness.toolkit.losses.simple import polarlike
+from likeness.toolkit.models.loaded import Loaded
 
 
 class TorchEmbedder(nn.Module):

@@ -23,16 +23,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import atomic_path
-from eval.formats.provenance import digest, likeness_version
-from eval.progress import step, tracked
-from toolkit.data.items import Item
-from toolkit.data.reading import Read, as_input
-from toolkit.models import onnx, precision
-from toolkit.models.embedder import in_torch
-from toolkit.models.loaded import Embedder, Loaded
-from toolkit.models.parts import describe
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.provenance import digest, likeness_version
+from likeness.eval.progress import step, tracked
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Read, as_input
+from likeness.toolkit.models import onnx, precision
+from likeness.toolkit.models.embedder import in_torch
+from likeness.toolkit.models.loaded import Embedder, Loaded
+from likeness.toolkit.models.parts import describe
 
 # How far the embeddings of one item on torch and on ONNX Runtime may differ: their cosine distance,
 # and the relative difference of their norms.

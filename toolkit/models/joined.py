@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
-from toolkit.losses.simple import polarlike
+from likeness.toolkit.losses.simple import polarlike
 
 
 class Joined(nn.Module):
@@ -20,15 +20,15 @@ class Joined(nn.Module):
         in_dim: The dimensions of the front-end.
         network: network(in_dim) is the backbone.
         head: head(size of the embeddings) is what is put on it, such as
-            toolkit.backbones.head.Head.
+            likeness.toolkit.backbones.head.Head.
         features: The transform of the backbone's outputs that the head was trained on, as of
             TorchEmbedder.
 
     Example:
         >>> import torch
         >>> from functools import partial
-        >>> from toolkit.backbones.head import Head
-        >>> from toolkit.backbones.small import SmallCNN
+        >>> from likeness.toolkit.backbones.head import Head
+        >>> from likeness.toolkit.backbones.small import SmallCNN
         >>> joined = Joined(1, network=partial(SmallCNN, dim=8), head=partial(Head, dim=4))
         >>> joined(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 4])

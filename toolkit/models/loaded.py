@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.data.items import Item
-from toolkit.data.reading import Array, Floats, Read
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Array, Floats, Read
 
 Flip = Literal["none", "sum", "mean", "concat"]
 # A reading that gives an item in several inputs: crops, or the chunks of a long recording.

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.cores import num_threads
-from eval.errors import LikenessError, first_line
-from eval.types import name_first, quoted
-from toolkit.data.reading import Array, Floats
+from likeness.eval.cores import num_threads
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.types import name_first, quoted
+from likeness.toolkit.data.reading import Array, Floats
 
 FORMAT, KEY = "likeness.onnx/1", "likeness"
 

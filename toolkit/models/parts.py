@@ -18,12 +18,13 @@ from importlib.metadata import packages_distributions
 from importlib.metadata import version as version_of_distribution
 from typing import Any, Literal, Protocol, cast
 
-from eval.errors import LikenessError, first_line
-from toolkit.models import user_files
+from likeness.eval.errors import LikenessError, first_line
+from likeness.toolkit.models import user_files
 
 # A class or function, usually in functools.partial.
 Part = Callable[..., Any]
-HOMES = ("toolkit", "modalities", "eval")  # the packages whose parts need no version
+# The parts of Likeness need no version. Models name them without "likeness.".
+HOMES = ("toolkit", "modalities", "eval")
 
 
 class Parts(Protocol):
@@ -54,7 +55,7 @@ def describe(value: Any, name: str = "recipe") -> Any:
             part with positional arguments, or a part that a checkpoint could not be loaded with.
 
     Example:
-        >>> from toolkit.data.pixels import PixelScale
+        >>> from likeness.toolkit.data.pixels import PixelScale
         >>> describe(partial(PixelScale, scale=1.0))
         {'call': 'toolkit.data.pixels.PixelScale', 'args': {'scale': 1.0}}
     """
@@ -72,8 +73,9 @@ def describe(value: Any, name: str = "recipe") -> Any:
     func, keywords = (value.func, value.keywords) if isinstance(value, partial) else (value, {})
     module = getattr(func, "__module__", None) or ""
     qualname = str(getattr(func, "__qualname__", None) or repr(func)[:80])
-    call, package = f"{module}.{qualname}", module.partition(".")[0]
-    is_ours = package in HOMES and "<" not in qualname and callable(func)
+    call = f"{module.removeprefix('likeness.')}.{qualname}"
+    package = module.partition(".")[0]
+    is_ours = is_of_likeness(module) and "<" not in qualname and callable(func)
     reason = "" if is_ours else _reason(func, module, qualname, name)
     if isinstance(value, partial) and value.args:
         reason = "it is given positional arguments; name them"
@@ -185,7 +187,8 @@ def _target(
             f"{name}: {shown} is neither of Likeness nor of a package that is trusted"
         )
     try:
-        target = vars(importlib.import_module(module_name))[attribute]
+        module = f"likeness.{module_name}" if is_ours else module_name
+        target = vars(importlib.import_module(module))[attribute]
     except Exception as error:  # a package runs as it is imported, and may raise anything
         raise LikenessError(
             f"{name}: {shown} cannot be imported ({first_line(error)}); take the version of its "
@@ -193,14 +196,15 @@ def _target(
         ) from None
     # A module also has the names of what it imports: os.system is no part because a module of ours
     # imports it, and trust in a package is no trust in what it imports.
-    home = str(getattr(target, "__module__", "")).partition(".")[0]
+    home = str(getattr(target, "__module__", ""))
+    is_own = is_of_likeness(home) if is_ours else home.partition(".")[0] in trusted
     if kind == "module":
         fits = is_network(target) and (inspect.isclass(target) or not is_ours)
         needed = "network module and no function that is annotated to return one"
     else:
         fits = is_reading(target) and (attribute == "read" or not is_ours)
         needed = "function that reads an item"
-    if not fits or home not in (HOMES if is_ours else trusted):
+    if not fits or not is_own:
         raise LikenessError(f"{name}: {shown} is no {needed} that {package} itself defines")
     return cast("Callable[..., Any]", target)
 
@@ -212,7 +216,7 @@ def without_weights(part: Part) -> Part:
     package takes its own default, unless `weights` is a word that is no path.
 
     Example:
-        >>> from toolkit.backbones.vit import ViT
+        >>> from likeness.toolkit.backbones.vit import ViT
         >>> without_weights(partial(ViT, weights="dino.pth")).keywords
         {'weights': ''}
         >>> def make(width: int, weights: str = "") -> object:
@@ -223,7 +227,7 @@ def without_weights(part: Part) -> Part:
     """
     if not isinstance(part, partial) or not isinstance(part.keywords.get("weights"), str):
         return part
-    if part.func.__module__.partition(".")[0] in HOMES:
+    if is_of_likeness(part.func.__module__):
         return partial(part, weights="")
     parameter = inspect.signature(part.func).parameters.get("weights")
     has_default = parameter is not None and parameter.default is not parameter.empty
@@ -232,6 +236,16 @@ def without_weights(part: Part) -> Part:
     return partial(
         part.func, **{key: value for key, value in part.keywords.items() if key != "weights"}
     )
+
+
+def is_of_likeness(module: str) -> bool:
+    """Say whether a module is one of Likeness, whose parts a model may name.
+
+    Example:
+        >>> is_of_likeness("likeness.toolkit.losses.margin"), is_of_likeness("toolkit.mine")
+        (True, False)
+    """
+    return module.startswith(tuple(f"likeness.{home}." for home in HOMES))
 
 
 def version_of(package: str) -> str:
@@ -285,6 +299,8 @@ def is_reading(target: Any) -> bool:
 def _reason(target: Any, module: str, qualname: str, name: str) -> str:
     """Return why a checkpoint cannot name this part, and what to do; "" where it can."""
     field = name.partition(".")[0]
+    if (package := module.partition(".")[0]) in HOMES:
+        return f"{package} is the name of a package of Likeness; rename yours"
     if not (inspect.isclass(target) or inspect.isroutine(target)):
         return (
             f"{type(target).__name__} is no number, text, list, class or function; give one of "

@@ -28,8 +28,8 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import LikenessError
-from eval.temporary import temporary_folder
+from likeness.eval.errors import LikenessError
+from likeness.eval.temporary import temporary_folder
 
 Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
-from eval.formats.files import file_digest
+from likeness.eval.formats.files import file_digest
 
 RENAME = (
     "rename the file to letters, digits and underscores that are the name of no installed module"

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from toolkit.parallel import distributed
+from likeness.toolkit.parallel import distributed
 
 
 def synced(network: nn.Module, device: torch.device) -> nn.Module:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 Result = TypeVar("Result")
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from eval.errors import LikenessError
-from eval.types import Embeddings, name_first
-from toolkit.data.items import Item
-from toolkit.data.reading import Bad, Read
-from toolkit.models.embed import collected, embed, embedded_rows
-from toolkit.models.loaded import Embedder, ReadParts
-from toolkit.parallel import distributed
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Embeddings, name_first
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Bad, Read
+from likeness.toolkit.models.embed import collected, embed, embedded_rows
+from likeness.toolkit.models.loaded import Embedder, ReadParts
+from likeness.toolkit.parallel import distributed
 
 
 def embed_all(

@@ -32,11 +32,11 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as processes
 
-from eval.errors import LikenessError
-from toolkit.losses.classes import OwnClasses, spread_classes
-from toolkit.losses.contract import Remembering, Spreadable
-from toolkit.parallel.distributed import gather, largest, lengths_of, rank, total, world
-from toolkit.vmf.precision import full
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.classes import OwnClasses, spread_classes
+from likeness.toolkit.losses.contract import Remembering, Spreadable
+from likeness.toolkit.parallel.distributed import gather, largest, lengths_of, rank, total, world
+from likeness.toolkit.vmf.precision import full
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
-from eval.errors import LikenessError
+from likeness.eval.errors import LikenessError
 
 
 def assign(owner: Any, path: list[str], text: str, name: str) -> Any:

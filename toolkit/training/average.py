@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from toolkit.losses.contract import Keyed
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.memory import momentum_encoder, update_encoder
+from likeness.toolkit.losses.contract import Keyed
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training.memory import momentum_encoder, update_encoder
 
 
 class Average(nn.Module):

@@ -12,16 +12,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from eval.errors import LikenessError
-from toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.parts import Part
-from toolkit.parallel import batch_norm, distributed, spread
-from toolkit.training.average import Average
-from toolkit.training.memory import Bank, Memory, momentum_encoder
-from toolkit.training.recipe import Compute, Optim, Recipe
-from toolkit.training.run import Run
-from toolkit.training.tuning import prepare, rate_multiples, recomputed
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses.contract import Classifier, Keyed, features_of, param_groups
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.parallel import batch_norm, distributed, spread
+from likeness.toolkit.training.average import Average
+from likeness.toolkit.training.memory import Bank, Memory, momentum_encoder
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.tuning import prepare, rate_multiples, recomputed
 
 # Every process keeps the batch statistics of its own, unless they are synced. torch 2.13 renamed
 # DDP's argument and warns of the old name; with the new one buffers are made equal at the start,

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from eval import per_item
-from eval.comparison import (
+from likeness.eval import per_item
+from likeness.eval.comparison import (
     Comparison,
     Outcome,
     Run,
@@ -33,26 +33,32 @@ from eval.comparison import (
     subjects_behind,
     summarise,
 )
-from eval.errors import LikenessError
-from eval.formats.files import json_object
-from eval.formats.provenance import digest, likeness_version, sha256
-from eval.formats.trials import read_scores, write_scores
-from eval.progress import tracked
-from eval.reports import comparison
-from eval.types import Scores, Trials
-from toolkit.console import Interrupted, say
-from toolkit.data.items import fingerprint
-from toolkit.models.parts import describe
-from toolkit.training import recipe as recipes
-from toolkit.training.lock import under_lock
-from toolkit.training.log import read_log
-from toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
-from toolkit.training.plan import plan
-from toolkit.training.recipe import Recipe, Verification, of_data
-from toolkit.training.run import check_same, flat, holds_checkpoint, write_json
-from toolkit.training.start import ReadInitial, read_initial
-from toolkit.training.train import fit
-from toolkit.training.tune import Ranges, Untunable, check_ranges, on_validation_classes, tune
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import json_object
+from likeness.eval.formats.provenance import digest, likeness_version, sha256
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.progress import tracked
+from likeness.eval.reports import comparison
+from likeness.eval.types import Scores, Trials
+from likeness.toolkit.console import Interrupted, say
+from likeness.toolkit.data.items import fingerprint
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.lock import under_lock
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
+from likeness.toolkit.training.plan import plan
+from likeness.toolkit.training.recipe import Recipe, Verification, of_data
+from likeness.toolkit.training.run import check_same, flat, holds_checkpoint, write_json
+from likeness.toolkit.training.start import ReadInitial, read_initial
+from likeness.toolkit.training.train import fit
+from likeness.toolkit.training.tune import (
+    Ranges,
+    Untunable,
+    check_ranges,
+    on_validation_classes,
+    tune,
+)
 
 SCORES, RESULT = "scores.txt", "result.json"  # of a run, in its folder
 # What variants may differ in: the method, and what moves no number. Everything else decides what is
@@ -91,7 +97,7 @@ class Terms:
             of the first metric.
         allow_different: The fields besides the method in which the variants may differ.
         ranges: Variant -> field -> Range or Choice: what is searched for it on validation classes,
-            before it is compared (toolkit.training.tune).
+            before it is compared (likeness.toolkit.training.tune).
         num_trials: How many settings are tried for each variant; 0 searches nothing.
         command: The command line, which the report shows.
     """
@@ -218,7 +224,7 @@ def _searched(variants: Mapping[str, Recipe], terms: Terms, data: Path) -> dict[
     if not searched:
         raise LikenessError(
             "--tune: the recipe file states no RANGES for these variants; add RANGES = {variant: "
-            "{field: Range(low, high)}} (toolkit.training.tune)"
+            "{field: Range(low, high)}} (likeness.toolkit.training.tune)"
         )
     for name, ranges in searched.items():
         check_ranges(variants[name], ranges)
@@ -399,7 +405,7 @@ def load_variants(
         The recipes by name, and the file's RANGES without the fields that overrides set.
 
     Raises:
-        LikenessError: As toolkit.training.recipe.load and override say.
+        LikenessError: As likeness.toolkit.training.recipe.load and override say.
     """
     group = ""
     if not Path(file).is_file():

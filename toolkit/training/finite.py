@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from toolkit.data.sampling import draws
-from toolkit.models.embed import Diverged
-from toolkit.parallel import distributed
-from toolkit.training.log import LOG, Log
-from toolkit.training.plan import Plan
-from toolkit.training.run import Run
+from likeness.toolkit.data.sampling import draws
+from likeness.toolkit.models.embed import Diverged
+from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training.log import LOG, Log
+from likeness.toolkit.training.plan import Plan
+from likeness.toolkit.training.run import Run
 
 # of float16's gradients: from 2^16 on, each step that is left out halves it
 _LEAST_SCALE = 2.0**-14

@@ -10,21 +10,21 @@ from types import TracebackType
 
 from torch import nn
 
-from eval.errors import LikenessError, Unreachable, first_line
-from eval.progress import report
-from toolkit.console import Interrupted, interruptible, say
-from toolkit.data.batch import Batch
-from toolkit.data.reading import Bad
-from toolkit.losses.contract import similarity_trained_by
-from toolkit.models import checkpoint
-from toolkit.models.embed import Diverged
-from toolkit.parallel import distributed
-from toolkit.training import measure
-from toolkit.training.finite import Watch
-from toolkit.training.log import BadItems, Clock, Log
-from toolkit.training.plan import Plan
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run, save_run
+from likeness.eval.errors import LikenessError, Unreachable, first_line
+from likeness.eval.progress import report
+from likeness.toolkit.console import Interrupted, interruptible, say
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.losses.contract import similarity_trained_by
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embed import Diverged
+from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training import measure
+from likeness.toolkit.training.finite import Watch
+from likeness.toolkit.training.log import BadItems, Clock, Log
+from likeness.toolkit.training.plan import Plan
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run, save_run
 
 
 class Keeper:

@@ -18,21 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.errors import LikenessError
-from eval.formats.provenance import digest
-from eval.progress import tracked
-from toolkit.console import leave_signals_to_parent
-from toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
-from toolkit.data.items import Item, Items
-from toolkit.data.readers import KILLED, read_beside
-from toolkit.data.reading import Bad, Read, reading_for
-from toolkit.data.sampling import Index, Sampling, draws
-from toolkit.losses.common import turn_to_means
-from toolkit.losses.contract import Estimated
-from toolkit.models.embed import inputs_of
-from toolkit.parallel import distributed
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import digest
+from likeness.eval.progress import tracked
+from likeness.toolkit.console import leave_signals_to_parent
+from likeness.toolkit.data.batch import Batch, Draw, Views, collate_views, make_room_for_sockets
+from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.readers import KILLED, read_beside
+from likeness.toolkit.data.reading import Bad, Read, reading_for
+from likeness.toolkit.data.sampling import Index, Sampling, draws
+from likeness.toolkit.losses.common import turn_to_means
+from likeness.toolkit.losses.contract import Estimated
+from likeness.toolkit.models.embed import inputs_of
+from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
 
 
 def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int) -> Views:

@@ -12,8 +12,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from eval.errors import LikenessError
-from toolkit.console import say
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.console import say
 
 Writer = TypeVar("Writer", bound=Callable[..., Any])
 

@@ -13,13 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import atomic_path
-from eval.formats.writing import full_disk
-from eval.types import name_first
-from toolkit.console import one_line, say
-from toolkit.data.batch import Batch
-from toolkit.data.reading import Bad
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.writing import full_disk
+from likeness.eval.types import name_first
+from likeness.toolkit.console import one_line, say
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.reading import Bad
 
 LOG = "log.jsonl"
 LOGGERS = ("tensorboard", "wandb")

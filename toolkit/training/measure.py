@@ -1,5 +1,5 @@
 """Classification and retrieval: what a recipe's measure and its validation apply to a model, item
-by item (eval.per_item).
+by item (likeness.eval.per_item).
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from eval import per_item
-from eval.classification import fit_temperature, softmax
-from eval.diversity import cluster_diversity, feature_diversity
-from eval.errors import LikenessError
-from eval.per_item import PerItem
-from eval.progress import tracked
-from eval.reports.media import Source, Stretch
-from eval.retrieval import clusters as find_clusters
-from eval.retrieval import query_metrics
-from eval.similarity import score_trials
-from eval.types import Embeddings, Floats, Scores, Trials
-from toolkit.backbones.weights import put
-from toolkit.data.items import Item, Items, check_unique, label_numbers
-from toolkit.data.reading import Read
-from toolkit.losses.contract import Classifier, Probabilistic
-from toolkit.losses.vmf import VMF
-from toolkit.models import checkpoint
-from toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
-from toolkit.models.loaded import Loaded, ReadParts
-from toolkit.models.parts import without_weights
-from toolkit.parallel.embed import embed_all
-from toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, of_data
-from toolkit.vmf.precision import unit
-from toolkit.vmf.sampling import sample
+from likeness.eval import per_item
+from likeness.eval.classification import fit_temperature, softmax
+from likeness.eval.diversity import cluster_diversity, feature_diversity
+from likeness.eval.errors import LikenessError
+from likeness.eval.per_item import PerItem
+from likeness.eval.progress import tracked
+from likeness.eval.reports.media import Source, Stretch
+from likeness.eval.retrieval import clusters as find_clusters
+from likeness.eval.retrieval import query_metrics
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings, Floats, Scores, Trials
+from likeness.toolkit.backbones.weights import put
+from likeness.toolkit.data.items import Item, Items, check_unique, label_numbers
+from likeness.toolkit.data.reading import Read
+from likeness.toolkit.losses.contract import Classifier, Probabilistic
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
+from likeness.toolkit.models.loaded import Loaded, ReadParts
+from likeness.toolkit.models.parts import without_weights
+from likeness.toolkit.parallel.embed import embed_all
+from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, of_data
+from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.sampling import sample
 
 TEST = "test.npz"  # what a run's test measured, in its folder
 Settings = Classification | Retrieval
@@ -271,9 +271,9 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
         settings: The items, and how they are searched. `similarity` "" takes the model's.
 
     Returns:
-        The columns recall@K, precision@1, r_precision, map@r and map@1000 (eval.retrieval; NaN for
-        a query alone in its class), norm and label. `clusters` adds cluster, the cluster of each
-        item by k-means with as many clusters as classes, for the NMI. `diversity` adds (nivMF
+        The columns recall@K, precision@1, r_precision, map@r and map@1000 (likeness.eval.retrieval;
+        NaN for a query alone in its class), norm and label. `clusters` adds cluster, the cluster of
+        each item by k-means with as many clusters as classes, for the NMI. `diversity` adds (nivMF
         paper, Supp. L) feature_diversity, which belongs to all items together, so that its interval
         has no width; and cluster_diversity, which stands on the first item of each class and is NaN
         elsewhere, so that per_item.mean is the mean over classes. Each class is a group.
@@ -303,7 +303,7 @@ def retrieval(model: Model, data: Path, settings: Retrieval) -> PerItem:
     if settings.diversity:
         columns["feature_diversity"] = np.full(len(tested), feature_diversity(z))
         columns["cluster_diversity"] = np.full(len(tested), np.nan)
-        # one value a class, on its first item: their mean is eval.diversity's
+        # one value a class, on its first item: their mean is likeness.eval.diversity's
         for number in np.flatnonzero(np.bincount(labels) >= 3):
             members = np.flatnonzero(labels == number)
             columns["cluster_diversity"][members[0]] = cluster_diversity(

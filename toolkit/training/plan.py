@@ -10,12 +10,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from eval.errors import LikenessError, refuse_broken
-from eval.progress import step
-from eval.similarity import check_similarity
-from eval.types import Trials
-from toolkit.data.batch import Draw, Views
-from toolkit.data.items import (
+from likeness.eval.errors import LikenessError, refuse_broken
+from likeness.eval.progress import step
+from likeness.eval.similarity import check_similarity
+from likeness.eval.types import Trials
+from likeness.toolkit.data.batch import Draw, Views
+from likeness.toolkit.data.items import (
     Item,
     Items,
     check_unique,
@@ -23,18 +23,18 @@ from toolkit.data.items import (
     fingerprint,
     label_numbers,
 )
-from toolkit.data.reading import reading_for
-from toolkit.data.sampling import Index, fitted
-from toolkit.data.sampling import check as check_sampling
-from toolkit.data.sampling import check_settings as check_sampling_settings
-from toolkit.data.shards import shard_numbers
-from toolkit.models.parts import describe
-from toolkit.parallel import distributed
-from toolkit.training import measure
-from toolkit.training.build import least_rows
-from toolkit.training.loading import check_held_out, views_of
-from toolkit.training.recipe import Recipe, Verification, check, of_data
-from toolkit.training.tuning import LoRA
+from likeness.toolkit.data.reading import reading_for
+from likeness.toolkit.data.sampling import Index, fitted
+from likeness.toolkit.data.sampling import check as check_sampling
+from likeness.toolkit.data.sampling import check_settings as check_sampling_settings
+from likeness.toolkit.data.shards import shard_numbers
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training import measure
+from likeness.toolkit.training.build import least_rows
+from likeness.toolkit.training.loading import check_held_out, views_of
+from likeness.toolkit.training.recipe import Recipe, Verification, check, of_data
+from likeness.toolkit.training.tuning import LoRA
 
 # The lowest values of numbers for which a lower one would break the run, or mean nothing.
 LOWEST = {

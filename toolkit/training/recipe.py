@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from eval.errors import LikenessError
-from toolkit.data.sampling import Sampling
-from toolkit.losses.common import unknown_settings
-from toolkit.models import user_files
-from toolkit.models.parts import Part
-from toolkit.training.assign import assign, suggest
-from toolkit.training.memory import Memory
-from toolkit.training.schedules import cosine
-from toolkit.training.tuning import Tuning
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.common import unknown_settings
+from likeness.toolkit.models import user_files
+from likeness.toolkit.models.parts import Part
+from likeness.toolkit.training.assign import assign, suggest
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.schedules import cosine
+from likeness.toolkit.training.tuning import Tuning
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Schedule:
     Attributes:
         steps: The number of steps.
         warmup_steps: The number of steps in which the rate rises; 0 is no warm-up.
-        decay: A function of toolkit.training.schedules.
+        decay: A function of likeness.toolkit.training.schedules.
         eval_every: Steps between evaluations by the recipe's measure, or by its validation where it
             has one. 0 evaluates at the end only.
         save_every: Steps between checkpoints.
@@ -144,12 +144,13 @@ class Verification:
 
 @dataclass(frozen=True)
 class Classification:
-    """Measure the model by closed-set classification (toolkit.training.measure.classification).
+    """Measure the model by closed-set classification
+    (likeness.toolkit.training.measure.classification).
 
     Attributes:
         items: items(data) -> list[Item], whose labels are training classes.
         calibrate_on: Items on which a temperature is fitted, as a function of `data`.
-        metrics: Name -> f(columns), see eval.per_item.
+        metrics: Name -> f(columns), see likeness.eval.per_item.
         validation: What is measured while the model trains, where it is not the same; its own
             metrics are left empty. With schedule.watch it computes that metric alone.
     """
@@ -162,7 +163,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Measure the model by retrieval among items (toolkit.training.measure.retrieval).
+    """Measure the model by retrieval among items (likeness.toolkit.training.measure.retrieval).
 
     Attributes:
         items: items(data) -> list[Item], of classes that were not trained on.

@@ -25,18 +25,18 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
-from eval.errors import LikenessError, first_line
-from eval.formats.files import atomic_path, json_object
-from eval.formats.provenance import digest
-from eval.formats.writing import remove_abandoned, sync, sync_names
-from toolkit.backbones.weights import misfits
-from toolkit.console import one_line, say
-from toolkit.models import checkpoint
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.parts import without_revisions
-from toolkit.parallel import distributed, spread
-from toolkit.training.average import Average
-from toolkit.training.log import LOG, RUN_ID
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import atomic_path, json_object
+from likeness.eval.formats.provenance import digest
+from likeness.eval.formats.writing import remove_abandoned, sync, sync_names
+from likeness.toolkit.backbones.weights import misfits
+from likeness.toolkit.console import one_line, say
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import without_revisions
+from likeness.toolkit.parallel import distributed, spread
+from likeness.toolkit.training.average import Average
+from likeness.toolkit.training.log import LOG, RUN_ID
 
 RECIPE = "recipe.json"
 RESUME = "resume"

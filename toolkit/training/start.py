@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.errors import LikenessError
-from eval.formats.provenance import digest
-from eval.progress import step
-from toolkit.backbones.weights import first_names, misfits
-from toolkit.console import say
-from toolkit.models import adapter, checkpoint
-from toolkit.models.embedder import pick_device
-from toolkit.parallel import distributed
-from toolkit.training import run as runs
-from toolkit.training.build import build, thaw
-from toolkit.training.finite import not_finite
-from toolkit.training.loading import estimate
-from toolkit.training.plan import Plan
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run, is_finished, load_run
-from toolkit.training.tuning import fresh_parts, is_in
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.provenance import digest
+from likeness.eval.progress import step
+from likeness.toolkit.backbones.weights import first_names, misfits
+from likeness.toolkit.console import say
+from likeness.toolkit.models import adapter, checkpoint
+from likeness.toolkit.models.embedder import pick_device
+from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training import run as runs
+from likeness.toolkit.training.build import build, thaw
+from likeness.toolkit.training.finite import not_finite
+from likeness.toolkit.training.loading import estimate
+from likeness.toolkit.training.plan import Plan
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run, is_finished, load_run
+from likeness.toolkit.training.tuning import fresh_parts, is_in
 
 
 @dataclass(frozen=True)

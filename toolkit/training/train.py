@@ -11,25 +11,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toolkit.console import say, shown
-from toolkit.data.batch import Batch
-from toolkit.data.items import Item
-from toolkit.data.sampling import draws
-from toolkit.losses.contract import Scheduled
-from toolkit.models import checkpoint
-from toolkit.parallel import distributed, spread
-from toolkit.training.build import half, least_rows, thaw
-from toolkit.training.keeper import Keeper
-from toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
-from toolkit.training.lock import only_writer
-from toolkit.training.log import check_loggers
-from toolkit.training.memory import update_encoder
-from toolkit.training.plan import Plan, plan
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run
-from toolkit.training.start import ReadInitial, read_initial, start
-from toolkit.training.tuning import overview
-from toolkit.vmf.precision import full
+from likeness.toolkit.console import say, shown
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.sampling import draws
+from likeness.toolkit.losses.contract import Scheduled
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.parallel import distributed, spread
+from likeness.toolkit.training.build import half, least_rows, thaw
+from likeness.toolkit.training.keeper import Keeper
+from likeness.toolkit.training.loading import killed_workers_named, loader_of, on_device, part_of
+from likeness.toolkit.training.lock import only_writer
+from likeness.toolkit.training.log import check_loggers
+from likeness.toolkit.training.memory import update_encoder
+from likeness.toolkit.training.plan import Plan, plan
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.start import ReadInitial, read_initial, start
+from likeness.toolkit.training.tuning import overview
+from likeness.toolkit.vmf.precision import full
 
 Step = Callable[[Run, Batch, Recipe], Tensor]
 
@@ -96,7 +96,7 @@ def fit(
     On a CPU, the weights of a run that was stopped and resumed equal an uninterrupted run's bit for
     bit. A run that was killed before its first checkpoint starts again. Under torchrun every
     process calls this with the same arguments. Nothing else may write into `out` meanwhile
-    (toolkit.training.lock).
+    (likeness.toolkit.training.lock).
 
     Args:
         recipe: What is trained, and how.

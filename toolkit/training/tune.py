@@ -24,17 +24,17 @@ from typing import Any
 
 import numpy as np
 
-from eval.comparison import Tuned
-from eval.errors import LikenessError
-from eval.formats.files import json_object
-from eval.formats.provenance import digest
-from eval.types import Trials
-from toolkit.console import say
-from toolkit.data.items import Item, Items, distinct_labels
-from toolkit.data.pairs import draw_pairs
-from toolkit.models.parts import describe
-from toolkit.training.recipe import Recipe, Retrieval, Verification, override
-from toolkit.training.run import flat, write_json
+from likeness.eval.comparison import Tuned
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import json_object
+from likeness.eval.formats.provenance import digest
+from likeness.eval.types import Trials
+from likeness.toolkit.console import say
+from likeness.toolkit.data.items import Item, Items, distinct_labels
+from likeness.toolkit.data.pairs import draw_pairs
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, override
+from likeness.toolkit.training.run import flat, write_json
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
 # trains a recipe in a folder, going on where it was stopped, and gives the first metric on the

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from eval.errors import LikenessError
-from toolkit.console import say
-from toolkit.models import adapter
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.parallel import distributed
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.console import say
+from likeness.toolkit.models import adapter
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.parallel import distributed
 
 if TYPE_CHECKING:
-    from toolkit.training.run import Run
+    from likeness.toolkit.training.run import Run
 
 _BACKBONE = "backbone."
 # blocks.3, layers.3 and layer.3 are layers, and so is layer3.
@@ -64,7 +64,7 @@ class Tuning:
         rates: The rate of a part as a multiple of optim.lr. Where several names fit a parameter,
             the longest counts.
         layer_decay: The rate of each layer of the backbone as a multiple of the next layer's. What
-            comes after the last layer has the whole rate (toolkit.training.tuning.depths).
+            comes after the last layer has the whole rate (likeness.toolkit.training.tuning.depths).
         lora: Adapters. With them the network stands still, but for parts that are new to it.
         ema: The decay of an exponential average of the weights, which is measured and saved as the
             model: average <- decay * average + (1 - decay) * weights after each step, where the

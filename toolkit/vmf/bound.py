@@ -13,8 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolkit.vmf.distribution import Method, Normalizer, nivmf_terms, relative, relative_log_c
-from toolkit.vmf.precision import once_in_full
+from likeness.toolkit.vmf.distribution import (
+    Method,
+    Normalizer,
+    nivmf_terms,
+    relative,
+    relative_log_c,
+)
+from likeness.toolkit.vmf.precision import once_in_full
 
 
 def expected_logsumexp(
@@ -40,7 +46,7 @@ def expected_logsumexp(
         y: Labels, any number of them.
         beta: The scale, a scalar.
         dim: D.
-        method: See toolkit.vmf.distribution.relative_log_c.
+        method: See likeness.toolkit.vmf.distribution.relative_log_c.
 
     Returns:
         A scalar, and (len(y), D).
@@ -240,7 +246,7 @@ def el_nivmf_cross_entropy(
         mu: Directions (C, D).
         kappas: Concentrations > 0 (C, D).
         temperature: t, a scalar.
-        temperature_inside, normalizer, method: See toolkit.vmf.distances.d_el_nivmf.
+        temperature_inside, normalizer, method: See likeness.toolkit.vmf.distances.d_el_nivmf.
 
     Returns:
         A scalar.

@@ -12,7 +12,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from toolkit.vmf.distribution import (
+from likeness.toolkit.vmf.distribution import (
     Method,
     Normalizer,
     log_c_at_zero,
@@ -20,8 +20,8 @@ from toolkit.vmf.distribution import (
     relative_log_c,
     resultant_ratio,
 )
-from toolkit.vmf.precision import unit
-from toolkit.vmf.sampling import sample
+from likeness.toolkit.vmf.precision import unit
+from likeness.toolkit.vmf.sampling import sample
 
 
 def d_cos(z: Tensor, p: Tensor) -> Tensor:

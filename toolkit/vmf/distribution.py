@@ -21,8 +21,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from eval.directional import debye_sums, log_normalizer_at_zero, orders
-from toolkit.vmf.precision import once_in_full, unit
+from likeness.eval.directional import debye_sums, log_normalizer_at_zero, orders
+from likeness.toolkit.vmf.precision import once_in_full, unit
 
 Method = Literal["debye", "bounds", "quadratic"]
 Normalizer = Literal["paper", "jacobian", "released"]

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eval.directional import relative
-from toolkit.vmf.precision import once_in_full
+from likeness.eval.directional import relative
+from likeness.toolkit.vmf.precision import once_in_full
 
 Family = Literal["vmf", "power_spherical"]
 FAMILIES = get_args(Family)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import likeness
-from eval.formats.trials import is_bare, read_bare_scores
 from likeness.cli import main
+from likeness.eval.formats.trials import is_bare, read_bare_scores
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pyarrow import parquet
 
-from eval.errors import LikenessError
-from eval.formats import files
-from eval.formats.embeddings import read, write
-from eval.types import Embeddings, nfc
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import files
+from likeness.eval.formats.embeddings import read, write
+from likeness.eval.types import Embeddings, nfc
 from tests.likeness.files_scored import score_files
 
 NAMES = ("e.npz", "e.ark", "e.parquet")
@@ -399,7 +399,7 @@ def test_a_parquet_file_is_read_without_pandas(tmp_path: Path) -> None:
     """Importing it takes ten times as long as reading, in every process that reads such a file."""
     write(tmp_path / "e.parquet", Embeddings(("a", "b"), np.eye(2)))
     code = (
-        "import sys; from eval.formats.embeddings import read; "
+        "import sys; from likeness.eval.formats.embeddings import read; "
         "read(sys.argv[1]); print('pandas' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "e.parquet")]

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.formats import kaldi, writing
-from eval.formats.embeddings import read, write
-from eval.types import Embeddings
+from likeness.eval.formats import kaldi, writing
+from likeness.eval.formats.embeddings import read, write
+from likeness.eval.types import Embeddings
 from tests.disk_calls import come_in_order, recorded
 
 OLD = Embeddings(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from eval.errors import LikenessError
-from eval.formats import lists
-from eval.formats.lists import Shape, read_parquet, read_rows, separator_of, split
-from eval.formats.parquet import text_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import lists
+from likeness.eval.formats.lists import Shape, read_parquet, read_rows, separator_of, split
+from likeness.eval.formats.parquet import text_of
 
 ROWS = [["a, b.wav", "ann"], ["c;d.wav", 'b"ob'], ["é.wav", ""], ["e f.wav", "7"]]
 

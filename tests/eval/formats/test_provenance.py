@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.formats import embeddings
-from eval.formats.provenance import sha256
-from eval.types import Embeddings
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.provenance import sha256
+from likeness.eval.types import Embeddings
 
 
 def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.formats.subjects import read_mapping, subjects_of
+from likeness.eval.formats.subjects import read_mapping, subjects_of
 from tests.eval.formats.triples import PLAIN, made
 
 

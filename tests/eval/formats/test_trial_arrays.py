@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.errors import LikenessError
-from eval.formats import files, trial_writing
-from eval.formats.trials import read_scores, read_trials, write_scores, write_trials
-from eval.types import Trials
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import files, trial_writing
+from likeness.eval.formats.trials import read_scores, read_trials, write_scores, write_trials
+from likeness.eval.types import Trials
 from tests.eval.formats.triples import rows
 
 SUFFIXES = [".npz", ".parquet"]

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from eval.errors import LikenessError
-from eval.formats import files
-from eval.formats.subjects import subjects_of
-from eval.formats.trials import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats import files
+from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.formats.trials import (
     read_pairs,
     read_scores,
     read_trials,
     write_scores,
     write_trials,
 )
-from eval.progress import Report, reported_to
-from eval.types import Trials, nfc
+from likeness.eval.progress import Report, reported_to
+from likeness.eval.types import Trials, nfc
 from tests.eval.formats.triples import PLAIN, made, rows
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "protocols"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.errors import LikenessError
-from eval.formats.writing import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.writing import (
     atomic_path,
     full_disk,
     move,

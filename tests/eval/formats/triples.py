@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eval.types import Trials
+from likeness.eval.types import Trials
 
 Triple = tuple[str, str, bool | None]
 PLAIN: list[Triple] = [("a", "x", True), ("a", "y", False), ("b", "x", False)]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
 
-from eval.errors import LikenessError
-from eval.protocols.identification import IdentificationSettings
-from eval.protocols.ijb import (
+from likeness.eval.errors import LikenessError
+from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.protocols.ijb import (
     PRESETS,
     Switches,
     identification_1_n,
@@ -21,7 +21,7 @@ from eval.protocols.ijb import (
     templates,
     verification_1_1,
 )
-from eval.protocols.ijb_files import (
+from likeness.eval.protocols.ijb_files import (
     Faces,
     Side,
     read_detector_scores,
@@ -29,7 +29,7 @@ from eval.protocols.ijb_files import (
     read_side,
     read_template_pairs,
 )
-from eval.types import Embeddings, Trials
+from likeness.eval.types import Embeddings, Trials
 
 # preset: flip, norm kept, detector score, template pooling, final L2, as field-face.md 1.8
 # tabulates them
@@ -314,7 +314,7 @@ def test_bad_switches_are_refused(world):
 
 
 def test_meta_files(tmp_path, monkeypatch):
-    from eval.formats import files
+    from likeness.eval.formats import files
 
     (tmp_path / "tid_mid.txt").write_text("1.jpg 1 69544\n2.jpg 1 50\n3.jpg 40000000 50\n")
     faces = read_faces(tmp_path / "tid_mid.txt")
@@ -388,8 +388,8 @@ def test_every_face_has_one_detector_score(tmp_path):
 
 
 def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_path):
-    from eval.formats import embeddings
     from likeness import ijb as ijb_command
+    from likeness.eval.formats import embeddings
 
     meta = tmp_path / "meta"
     meta.mkdir()
@@ -450,7 +450,7 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
     ],
 )
 def test_a_side_lists_its_templates_by_first_occurrence(tmp_path, monkeypatch, size, change):
-    from eval.formats import files
+    from likeness.eval.formats import files
 
     rng = np.random.default_rng(0)
     template = rng.integers(0, 10**7, 40)[rng.integers(0, 40, 300)]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.protocols.lfw import read_pairs, ten_fold_accuracy
-from eval.similarity import pairs as pair_scores
-from eval.verification import eer
+from likeness.eval.protocols.lfw import read_pairs, ten_fold_accuracy
+from likeness.eval.similarity import pairs as pair_scores
+from likeness.eval.verification import eer
 
 
 def verbatim_accuracy(dist, same, num_folds):

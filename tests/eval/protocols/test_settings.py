@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from eval.protocols.identification import IdentificationSettings
-from eval.protocols.retrieval import RetrievalSettings
-from eval.protocols.verification import VerificationSettings
-from eval.scoring.settings import Scoring
+from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.protocols.retrieval import RetrievalSettings
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.scoring.settings import Scoring
 
 EVERY = [VerificationSettings, IdentificationSettings, RetrievalSettings]
 DRAWS = [

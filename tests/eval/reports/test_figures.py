@@ -9,15 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from eval.classification import auroc
-from eval.reports.figures import (
+from likeness.eval.classification import auroc
+from likeness.eval.reports.figures import (
     det_figure,
     drawn,
     histogram_edges,
     norms_by_correct,
 )
-from eval.reports.page import document
-from eval.types import Scores
+from likeness.eval.reports.page import document
+from likeness.eval.types import Scores
 
 
 def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Scores:

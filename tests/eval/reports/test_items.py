@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from eval import per_item
-from eval.bootstrap import bounds
-from eval.per_item import PerItem
-from eval.reports.items import html
+from likeness.eval import per_item
+from likeness.eval.bootstrap import bounds
+from likeness.eval.per_item import PerItem
+from likeness.eval.reports.items import html
 
 METRICS = {
     "accuracy": partial(per_item.mean, column="correct"),

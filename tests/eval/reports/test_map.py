@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.reports.map import embedding_map, neighbours, plane, principal_plane
-from eval.types import Embeddings
+from likeness.eval.reports.map import embedding_map, neighbours, plane, principal_plane
+from likeness.eval.types import Embeddings
 
 
 def clusters(

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from eval.reports.media import (
+from likeness.eval.reports.media import (
     MAX_PAGE,
     SIDE,
     Media,

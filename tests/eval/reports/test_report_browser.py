@@ -15,10 +15,10 @@ import soundfile
 from PIL import Image
 
 import likeness
-from eval.formats import embeddings as files
-from eval.formats.trials import read_scores, write_scores
-from eval.protocols.verification import VerificationSettings
-from eval.types import Embeddings, Trials
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.trials import read_scores, write_scores
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.types import Embeddings, Trials
 
 
 @pytest.fixture(scope="module")

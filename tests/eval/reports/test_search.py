@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.protocols.identification import IdentificationSettings, identify
-from eval.protocols.retrieval import RetrievalSettings, retrieve
-from eval.reports import search
-from eval.reports.media import Media
-from eval.reports.search import Sides, nearest
-from eval.types import Embeddings
+from likeness.eval.protocols.identification import IdentificationSettings, identify
+from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
+from likeness.eval.reports import search
+from likeness.eval.reports.media import Media
+from likeness.eval.reports.search import Sides, nearest
+from likeness.eval.types import Embeddings
 
 
 def made(num_classes: int = 6, num_each: int = 5, seed: int = 0) -> Embeddings:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eval.reports.subjects import errors_by_subject, who_errs
-from eval.types import Scores, Trials
+from likeness.eval.reports.subjects import errors_by_subject, who_errs
+from likeness.eval.types import Scores, Trials
 
 
 def made(num_subjects: int = 12, num_each: int = 5) -> tuple[Trials, Scores, dict[str, str]]:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.reports.verification import positions
-from eval.types import Scores
+from likeness.eval.reports.verification import positions
+from likeness.eval.types import Scores
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=60))

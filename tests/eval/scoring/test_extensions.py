@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.errors import LikenessError
-from eval.scoring.score import with_spellings
-from eval.types import Embeddings, Trials
+from likeness.eval.errors import LikenessError
+from likeness.eval.scoring.score import with_spellings
+from likeness.eval.types import Embeddings, Trials
 
 ROWS = np.eye(3)
 EMBEDDINGS = Embeddings(("ann/1", "ann/2.flac", "bob/1.0"), ROWS)

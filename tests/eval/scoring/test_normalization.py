@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.scoring import normalization as module
-from eval.scoring.normalization import (
+from likeness.eval.scoring import normalization as module
+from likeness.eval.scoring.normalization import (
     as_norm,
     cohort_statistics,
     s_norm,
@@ -20,7 +20,7 @@ from eval.scoring.normalization import (
     t_norm,
     z_norm,
 )
-from eval.similarity import pairs
+from likeness.eval.similarity import pairs
 
 SIMILARITIES = ("cosine", "dot", "simple:0.3", "euclidean", "vmf_b", "vmf_kl")
 

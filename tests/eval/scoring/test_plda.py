@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from eval.formats import embeddings as files
-from eval.formats.trials import read_scores
-from eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
-from eval.types import Embeddings
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.trials import read_scores
+from likeness.eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
+from likeness.eval.types import Embeddings
 
 
 def draw(
@@ -110,7 +110,7 @@ def test_a_step_of_em_is_that_of_the_loop_over_items_with_classes_of_many_sizes(
 
 
 def test_speechbrain_scores_the_same_covariances_alike() -> None:
-    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     import_torchaudio()
     from speechbrain.processing.PLDA_LDA import Ndx, StatObject_SB, fast_PLDA_scoring

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.calibration import Calibration
-from eval.scoring.normalization import as_norm
-from eval.scoring.plda import Plda
-from eval.scoring.score import Scored, calibrate, score
-from eval.scoring.settings import QUALITY, Scoring
-from eval.similarity import matrix
-from eval.types import Embeddings, Trials
 from likeness.commands.score import score as score_command
+from likeness.eval.calibration import Calibration
+from likeness.eval.scoring.normalization import as_norm
+from likeness.eval.scoring.plda import Plda
+from likeness.eval.scoring.score import Scored, calibrate, score
+from likeness.eval.scoring.settings import QUALITY, Scoring
+from likeness.eval.similarity import matrix
+from likeness.eval.types import Embeddings, Trials
 
 NUM, DIM = 12, 4
 RNG = np.random.default_rng(3)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.scoring import templates as module
-from eval.scoring.templates import enrol, pool, read_enrolment
-from eval.types import Embeddings
+from likeness.eval.scoring import templates as module
+from likeness.eval.scoring.templates import enrol, pool, read_enrolment
+from likeness.eval.types import Embeddings
 
 
 def made(rows: int, dim: int = 3, seed: int = 0) -> Embeddings:

@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 import likeness
-from eval.formats import embeddings as files
-from eval.formats.trials import write_scores
-from eval.protocols.verification import VerificationSettings
-from eval.scoring.origin import Origin, write_origin
-from eval.thresholds import measure, save
-from eval.types import Embeddings, Scores, Trials
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.protocols.verification import VerificationSettings
+from likeness.eval.scoring.origin import Origin, write_origin
+from likeness.eval.thresholds import measure, save
+from likeness.eval.types import Embeddings, Scores, Trials
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -94,7 +94,7 @@ def test_groups_of_two_lists_do_not_share_a_name(
     """Subjects that only target trials tell are found for each list anew."""
     report: dict[str, str] = {}
     monkeypatch.setattr(
-        "eval.reports.verification.write_page",
+        "likeness.eval.reports.verification.write_page",
         lambda _, compared, **more: report.update(compared.subject_of),
     )
     (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")

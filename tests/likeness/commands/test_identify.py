@@ -1,5 +1,5 @@
 """likeness identify: files in, table and JSON out; every number against the functions of
-eval.identification, and faces of ORL by their pixels.
+likeness.eval.identification, and faces of ORL by their pixels.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.bootstrap import effective_number, t_interval
-from eval.formats import embeddings
-from eval.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
-from eval.protocols.identification import IdentificationSettings
-from eval.similarity import matrix
-from eval.types import Embeddings
-from eval.verification import eer
+from likeness.eval.bootstrap import effective_number, t_interval
+from likeness.eval.formats import embeddings
+from likeness.eval.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
+from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.similarity import matrix
+from likeness.eval.types import Embeddings
+from likeness.eval.verification import eer
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from likeness import recipe_files
 from likeness.cli import main
-from toolkit.models.parts import describe
-from toolkit.training import recipe
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import recipe
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.bootstrap import effective_number, t_interval
-from eval.formats import embeddings
-from eval.protocols.retrieval import RetrievalSettings, class_bounds
-from eval.retrieval import retrieval_metrics
-from eval.types import Embeddings
 from likeness.cli import main
+from likeness.eval.bootstrap import effective_number, t_interval
+from likeness.eval.formats import embeddings
+from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds
+from likeness.eval.retrieval import retrieval_metrics
+from likeness.eval.types import Embeddings
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import likeness
-from eval.calibration import Calibration, fit_calibration, load_calibration
-from eval.formats import embeddings as files
-from eval.formats.trials import read_scores, read_trials
-from eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
-from eval.similarity import pairs
-from eval.types import Embeddings
 from likeness.cli import main
+from likeness.eval.calibration import Calibration, fit_calibration, load_calibration
+from likeness.eval.formats import embeddings as files
+from likeness.eval.formats.trials import read_scores, read_trials
+from likeness.eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
+from likeness.eval.similarity import pairs
+from likeness.eval.types import Embeddings
 from tests.likeness.files_scored import calibrate_files, score_files
 
 NUM, DIM = 24, 8

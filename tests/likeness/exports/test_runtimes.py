@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from likeness.exports import sherpa
-from modalities import folders
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.resnet import ResNet34
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch import nn
 
-from eval.formats.trials import read_trials
-from eval.verification import eer
 from likeness.cli import main
+from likeness.eval.formats.trials import read_trials
+from likeness.eval.verification import eer
 from likeness.exports.cost import OnTrials, measure
+from likeness.modalities import folders
+from likeness.modalities.embedding.rows import Vectors
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.load import load
 from likeness.models.run import load_model
 from likeness.scoring import score
-from modalities import folders
-from modalities.embedding.rows import Vectors
-from modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models import checkpoint, export
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.embedder import TorchEmbedder
 from tests import tiny
-from toolkit.backbones.resnet import ResNet34
-from toolkit.data.items import Item
-from toolkit.models import checkpoint, export
-from toolkit.models.embed import embed
-from toolkit.models.embedder import TorchEmbedder
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

@@ -17,16 +17,16 @@ import pytest
 import torch
 
 import likeness
-from eval.formats import embeddings as files
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
 from likeness.models.load import in_parts
 from likeness.models.run import load_model
 from likeness.models.trust import check_trusted
-from toolkit.models import checkpoint, user_files
-from toolkit.models.parts import restore
-from toolkit.training import recipe as recipes
-from toolkit.training.measure import load_embedder
-from toolkit.training.train import fit
+from likeness.toolkit.models import checkpoint, user_files
+from likeness.toolkit.models.parts import restore
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.measure import load_embedder
+from likeness.toolkit.training.train import fit
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = '''"""Networks of somebody else."""
@@ -41,7 +41,7 @@ import torch
 from torch import nn
 from torch.nn import Linear
 
-from toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.margin import ArcFace
 
 if TYPE_CHECKING:
     from nowhere import Nothing
@@ -98,8 +98,8 @@ def write(path="written", text="x") -> None:
         file.write(text)
 '''
 BESIDE = """from petnets.nets import MeanNet
-from modalities import folders
-from modalities.speaker import audio
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio
 
 
 class OwnNet(MeanNet):
@@ -119,9 +119,9 @@ RECIPE = """from functools import partial
 import nearby_net
 from petnets.nets import Levels, MeanNet, Scaled, gap
 
-from modalities import folders
-from toolkit.data.sampling import Sampling
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.modalities import folders
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
 
 def half(wave, rng, batch_rng):
@@ -386,11 +386,11 @@ def test_a_model_brings_no_path_of_weights(pets: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "toolkit.models.user_files.os.system",
-        "toolkit.models.user_files.keyword",
-        "toolkit.models.user_files.run",  # ours, and no network
-        "toolkit.models.checkpoint.save_file",  # a function that this module imports
-        "modalities.speaker.audio.read.__globals__",
+        "likeness.toolkit.models.user_files.os.system",
+        "likeness.toolkit.models.user_files.keyword",
+        "likeness.toolkit.models.user_files.run",  # ours, and no network
+        "likeness.toolkit.models.checkpoint.save_file",  # a function that this module imports
+        "likeness.modalities.speaker.audio.read.__globals__",
         "likeness.cli.main",
         "os.system",
         "",
@@ -536,12 +536,12 @@ SEVERAL = """from functools import partial
 import several_blocks
 import several_whole
 
-from modalities import folders
-from modalities.speaker import audio, features
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Compute, Recipe, Schedule, Verification
-from eval.verification import eer
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio, features
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Compute, Recipe, Schedule, Verification
+from likeness.eval.verification import eer
 
 inner = partial(several_blocks.Block, dim=8)
 RECIPES = {

@@ -12,7 +12,7 @@ import torch
 
 from likeness.models import speechbrain
 from likeness.models.run import load_model
-from toolkit.models import checkpoint
+from likeness.toolkit.models import checkpoint
 
 HOSTILE_YAML = {
     "aliases": "a0: &a0 [x]\n"

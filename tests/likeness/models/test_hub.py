@@ -19,12 +19,12 @@ from torch import Tensor
 
 from likeness.models import hub
 from likeness.models.load import in_parts, load
+from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration
+from likeness.toolkit.backbones.layer_pooling import pool_places
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed
 from tests import tiny_hub
-from toolkit.backbones.hub import HubImage, HubSpeech, configuration
-from toolkit.backbones.layer_pooling import pool_places
-from toolkit.data.images import encode
-from toolkit.data.items import Item
-from toolkit.models.embed import embed
 
 RATE_HZ = 16_000
 SIZES = ((40, 51), (64, 33), (37, 37), (90, 40))

@@ -18,19 +18,19 @@ import pytest
 from PIL import Image
 from torch import Tensor
 
+from likeness.modalities import folders
 from likeness.models import hub, speechbrain
 from likeness.models.hub import find_files
 from likeness.models.initial import read_initial
 from likeness.models.load import load
-from modalities import folders
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
 from tests import tiny_hub
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.models import checkpoint
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Compute, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
 
 COMMIT = hashlib.sha1(b"likeness").hexdigest()
 ROOT = Path(__file__).parents[3]

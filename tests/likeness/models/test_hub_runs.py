@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import torch
 
+from likeness.modalities.speaker.augment import train_view
 from likeness.models import hub
 from likeness.models.load import load
-from modalities.speaker.augment import train_view
+from likeness.toolkit.models.checkpoint import FORMAT, find_model, read
+from likeness.toolkit.models.export import export
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit
+from likeness.toolkit.training.train import step as default_step
 from tests import tiny, tiny_hub
-from toolkit.models.checkpoint import FORMAT, find_model, read
-from toolkit.models.export import export
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit
-from toolkit.training.train import step as default_step
 
 
 def recipe(folder: Path, **backbone: Any) -> Recipe:
@@ -92,8 +92,8 @@ def test_a_hostile_configuration_in_a_checkpoint_is_refused(
     change: dict[str, Any], keyword: str, tmp_path: Path
 ) -> None:
     """A checkpoint that comes from elsewhere chooses no code, and no size beyond its weights."""
-    from toolkit.models.checkpoint import save
-    from toolkit.models.parts import describe
+    from likeness.toolkit.models.checkpoint import save
+    from likeness.toolkit.models.parts import describe
 
     tiny_hub.save("hubert large", tmp_path / "net")
     part = hub.backbone(str(tmp_path / "net"))

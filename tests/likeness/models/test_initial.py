@@ -13,15 +13,15 @@ from safetensors.torch import save_file
 
 from likeness.models.initial import read_initial
 from likeness.models.load import load
-from toolkit.backbones import resnet
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.resnet import ResNet
-from toolkit.models.checkpoint import FORMAT, find_model, read
-from toolkit.training import recipe as recipes
-from toolkit.training import start
-from toolkit.training.recipe import Optim, Recipe, Schedule
-from toolkit.training.train import fit
-from toolkit.training.tuning import Tuning
+from likeness.toolkit.backbones import resnet
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.models.checkpoint import FORMAT, find_model, read
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training import start
+from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.train import fit
+from likeness.toolkit.training.tuning import Tuning
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 

@@ -19,15 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from eval.formats import embeddings
-from eval.formats.provenance import sha256
 from likeness.cli import main
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.provenance import sha256
+from likeness.modalities.face import align, images
 from likeness.model import Model
 from likeness.models import insightface as insight
 from likeness.models import load
-from modalities.face import align, images
-from toolkit.data.images import encode, to_floats
-from toolkit.data.items import Item
+from likeness.toolkit.data.images import encode, to_floats
+from likeness.toolkit.data.items import Item
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
@@ -425,7 +425,7 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(
     )
     assert np.array_equal(np.asarray(loaded), to_floats(expected))
     assert load.with_detector(model, None) is model
-    # one number is a height, as modalities.face.align.read takes it
+    # one number is a height, as likeness.modalities.face.align.read takes it
     for size, shape in ((112, (3, 112, 112)), ([224, 192], (3, 224, 192))):
         sized = replace(model, read=partial(images.read, size=size))
         assert (

@@ -15,20 +15,20 @@ import pytest
 import torch
 from torch import nn
 
-from eval.formats import embeddings
 from likeness.cli import main
+from likeness.eval.formats import embeddings
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
 from likeness.models import load
-from modalities import folders
-from modalities.speaker import audio
-from modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
+from likeness.toolkit.backbones.campplus import CAMPPlus
+from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
+from likeness.toolkit.backbones.redimnet import ReDimNet
+from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.backbones.simam import SimAMResNet
+from likeness.toolkit.backbones.xvector import XVector
+from likeness.toolkit.models.embed import embed
 from tests.toolkit.backbones.test_released import wespeaker_names
-from toolkit.backbones.campplus import CAMPPlus
-from toolkit.backbones.ecapa import WeSpeakerECAPA
-from toolkit.backbones.redimnet import ReDimNet
-from toolkit.backbones.resnet import ResNet
-from toolkit.backbones.simam import SimAMResNet
-from toolkit.backbones.xvector import XVector
-from toolkit.models.embed import embed
 
 HYPERPARAMS = """
 n_mels: 24
@@ -102,7 +102,7 @@ def trained(network: nn.Module) -> Any:
 
 
 def network_of(kind: str) -> Any:
-    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     import_torchaudio()
     from speechbrain.lobes.models import ECAPA_TDNN, ResNet, Xvector
@@ -125,7 +125,7 @@ def network_of(kind: str) -> Any:
 
 def hub_folder(folder: Path, kind: str) -> Path:
     """A folder as SpeechBrain's hub has them, with small networks."""
-    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     import_torchaudio()
     from speechbrain.dataio.encoder import CategoricalEncoder

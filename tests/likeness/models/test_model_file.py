@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 import likeness
-from eval.formats import embeddings as files
 from likeness.cli import main
+from likeness.eval.formats import embeddings as files
 from likeness.models import load as loading
 from likeness.models.initial import read_initial
 from likeness.models.model_file import load
-from toolkit.training import recipe as recipes
-from toolkit.training.train import fit
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.train import fit
 
 OWN = '''"""A face network of somebody else."""
 
@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 import likeness
-from modalities.speaker.features import KaldiFbank
+from likeness.modalities.speaker.features import KaldiFbank
 
 
 class Net(nn.Module):
@@ -261,17 +261,17 @@ def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None
 
 TUNE = """from functools import partial
 
-from eval.verification import eer
+from likeness.eval.verification import eer
 from face_net import Net
 
-from modalities import folders
+from likeness.modalities import folders
 
-from modalities.face import images
-from toolkit.backbones.external import External
-from toolkit.data.pixels import PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training.recipe import Compute, Optim, Recipe, Schedule
+from likeness.modalities.face import images
+from likeness.toolkit.backbones.external import External
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 
 RECIPES = {
     "tune": Recipe(

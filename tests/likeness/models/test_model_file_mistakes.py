@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 import likeness
-from eval.errors import LikenessError
 from likeness.cli import main
+from likeness.eval.errors import LikenessError
 from likeness.models.model_file import load
 
 HEAD = """import likeness

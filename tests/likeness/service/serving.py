@@ -22,14 +22,14 @@ import pytest
 import torch
 
 from likeness import open_gallery
+from likeness.modalities.face import images
 from likeness.models.run import load_model
-from modalities.face import images
-from toolkit.backbones.sfnet import SFNet
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.models.checkpoint import save_model
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.training import recipe
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.models.checkpoint import save_model
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.training import recipe
 
 httpx = pytest.importorskip("httpx")
 for needed in ("fastapi", "granian", "python_multipart", "prometheus_client"):

@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 import soundfile
 
-from eval.errors import LikenessError
-from eval.scoring.origin import Origin
-from eval.thresholds import measure
-from eval.types import Scores
 from likeness import open_gallery
+from likeness.eval.errors import LikenessError
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.thresholds import measure
+from likeness.eval.types import Scores
+from likeness.modalities.face import align
 from likeness.models.load import load_to_embed
 from likeness.service.inputs import miniature
 from likeness.service.pages import MAX_EXAMPLES, read_examples
 from likeness.service.work import Extras, Service
-from modalities.face import align
+from likeness.toolkit.data.images import decode_bytes, encode
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import asking
 from tests.tiny_yunet import network, tiny_yunet
-from toolkit.data.images import decode_bytes, encode
-from toolkit.data.items import Item
-from toolkit.gallery import media
 
 STATED = "@size=112x96,mean=127.5,std=128"
 CELLS = ((3, 4), (8, 5), (12, 8))  # of the faces of the photograph, each 8 pixels wide

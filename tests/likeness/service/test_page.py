@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.calibration import Calibration
-from eval.scoring.origin import Origin
-from eval.thresholds import Thresholds, measure
-from eval.types import Scores
+from likeness.eval.calibration import Calibration
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.thresholds import Thresholds, measure
+from likeness.eval.types import Scores
+from likeness.modalities import synthetic_faces
 from likeness.model import Model
 from likeness.models.load import load_to_embed
 from likeness.service.pages import read_examples
 from likeness.service.work import Extras
-from modalities import synthetic_faces
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import FACE, SPEAKER, TOKEN, httpx, serving, untrained
 from tests.tiny_yunet import network, tiny_yunet
-from toolkit.data.images import encode
-from toolkit.gallery import media
 
 playwright = pytest.importorskip("playwright.sync_api")
 TIMEOUT_MS = 300_000  # for each click: a busy machine takes its time

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from eval.calibration import Calibration
 from likeness import open_gallery
+from likeness.eval.calibration import Calibration
 from likeness.model import Model
+from likeness.toolkit.models.loaded import Loaded
 from tests.likeness.service.serving import SPEAKER, asking, untrained
-from toolkit.models.loaded import Loaded
 
 
 @pytest.fixture(scope="module")

@@ -15,34 +15,34 @@ import torch
 from torch import nn
 
 import likeness
-from eval.formats import embeddings
-from eval.types import Embeddings
-from eval.verification import eer
 from likeness.cli import main
+from likeness.eval.formats import embeddings
+from likeness.eval.types import Embeddings
+from likeness.eval.verification import eer
+from likeness.modalities import synthetic
+from likeness.modalities.embedding import rows
+from likeness.modalities.image import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models import load as loading
 from likeness.recipe_files import located
-from modalities import synthetic
-from modalities.embedding import rows
-from modalities.image import images
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.head import Head
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.backbones.xvector import XVector
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.checkpoint import save_model
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.joined import Joined
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.recipe import load as load_recipe
 from tests import tiny_hub
 from tests.full_disk import limited
 from tests.tiny_yunet import network as yunet
-from toolkit.backbones.head import Head
-from toolkit.backbones.small import SmallCNN
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.backbones.xvector import XVector
-from toolkit.data.images import encode
-from toolkit.data.items import Item
-from toolkit.data.pixels import PixelScale
-from toolkit.losses.margin import ArcFace
-from toolkit.models import checkpoint
-from toolkit.models.checkpoint import save_model
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.joined import Joined
-from toolkit.training.recipe import Recipe
-from toolkit.training.recipe import load as load_recipe
 
 DIM, SUBJECTS, EACH = 6, 8, 5
 FEW = [
@@ -278,7 +278,7 @@ def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: Path) -> None:
-    from toolkit.models import checkpoint
+    from likeness.toolkit.models import checkpoint
 
     likeness.train("head:residual", file, tmp_path / "head", settings=FEW)
     _, state = checkpoint.load(tmp_path / "head" / "last.safetensors", checkpoint.FORMAT)

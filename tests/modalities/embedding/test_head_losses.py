@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from likeness.toolkit.backbones.head import Head
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import recipe as recipes
 from tests.modalities.embedding import test_head
-from toolkit.backbones.head import Head
-from toolkit.models.parts import describe
-from toolkit.training import recipe as recipes
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "head_losses.py"
 OF_THE_LOSS = {"loss", "backbone", "optim", "similarity", "memory"}

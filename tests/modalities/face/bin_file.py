@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.types import Trials
-from modalities.face.images import encoded
-from toolkit.data.items import Item
+from likeness.eval.types import Trials
+from likeness.modalities.face.images import encoded
+from likeness.toolkit.data.items import Item
 
 
 def write(items: Sequence[Item], trials: Trials, path: Path) -> None:

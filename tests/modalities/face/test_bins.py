@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.errors import LikenessError
-from eval.types import Trials
-from modalities.face import bins, images
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Trials
+from likeness.modalities.face import bins, images
+from likeness.toolkit.data.items import Item
 from tests.modalities.face import bin_file
-from toolkit.data.items import Item
 
 BLOBS = [b"\xff\xd8" + bytes([i]) * (5 + 60 * i) for i in range(8)]
 SAME = [True, False, True, False]

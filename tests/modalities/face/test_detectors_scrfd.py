@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modalities.face import align
-from toolkit.data.images import encode
-from toolkit.data.items import Item
+from likeness.modalities.face import align
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.items import Item
 
 CELLS = {8: 128, 16: 32, 32: 8}  # anchors of each stride, for an image of 64 x 64
 POINTS = [0.25, 0.25, 0.75, 0.25, 0.5, 0.5, 0.25, 0.75, 0.75, 0.75]  # in cells

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 import pytest
 
-from modalities.face import align, detectors
-from modalities.face.align import ARCFACE_POINTS
+from likeness.modalities.face import align, detectors
+from likeness.modalities.face.align import ARCFACE_POINTS
+from likeness.toolkit.data.images import Pixels
 from tests.tiny_yunet import BOX, POINTS, tiny_yunet
-from toolkit.data.images import Pixels
 
 
 @pytest.fixture(scope="module")

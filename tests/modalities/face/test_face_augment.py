@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from modalities.face import augment, images
-from toolkit.data.batch import Draw, Views
-from toolkit.data.images import encode, to_floats, to_pixels
-from toolkit.data.items import Item
-from toolkit.models.parts import describe
+from likeness.modalities.face import augment, images
+from likeness.toolkit.data.batch import Draw, Views
+from likeness.toolkit.data.images import encode, to_floats, to_pixels
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.parts import describe
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)

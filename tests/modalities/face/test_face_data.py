@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from eval.errors import LikenessError
-from eval.formats.trials import read_trials
-from eval.protocols import lfw
-from eval.types import Trials
-from modalities.face import align, ijb, images, orl, pairs, validation
-from toolkit.data.images import BadImage, encode, to_floats
+from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import read_trials
+from likeness.eval.protocols import lfw
+from likeness.eval.types import Trials
+from likeness.modalities.face import align, ijb, images, orl, pairs, validation
+from likeness.toolkit.data.images import BadImage, encode, to_floats
 
 TINY = encode(np.full((112, 112, 3), 7, np.uint8))
 

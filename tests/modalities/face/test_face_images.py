@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from modalities.face import images
-from toolkit.data import pixels
-from toolkit.data.images import BadImage, encode, to_floats, to_pixels
-from toolkit.data.items import Item
-from toolkit.models.embed import embed
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.parts import restore
+from likeness.modalities.face import images
+from likeness.toolkit.data import pixels
+from likeness.toolkit.data.images import BadImage, encode, to_floats, to_pixels
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import restore
 
 RNG = np.random.default_rng(0)
 SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities import folders
-from modalities.face import images, recordio
+from likeness.modalities import folders
+from likeness.modalities.face import images, recordio
+from likeness.toolkit.data.items import Item
 from tests.scripts import loaded
-from toolkit.data.items import Item
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 recordio_writer = loaded(Path(__file__).parents[2] / "recordio_writer.py")

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.types import Trials
-from modalities import synthetic_faces
-from modalities.face import images, validation
+from likeness.eval.types import Trials
+from likeness.modalities import synthetic_faces
+from likeness.modalities.face import images, validation
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.items import Item
 from tests.modalities.face import bin_file
-from toolkit.data.images import encode
-from toolkit.data.items import Item
 
 PEOPLE = ("Ann_A", "Bob_B")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modalities.image.hub import patched_size, read
-from toolkit.data.images import BadImage, encode
-from toolkit.data.items import Item
+from likeness.modalities.image.hub import patched_size, read
+from likeness.toolkit.data.images import BadImage, encode
+from likeness.toolkit.data.items import Item
 
 
 def image(folder: Path, height: int, width: int) -> Item:

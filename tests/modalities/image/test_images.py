@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modalities.image.images import raw_ending, read
-from toolkit.data import shards
-from toolkit.data.images import BadImage
-from toolkit.data.items import Item
+from likeness.modalities.image.images import raw_ending, read
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.images import BadImage
+from likeness.toolkit.data.items import Item
 
 
 def picture(height: int = 40, width: int = 60, seed: int = 0) -> np.ndarray:

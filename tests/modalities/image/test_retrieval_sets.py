@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 from sklearn.model_selection import KFold, train_test_split
 
-from modalities.image import cars, cub, lists, sop, splits
-from modalities.image.splits import Protocol, divide_classes
-from toolkit.data.items import Item
+from likeness.modalities.image import cars, cub, lists, sop, splits
+from likeness.modalities.image.splits import Protocol, divide_classes
+from likeness.toolkit.data.items import Item
 
 
 def touch(*paths: Path) -> None:

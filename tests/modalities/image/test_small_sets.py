@@ -12,11 +12,11 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from eval.errors import LikenessError
-from modalities.image import images, packed, small_sets
-from toolkit.data import shards
-from toolkit.data.images import BadImage
-from toolkit.data.items import Item
+from likeness.eval.errors import LikenessError
+from likeness.modalities.image import images, packed, small_sets
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.images import BadImage
+from likeness.toolkit.data.items import Item
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

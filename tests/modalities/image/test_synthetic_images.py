@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.verification import eer
-from modalities import folders, synthetic_faces, synthetic_glyphs
-from modalities.image import images, small_sets
+from likeness.eval.verification import eer
+from likeness.modalities import folders, synthetic_faces, synthetic_glyphs
+from likeness.modalities.image import images, small_sets
 
 
 def pixel_eer(drawn: list[np.ndarray], labels: np.ndarray) -> float:

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modalities.face import augment as faces
-from modalities.image import transforms
-from modalities.image.images import raw_ending, read
-from toolkit.data.batch import Draw, Views
-from toolkit.data.images import EncodedImage, to_floats
-from toolkit.data.items import Item
-from toolkit.data.reading import Bad
+from likeness.modalities.face import augment as faces
+from likeness.modalities.image import transforms
+from likeness.modalities.image.images import raw_ending, read
+from likeness.toolkit.data.batch import Draw, Views
+from likeness.toolkit.data.images import EncodedImage, to_floats
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Bad
 
 VIEWS = {
     "cars": transforms.VMF_CARS,

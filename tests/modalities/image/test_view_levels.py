@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from modalities.image.transforms import crop_view
-from toolkit.data.images import to_pixels
+from likeness.modalities.image.transforms import crop_view
+from likeness.toolkit.data.images import to_pixels
 
 
 @given(

@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-from modalities.image import transforms
-from toolkit.data import pixels
-from toolkit.data.reading import Floats
-from toolkit.models.parts import describe
+from likeness.modalities.image import transforms
+from likeness.toolkit.data import pixels
+from likeness.toolkit.data.reading import Floats
+from likeness.toolkit.models.parts import describe
 
 
 def smooth_image(height: int, width: int) -> Floats:
@@ -142,7 +142,7 @@ def test_views_ask_no_network() -> None:
         "import socket, sys, numpy as np\n"
         "def refuse(*_, **__): raise SystemExit('the network was asked')\n"
         "socket.getaddrinfo = socket.create_connection = refuse\n"
-        "from modalities.image.transforms import crop_view\n"
+        "from likeness.modalities.image.transforms import crop_view\n"
         "crop_view(np.zeros((3, 9, 9), np.float32), np.random.default_rng(0), "
         "np.random.default_rng(0), size=8)\n"
     )

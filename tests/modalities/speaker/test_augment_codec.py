@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modalities.speaker.augment import clip, volume
-from modalities.speaker.codec import Codec, round_trip, telephone, transmit
-from modalities.synthetic import voice
+from likeness.modalities.speaker.augment import clip, volume
+from likeness.modalities.speaker.codec import Codec, round_trip, telephone, transmit
+from likeness.modalities.synthetic import voice
 
 VOICE = voice(0, 0)[:32000]
 FILES: tuple[Codec, ...] = ("mp3", "vorbis", "opus")

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import fftconvolve
 
-from modalities.speaker import noise
-from modalities.speaker.augment import WESPEAKER_VIEW, train_view
-from modalities.speaker.decoding import BadAudio, Wave
-from modalities.speaker.noise import (
+from likeness.modalities.speaker import noise
+from likeness.modalities.speaker.augment import WESPEAKER_VIEW, train_view
+from likeness.modalities.speaker.decoding import BadAudio, Wave
+from likeness.modalities.speaker.noise import (
     add_file,
     corrupt,
     impulse_response,
@@ -28,8 +28,8 @@ from modalities.speaker.noise import (
     reverberate,
     stretch,
 )
-from modalities.synthetic import voice
-from toolkit.models.parts import describe
+from likeness.modalities.synthetic import voice
+from likeness.toolkit.models.parts import describe
 
 VOICE = voice(0, 0)[:32000]
 TONES_HZ = {

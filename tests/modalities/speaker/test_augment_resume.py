@@ -15,16 +15,16 @@ import soundfile
 import torch
 from safetensors.torch import load_file
 
+from likeness.modalities.folders import items
+from likeness.modalities.speaker.augment import WESPEAKER_VIEW
+from likeness.modalities.speaker.features import WESPEAKER_FBANK
+from likeness.modalities.speaker.spec_augment import SpecAugment
+from likeness.modalities.synthetic import voice
 from likeness.models.run import load_model
-from modalities.folders import items
-from modalities.speaker.augment import WESPEAKER_VIEW
-from modalities.speaker.features import WESPEAKER_FBANK
-from modalities.speaker.spec_augment import SpecAugment
-from modalities.synthetic import voice
-from toolkit.models.embed import embed
-from toolkit.training.recipe import Recipe, load, override
-from toolkit.training.train import fit
-from toolkit.training.train import step as default_step
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training.recipe import Recipe, load, override
+from likeness.toolkit.training.train import fit
+from likeness.toolkit.training.train import step as default_step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 

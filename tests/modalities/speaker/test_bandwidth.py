@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from modalities.speaker import audio, long
-from modalities.speaker.bandwidth import is_narrow, powers
-from modalities.speaker.decoding import BadAudio
-from toolkit.data.items import Item
+from likeness.modalities.speaker import audio, long
+from likeness.modalities.speaker.bandwidth import is_narrow, powers
+from likeness.modalities.speaker.decoding import BadAudio
+from likeness.toolkit.data.items import Item
 
 
 def noise(rate_hz: int, seconds: float = 3.0) -> np.ndarray:

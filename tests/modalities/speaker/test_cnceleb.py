@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.formats import embeddings
-from eval.formats.trials import read_scores
-from eval.scoring.templates import enrol
-from eval.similarity import score_trials
-from eval.types import Embeddings
 from likeness.cli import main
-from modalities.speaker import cnceleb
-from toolkit.data.item_lists import read_items
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.trials import read_scores
+from likeness.eval.scoring.templates import enrol
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings
+from likeness.modalities.speaker import cnceleb
+from likeness.toolkit.data.item_lists import read_items
 
 
 @pytest.fixture

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from modalities.speaker.cmn import normalise
-from modalities.speaker.features import (
+from likeness.modalities.speaker.cmn import normalise
+from likeness.modalities.speaker.features import (
     MFCC,
     THREED_SPEAKER_FBANK,
     WESPEAKER_FBANK,
     KaldiFbank,
     RawWave,
 )
-from modalities.speaker.spec_augment import SpecAugment
-from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from modalities.synthetic import voice
-from toolkit.backbones.torchaudio_cpu import import_torchaudio
-from toolkit.models.parts import describe, restore
+from likeness.modalities.speaker.spec_augment import SpecAugment
+from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
+from likeness.modalities.synthetic import voice
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.models.parts import describe, restore
 
 torchaudio = import_torchaudio()
 from torchaudio.compliance import kaldi  # noqa: E402  (only importable after the line above)

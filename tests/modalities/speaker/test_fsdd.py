@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from modalities.speaker import fsdd
-from modalities.speaker.audio import read
+from likeness.modalities.speaker import fsdd
+from likeness.modalities.speaker.audio import read
 
 
 @pytest.fixture

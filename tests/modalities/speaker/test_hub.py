@@ -9,8 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
-from toolkit.backbones.hub import import_transformers
+from likeness.modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
+from likeness.toolkit.backbones.hub import import_transformers
 
 transformers: Any = import_transformers()
 RATE_HZ = 16_000

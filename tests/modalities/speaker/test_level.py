@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from modalities.speaker import audio, long
-from modalities.speaker.decoding import BadAudio
-from modalities.speaker.level import at_level, without_digital_silence
-from toolkit.data.items import Item
+from likeness.modalities.speaker import audio, long
+from likeness.modalities.speaker.decoding import BadAudio
+from likeness.modalities.speaker.level import at_level, without_digital_silence
+from likeness.toolkit.data.items import Item
 
 
 def speech(seconds: float = 3.0) -> np.ndarray:

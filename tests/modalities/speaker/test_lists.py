@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.types import Trials
-from modalities.speaker.lists import matched
-from toolkit.data.items import Item
+from likeness.eval.types import Trials
+from likeness.modalities.speaker.lists import matched
+from likeness.toolkit.data.items import Item
 
 
 def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:

@@ -11,9 +11,9 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modalities.speaker import audio, decoding, long, vad
-from modalities.speaker.decoding import BadAudio
-from toolkit.data.items import Item
+from likeness.modalities.speaker import audio, decoding, long, vad
+from likeness.modalities.speaker.decoding import BadAudio
+from likeness.toolkit.data.items import Item
 
 RATE = 16_000
 
@@ -169,7 +169,7 @@ def test_energies_are_kaldis() -> None:
     """torchaudio's Kaldi features with use_energy and raw_energy have the frame's energy first."""
     import torch
 
-    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     kaldi = import_torchaudio().compliance.kaldi
     wave = noise(1.03) + np.float32(0.2)

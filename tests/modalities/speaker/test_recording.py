@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from modalities.speaker import audio, decoding
-from modalities.speaker.augment import train_view
-from modalities.speaker.decoding import BadAudio
-from modalities.speaker.recording import Recording
-from toolkit.data import shards
-from toolkit.data.items import Item
+from likeness.modalities.speaker import audio, decoding
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.decoding import BadAudio
+from likeness.modalities.speaker.recording import Recording
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.items import Item
 
 SECONDS = 12
 open_item = partial(audio.read, decoded=False)

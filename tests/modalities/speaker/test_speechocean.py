@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from modalities import synthetic
-from modalities.speaker import speechocean
+from likeness.modalities import synthetic
+from likeness.modalities.speaker import speechocean
 
 AGES = {f"{i:04d}": ("fm"[i % 2], (6, 12, 25)[i // 2 % 3]) for i in range(24)}
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from modalities.speaker import audio, long
-from modalities.speaker.decoding import BadAudio
-from toolkit.data import shards
-from toolkit.data.items import Item
+from likeness.modalities.speaker import audio, long
+from likeness.modalities.speaker.decoding import BadAudio
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.items import Item
 
 HZ, SECONDS = 16_000, 12
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from modalities.speaker import voxceleb
-from modalities.speaker.voxceleb import items, trials
-from toolkit.training import recipe as recipes
+from likeness.modalities.speaker import voxceleb
+from likeness.modalities.speaker.voxceleb import items, trials
+from likeness.toolkit.training import recipe as recipes
 
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
 

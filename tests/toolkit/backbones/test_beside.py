@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.backbones.beside import Beside
-from toolkit.backbones.head import Head
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.models.parts import describe, restore
+from likeness.toolkit.backbones.beside import Beside
+from likeness.toolkit.backbones.head import Head
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.models.parts import describe, restore
 
 PARTS = [partial(OrderStatistics, dim=4), partial(OrderStatistics, dim=3, num_bins=2)]
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-import toolkit.backbones
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.backbones.xvector import XVector
+import likeness.toolkit.backbones
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.backbones.xvector import XVector
 
 
 class _MeanOfFrames(nn.Module):
@@ -90,7 +90,9 @@ SMALL: dict[str, dict[str, Any]] = {
 BACKBONES = sorted(
     {
         cls
-        for module in pkgutil.walk_packages(toolkit.backbones.__path__, "toolkit.backbones.")
+        for module in pkgutil.walk_packages(
+            likeness.toolkit.backbones.__path__, "likeness.toolkit.backbones."
+        )
         for name, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
         if issubclass(cls, nn.Module) and cls.__module__ == module.name and not name.startswith("_")
         if name != "BasicBlock"  # a part of two of them
@@ -141,8 +143,8 @@ class TestContract:
         backbone = build(make).double()
         if not backbone.pads_exactly:
             pytest.skip(
-                "this backbone says that it needs equal lengths; toolkit.models.embed gives it "
-                "those"
+                "this backbone says that it needs equal lengths, which toolkit/models/embed.py "
+                "gives it"
             )
         total = 260
         for frames in (31, 40, 57, 200, 201, 230):

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from likeness.modalities import folders
+from likeness.modalities.face import images
+from likeness.modalities.speaker.features import RawWave
 from likeness.models.run import load_model
-from modalities import folders
-from modalities.face import images
-from modalities.speaker.features import RawWave
-from toolkit.backbones.external import External
-from toolkit.data.pixels import PixelScale
-from toolkit.losses.margin import ArcFace
-from toolkit.models.checkpoint import save_model
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.recipe import Recipe
+from likeness.toolkit.backbones.external import External
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.models.checkpoint import save_model
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training.recipe import Recipe
 
 
 class Waves(nn.Module):

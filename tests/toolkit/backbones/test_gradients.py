@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from eval.verification import eer
-from modalities.face import images, orl
-from toolkit.backbones.gradients import (
+from likeness.eval.verification import eer
+from likeness.modalities.face import images, orl
+from likeness.toolkit.backbones.gradients import (
     GradientHistograms,
     oriented_gradients,
     within_class_whitening,

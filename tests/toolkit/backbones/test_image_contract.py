@@ -17,18 +17,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import toolkit.backbones
-from toolkit.backbones.bninception import BNInception
-from toolkit.backbones.edgeface import EdgeFace
-from toolkit.backbones.gradients import GradientHistograms
-from toolkit.backbones.hub import HubImage
-from toolkit.backbones.image_resnet import ImageResNet, pool
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.kprpe import KPRPEViT
-from toolkit.backbones.mobileface import MobileFaceNet
-from toolkit.backbones.sfnet import SFNet
-from toolkit.backbones.small import SmallCNN
-from toolkit.backbones.vit import FaceViT, ViT
+import likeness.toolkit.backbones
+from likeness.toolkit.backbones.bninception import BNInception
+from likeness.toolkit.backbones.edgeface import EdgeFace
+from likeness.toolkit.backbones.gradients import GradientHistograms
+from likeness.toolkit.backbones.hub import HubImage
+from likeness.toolkit.backbones.image_resnet import ImageResNet, pool
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.kprpe import KPRPEViT
+from likeness.toolkit.backbones.mobileface import MobileFaceNet
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.vit import FaceViT, ViT
 
 VIT = partial(ViT, width=24, depth=2, heads=3, patch=8, image_size=32)
 RESNET18 = partial(ImageResNet, width=8, depth=18, blocks=(1, 1, 1, 1))
@@ -90,7 +90,9 @@ def build(name: str) -> tuple[Any, Tensor]:
 def test_no_image_network_is_left_out() -> None:
     result = {
         name
-        for module in pkgutil.walk_packages(toolkit.backbones.__path__, "toolkit.backbones.")
+        for module in pkgutil.walk_packages(
+            likeness.toolkit.backbones.__path__, "likeness.toolkit.backbones."
+        )
         for name, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
         if getattr(cls, "takes", "") == "images"
     }

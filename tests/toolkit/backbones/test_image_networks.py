@@ -18,15 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from likeness.toolkit.backbones.bninception import BNInception
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.mobileface import MobileFaceNet
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.vit import FaceViT, ViT
+from likeness.toolkit.backbones.weights import load_published
 from tests.toolkit.backbones.layers import Layers
-from toolkit.backbones.bninception import BNInception
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.mobileface import MobileFaceNet
-from toolkit.backbones.sfnet import SFNet
-from toolkit.backbones.small import SmallCNN
-from toolkit.backbones.vit import FaceViT, ViT
-from toolkit.backbones.weights import load_published
 
 
 def sfnet(

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from toolkit.backbones.bninception import BNInception
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.iresnet import IResNet
-from toolkit.backbones.mobileface import MobileFaceNet
-from toolkit.backbones.sfnet import SFNet
-from toolkit.backbones.vit import FaceViT, ViT
-from toolkit.backbones.weights import load_published, read_weights
+from likeness.toolkit.backbones.bninception import BNInception
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.mobileface import MobileFaceNet
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.backbones.vit import FaceViT, ViT
+from likeness.toolkit.backbones.weights import load_published, read_weights
 
 RESNET: Any = partial(ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8)
 VIT: Any = partial(ViT, width=8, depth=2, heads=2, patch=4, image_size=8)

@@ -8,8 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.backbones.layer_pooling import LayerPooling, masked_mean, pool_layers, pool_places
-from toolkit.backbones.pooling import frame_mask
+from likeness.toolkit.backbones.layer_pooling import (
+    LayerPooling,
+    masked_mean,
+    pool_layers,
+    pool_places,
+)
+from likeness.toolkit.backbones.pooling import frame_mask
 
 NAMES: tuple[Any, ...] = get_args(LayerPooling)
 LAYERS, CHANNELS, FRAMES = 4, 6, 9

@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 from torch.nn.functional import normalize as unit
 
-from toolkit.backbones.mixture import (
+from likeness.toolkit.backbones.mixture import (
     MixtureStatistics,
     cosine_transform,
     fit_mixture,

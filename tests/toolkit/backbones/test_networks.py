@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from likeness.toolkit.backbones.campplus import CAMPPlus
+from likeness.toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
+from likeness.toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
+from likeness.toolkit.backbones.resnet import ResNet, ResNet34
+from likeness.toolkit.backbones.weights import load_wespeaker
+from likeness.toolkit.backbones.xvector import XVector
 from tests.toolkit.backbones.layers import Layers
-from toolkit.backbones.campplus import CAMPPlus
-from toolkit.backbones.ecapa import ECAPA, WeSpeakerECAPA
-from toolkit.backbones.eres2net import ERes2Net, ERes2NetV2
-from toolkit.backbones.resnet import ResNet, ResNet34
-from toolkit.backbones.weights import load_wespeaker
-from toolkit.backbones.xvector import XVector
 
 
 def tstp(x: Tensor) -> Tensor:
@@ -446,7 +446,7 @@ def test_embeddings_are_the_second_writing_s(case: Case) -> None:
 
 
 def test_speechbrain_s_ecapa_is_the_peer_itself() -> None:
-    from toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 
     import_torchaudio()  # Without it, this test would need another that came before.
     from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN

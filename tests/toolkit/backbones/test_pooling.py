@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from toolkit.backbones.ecapa import WeSpeakerECAPA
-from toolkit.backbones.pooling import Pooling, attend, frame_mask, keep, pool, statistics
-from toolkit.backbones.resnet import ResNet
+from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
+from likeness.toolkit.backbones.pooling import Pooling, attend, frame_mask, keep, pool, statistics
+from likeness.toolkit.backbones.resnet import ResNet
 
 NAMES: tuple[Any, ...] = get_args(Pooling)
 

@@ -18,12 +18,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.backbones.edgeface import EdgeFace
-from toolkit.backbones.kprpe import KPRPEViT
-from toolkit.backbones.redimnet import ReDimNet
-from toolkit.backbones.redimnet2 import ReDimNet2
-from toolkit.backbones.simam import SimAMResNet, energy_weights
-from toolkit.backbones.weights import load_published, load_wespeaker, redimnet_names
+from likeness.toolkit.backbones.edgeface import EdgeFace
+from likeness.toolkit.backbones.kprpe import KPRPEViT
+from likeness.toolkit.backbones.redimnet import ReDimNet
+from likeness.toolkit.backbones.redimnet2 import ReDimNet2
+from likeness.toolkit.backbones.simam import SimAMResNet, energy_weights
+from likeness.toolkit.backbones.weights import load_published, load_wespeaker, redimnet_names
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "networks__releases.json"
 STAGES = ((1, 1, 2, 6), (2, 1, 1, 6), (3, 1, 1, 0))

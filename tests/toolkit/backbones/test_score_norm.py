@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from eval.scoring.normalization import cohort_statistics
-from eval.similarity import matrix
-from toolkit.backbones.score_norm import ScoreNorm
+from likeness.eval.scoring.normalization import cohort_statistics
+from likeness.eval.similarity import matrix
+from likeness.toolkit.backbones.score_norm import ScoreNorm
 
 
 def estimated(rows: np.ndarray, labels: np.ndarray, *, batches: int = 1) -> ScoreNorm:

@@ -8,7 +8,7 @@ import torch
 from scipy.linalg import eigh
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from toolkit.backbones.statistics import (
+from likeness.toolkit.backbones.statistics import (
     OrderStatistics,
     movement_statistics,
     order_statistics,

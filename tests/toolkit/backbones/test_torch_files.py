@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from likeness.models import load
-from toolkit.backbones.weights import read_weights
+from likeness.toolkit.backbones.weights import read_weights
 
 KINDS = [
     torch.float32,

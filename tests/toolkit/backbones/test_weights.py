@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.backbones.resnet import ResNet
-from toolkit.backbones.weights import load_wespeaker
+from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.backbones.weights import load_wespeaker
 
 
 def make() -> ResNet:

@@ -12,9 +12,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from toolkit.data import images
-from toolkit.data.images import BadImage, Pixels, decode_bytes, encode, file_bytes, to_floats
-from toolkit.data.items import Item
+from likeness.toolkit.data import images
+from likeness.toolkit.data.images import (
+    BadImage,
+    Pixels,
+    decode_bytes,
+    encode,
+    file_bytes,
+    to_floats,
+)
+from likeness.toolkit.data.items import Item
 
 RNG = np.random.default_rng(0)
 SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)

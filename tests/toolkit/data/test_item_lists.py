@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.types import nfc
-from toolkit.data.item_lists import read_items, write_items
-from toolkit.data.items import Item
+from likeness.eval.types import nfc
+from likeness.toolkit.data.item_lists import read_items, write_items
+from likeness.toolkit.data.items import Item
 
 
 def test_items_of_shards_are_not_written_as_their_shard(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.types import nfc
-from toolkit.data import tree
-from toolkit.data.batch import Draw, Views, collate_views
-from toolkit.data.items import (
+from likeness.eval.types import nfc
+from likeness.toolkit.data import tree
+from likeness.toolkit.data.batch import Draw, Views, collate_views
+from likeness.toolkit.data.items import (
     MAX_SPAN,
     Item,
     Items,
@@ -25,7 +25,7 @@ from toolkit.data.items import (
     fingerprint,
     label_numbers,
 )
-from toolkit.data.shards import shard_numbers
+from likeness.toolkit.data.shards import shard_numbers
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6).map(nfc)  # as in lists
 rows = st.builds(

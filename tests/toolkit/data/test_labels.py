@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from toolkit.data.labels import LabelPattern, alike, suggest_labels
+from likeness.toolkit.data.labels import LabelPattern, alike, suggest_labels
 
 NAMES = ("ann", "bob", "cyd")
 HASHES = [hashlib.sha1(bytes([number])).hexdigest()[:8] for number in range(9)]

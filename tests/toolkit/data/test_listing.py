@@ -8,11 +8,11 @@ import numpy as np
 import pandas
 import pytest
 
-from eval.formats.column_names import choose, parse_columns
-from toolkit.data.item_lists import items_of_frame
-from toolkit.data.items import Item, Items
-from toolkit.data.labels import LabelPattern
-from toolkit.data.listing import list_items
+from likeness.eval.formats.column_names import choose, parse_columns
+from likeness.toolkit.data.item_lists import items_of_frame
+from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.labels import LabelPattern
+from likeness.toolkit.data.listing import list_items
 
 SUFFIXES = (".wav", ".flac")
 

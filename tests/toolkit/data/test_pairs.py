@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.data.items import Item
-from toolkit.data.pairs import draw_pairs
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pairs import draw_pairs
 
 
 @pytest.mark.parametrize("num_trials", [10, 40, 10_000])

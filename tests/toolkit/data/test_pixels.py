@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from toolkit.data import pixels
-from toolkit.data.pixels import PixelScale
+from likeness.toolkit.data import pixels
+from likeness.toolkit.data.pixels import PixelScale
 
 LEVELS = np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)
 BATCH = torch.from_numpy(LEVELS.transpose(2, 0, 1).copy()).float().unsqueeze(0)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from toolkit.data import images
-from toolkit.data.images import BadImage, decode_bytes, open_encoded
+from likeness.toolkit.data import images
+from likeness.toolkit.data.images import BadImage, decode_bytes, open_encoded
 
 LOW = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 PICTURE = Image.fromarray(LOW).resize((117, 121), Image.Resampling.BICUBIC)

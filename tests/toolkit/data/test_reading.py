@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from modalities.face import augment as face_augment
-from modalities.face import images as face_images
-from modalities.image import images, transforms
-from modalities.speaker import audio
-from modalities.speaker import augment as speaker_augment
-from toolkit.data.batch import Draw, Views, collate
-from toolkit.data.images import encode
-from toolkit.data.items import Item
-from toolkit.data.pixels import INSIGHTFACE
-from toolkit.data.reading import Array, Bad, Unreadable, is_finite, reading_for
-from toolkit.models.embed import embed
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.loading import views_of
-from toolkit.training.recipe import Recipe
+from likeness.modalities.face import augment as face_augment
+from likeness.modalities.face import images as face_images
+from likeness.modalities.image import images, transforms
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker import augment as speaker_augment
+from likeness.toolkit.data.batch import Draw, Views, collate
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import INSIGHTFACE
+from likeness.toolkit.data.reading import Array, Bad, Unreadable, is_finite, reading_for
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training.loading import views_of
+from likeness.toolkit.training.recipe import Recipe
 
 LEVELS = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
 

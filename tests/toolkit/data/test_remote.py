@@ -14,15 +14,15 @@ import pytest
 import soundfile
 
 import likeness
-from eval.errors import Unreachable
+from likeness.eval.errors import Unreachable
+from likeness.modalities.face import images
+from likeness.modalities.speaker import audio
 from likeness.presence import refuse_missing_files
-from modalities.face import images
-from modalities.speaker import audio
-from toolkit.data import remote
-from toolkit.data.images import encode
-from toolkit.data.item_lists import read_items, write_items
-from toolkit.data.items import Item
-from toolkit.data.listing import list_items, read_kaldi_folder
+from likeness.toolkit.data import remote
+from likeness.toolkit.data.images import encode
+from likeness.toolkit.data.item_lists import read_items, write_items
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.listing import list_items, read_kaldi_folder
 
 URL = "s3://voices/ann/1.flac"
 

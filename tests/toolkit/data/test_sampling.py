@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.data.sampling import Index, Sampling, check, draws, epoch_batches, fitted
+from likeness.toolkit.data.sampling import Index, Sampling, check, draws, epoch_batches, fitted
 
 
 @given(st.integers(2, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modalities import folders
-from modalities.speaker import audio
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.train import fit
 from tests import tiny
-from toolkit.data import shards
-from toolkit.data.items import Item
-from toolkit.models.parts import describe
-from toolkit.training.train import fit
 
 Members = list[tuple[str, bytes]]
 

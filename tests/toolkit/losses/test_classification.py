@@ -14,16 +14,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from eval.similarity import pairs
-from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
-from toolkit.losses.broadface import BroadFace
-from toolkit.losses.contract import param_groups
-from toolkit.losses.graph import GroupLoss, ProxyGML
-from toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
-from toolkit.losses.intertopk import InterTopK
-from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
-from toolkit.losses.memvir import MemVir
-from toolkit.losses.proxy import (
+from likeness.eval.similarity import pairs
+from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
+from likeness.toolkit.losses.broadface import BroadFace
+from likeness.toolkit.losses.contract import param_groups
+from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
+from likeness.toolkit.losses.hyperbolic import Hyperbolic, exp_map, project
+from likeness.toolkit.losses.intertopk import InterTopK
+from likeness.toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace, angle
+from likeness.toolkit.losses.memvir import MemVir
+from likeness.toolkit.losses.proxy import (
     HUG,
     CenterLoss,
     ProxyAnchor,
@@ -31,9 +31,9 @@ from toolkit.losses.proxy import (
     ProxyNCAPlusPlus,
     SoftTriple,
 )
-from toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax, unit_centred
-from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR, psi
-from toolkit.training.recipe import Optim
+from likeness.toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax, unit_centred
+from likeness.toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR, psi
+from likeness.toolkit.training.recipe import Optim
 
 CLASSIFICATION = [
     Softmax,

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from likeness.toolkit.losses.compositional import DCML
+from likeness.toolkit.losses.triplet import MarginLoss
 from tests.toolkit.losses import drawn
-from toolkit.losses.compositional import DCML
-from toolkit.losses.triplet import MarginLoss
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

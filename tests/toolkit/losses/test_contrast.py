@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from likeness.toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
+from likeness.toolkit.losses.mining import mine_multi_similarity
+from likeness.toolkit.losses.weighted import CirclePair, MultiSimilarity
+from likeness.toolkit.vmf.precision import unit
 from tests.toolkit.losses import drawn
 from tests.toolkit.losses.drawn import sides
-from toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
-from toolkit.losses.mining import mine_multi_similarity
-from toolkit.losses.weighted import CirclePair, MultiSimilarity
-from toolkit.vmf.precision import unit
 
 batch = partial(drawn.batch, size=10, labels=(0, 1, 2, 3, 0, 1, 2, 3, 0, 4))
 
@@ -26,7 +26,7 @@ def test_n_pair_counts_the_keys_of_each_class_once_for_all_blocks(
 ) -> None:
     z, y = batch(1)
     expected = NPair(5)(z, y).item()
-    monkeypatch.setattr("toolkit.losses.pairing.BLOCK", 2)
+    monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", 2)
     counted, unique = [], torch.unique
     monkeypatch.setattr(
         torch, "unique", lambda *args, **kwargs: counted.append(1) or unique(*args, **kwargs)

@@ -10,16 +10,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
+from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
+from likeness.toolkit.losses.hyperbolic import Hyperbolic, exp_map
+from likeness.toolkit.losses.intertopk import InterTopK
+from likeness.toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace
+from likeness.toolkit.losses.proxy import (
+    CenterLoss,
+    ProxyAnchor,
+    ProxyNCA,
+    ProxyNCAPlusPlus,
+    SoftTriple,
+)
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax
+from likeness.toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR
 from tests.toolkit.losses.drawn import read
-from toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
-from toolkit.losses.graph import GroupLoss, ProxyGML
-from toolkit.losses.hyperbolic import Hyperbolic, exp_map
-from toolkit.losses.intertopk import InterTopK
-from toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace
-from toolkit.losses.proxy import CenterLoss, ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, SoftTriple
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax
-from toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 # rows of the hard case without duplicates or antipodes, where gradients are comparable

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
+from likeness.toolkit.training.recipe import Optim
 from tests.toolkit.losses import drawn
-from toolkit.losses.graph import GroupLoss, ProxyGML
-from toolkit.training.recipe import Optim
 
 DIM, CLASSES = 6, 4
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.losses.intertopk import InterTopK
-from toolkit.losses.margin import SubCenterArcFace
+from likeness.toolkit.losses.intertopk import InterTopK
+from likeness.toolkit.losses.margin import SubCenterArcFace
 
 
 def batch(size: int = 9) -> tuple[Tensor, Tensor]:

@@ -20,10 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import toolkit.losses
-from tests.toolkit.losses.drawn import batch
-from toolkit.losses.common import turn_to_means
-from toolkit.losses.contract import (
+import likeness.toolkit.losses
+from likeness.toolkit.losses.common import turn_to_means
+from likeness.toolkit.losses.contract import (
     Classifier,
     Compared,
     Estimated,
@@ -40,22 +39,23 @@ from toolkit.losses.contract import (
     param_groups,
     similarity_trained_by,
 )
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.pair import SNRContrastive
-from toolkit.losses.simple import SimPLE, polarlike
-from toolkit.losses.softmax import Softmax, generalised_product
-from toolkit.training.memory import Bank
-from toolkit.training.recipe import Optim
-from toolkit.vmf.precision import unit
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.pair import SNRContrastive
+from likeness.toolkit.losses.simple import SimPLE, polarlike
+from likeness.toolkit.losses.softmax import Softmax, generalised_product
+from likeness.toolkit.training.memory import Bank
+from likeness.toolkit.training.recipe import Optim
+from likeness.toolkit.vmf.precision import unit
+from tests.toolkit.losses.drawn import batch
 
 LOSSES = sorted(
     {
         cls
-        for module in pkgutil.iter_modules(toolkit.losses.__path__)
+        for module in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
         for _, cls in inspect.getmembers(
-            importlib.import_module(f"toolkit.losses.{module.name}"), inspect.isclass
+            importlib.import_module(f"likeness.toolkit.losses.{module.name}"), inspect.isclass
         )
-        if issubclass(cls, nn.Module) and cls.__module__ == f"toolkit.losses.{module.name}"
+        if issubclass(cls, nn.Module) and cls.__module__ == f"likeness.toolkit.losses.{module.name}"
     },
     key=lambda found: found.__name__,
 )

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from likeness.toolkit.losses.memvir import MemVir
+from likeness.toolkit.losses.proxy import ProxyAnchor
+from likeness.toolkit.losses.softmax import NormFace
 from tests.toolkit.losses.drawn import rows
-from toolkit.losses.memvir import MemVir
-from toolkit.losses.proxy import ProxyAnchor
-from toolkit.losses.softmax import NormFace
 
 DIM, CLASSES = 5, 3
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -14,10 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eval.similarity import pairs
-from tests.toolkit.losses import drawn
-from tests.toolkit.losses.drawn import read
-from toolkit.losses.contrast import (
+from likeness.eval.similarity import pairs
+from likeness.toolkit.losses.contrast import (
     CirclePair,
     LiftedStructure,
     MultiSimilarity,
@@ -26,12 +24,21 @@ from toolkit.losses.contrast import (
     SupCon,
     TupletMargin,
 )
-from toolkit.losses.pair import AMC, Contrastive, LogRatio, PairBCE, SNRContrastive, log_ratio
-from toolkit.losses.pairing import distance
-from toolkit.losses.rank import FastAP, RankedList, SmoothAP
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
-from toolkit.training.memory import Bank
+from likeness.toolkit.losses.pair import (
+    AMC,
+    Contrastive,
+    LogRatio,
+    PairBCE,
+    SNRContrastive,
+    log_ratio,
+)
+from likeness.toolkit.losses.pairing import distance
+from likeness.toolkit.losses.rank import FastAP, RankedList, SmoothAP
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
+from likeness.toolkit.training.memory import Bank
+from tests.toolkit.losses import drawn
+from tests.toolkit.losses.drawn import read
 
 # rows of the hard case without duplicates or antipodes, where gradients are comparable
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
@@ -334,7 +341,7 @@ class TestShared:
         for banked in (False, True):
             values = []
             for block in (1 << 18, 11, 1):
-                monkeypatch.setattr("toolkit.losses.pairing.BLOCK", block)
+                monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", block)
                 loss: Any = LOSSES[name]().double()
                 loss.bank = GivenBank(keys, labels, own) if banked else None
                 x = z.clone().requires_grad_()
@@ -355,7 +362,7 @@ class TestShared:
         """In copies of the (B, Q) block, the keys themselves among them: losses that keep their
         Functions' gradients hold two, the others none.
         """
-        monkeypatch.setattr("toolkit.losses.pairing.BLOCK", 64)
+        monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", 64)
         loss = LOSSES[name]().double()
         # what is held of each positive pair shall not matter
         classes = 4 if name in ("LogRatio targets", "MarginLoss per class") else 40
@@ -535,7 +542,7 @@ def test_simple_without_gathering_its_positives_is_the_same(
     loss = SimPLE(5, reduction=reduction, margin=0.2, learn_b_theta=True).double()
     taken = []
     for devices in ({"cpu"}, set()):
-        monkeypatch.setattr("toolkit.losses.simple.GATHERING", devices)
+        monkeypatch.setattr("likeness.toolkit.losses.simple.GATHERING", devices)
         given = z.clone().requires_grad_()
         value = loss(given, y)
         slopes = torch.autograd.grad(value, [given, *loss.parameters()])
@@ -592,7 +599,7 @@ def test_pair_bce_and_simple_against_a_bank_hold_one_block_of_scores(
     ):
         values = []
         for block in (1, 63, 1 << 20):
-            monkeypatch.setattr("toolkit.losses.simple.BLOCK", block)
+            monkeypatch.setattr("likeness.toolkit.losses.simple.BLOCK", block)
             loss = make().double()
             loss.bank = GivenBank(keys, labels, own)  # type: ignore[assignment]
             x = z.clone().requires_grad_()

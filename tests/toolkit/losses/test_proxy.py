@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.toolkit.losses.drawn import rows
-from toolkit.losses.proxy import (
+from likeness.toolkit.losses.proxy import (
     HUG,
     CenterLoss,
     ProxyAnchor,
@@ -19,7 +18,8 @@ from toolkit.losses.proxy import (
     ProxyNCAPlusPlus,
     SoftTriple,
 )
-from toolkit.training.recipe import Optim
+from likeness.toolkit.training.recipe import Optim
+from tests.toolkit.losses.drawn import rows
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from likeness.toolkit.losses.rank import FastAP, RankedList, SmoothAP
+from likeness.toolkit.vmf.precision import unit
 from tests.toolkit.losses import drawn
 from tests.toolkit.losses.drawn import sides
-from toolkit.losses.rank import FastAP, RankedList, SmoothAP
-from toolkit.vmf.precision import unit
 
 batch = partial(drawn.batch, size=10, labels=(0, 1, 2, 3, 0, 1, 2, 3, 0, 4))
 
@@ -62,7 +62,7 @@ def test_smooth_ap_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     z.requires_grad_()
     values = []
     for block in (1 << 22, 10, 40):
-        monkeypatch.setattr("toolkit.losses.pairing.BLOCK", block)
+        monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", block)
         value = SmoothAP(5, temperature=0.1)(z, y)
         values.append(torch.cat([value[None], torch.autograd.grad(value, z)[0].flatten()]))
     torch.testing.assert_close(values[1], values[0], rtol=1e-12, atol=1e-12)

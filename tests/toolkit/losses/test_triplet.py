@@ -13,11 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from likeness.toolkit.losses.mining import (
+    mine_batch_hard,
+    mine_distance_weighted,
+    mine_easy_positive,
+)
+from likeness.toolkit.losses.pairing import distance
+from likeness.toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
+from likeness.toolkit.vmf.precision import unit
 from tests.toolkit.losses import drawn
-from toolkit.losses.mining import mine_batch_hard, mine_distance_weighted, mine_easy_positive
-from toolkit.losses.pairing import distance
-from toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
-from toolkit.vmf.precision import unit
 
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
 
@@ -41,7 +45,7 @@ def test_reference_triplets_give_the_reference_value(
     arrays = drawn.tensors(f"triplet_{name}__pml", case)
     z = arrays["embeddings"].requires_grad_()
     mined = arrays["idx_a"], arrays["idx_p"], arrays["idx_n"]
-    monkeypatch.setattr("toolkit.losses.triplet.mine_distance_weighted", lambda *_: mined)
+    monkeypatch.setattr("likeness.toolkit.losses.triplet.mine_distance_weighted", lambda *_: mined)
     value = Triplet(z.shape[1], margin=0.2, mining="distance_weighted")(z, arrays["labels"])
     assert value.item() == pytest.approx(float(arrays["loss"]), rel=1e-10)
     (grad,) = torch.autograd.grad(value, z)
@@ -246,7 +250,7 @@ def test_blocks_of_pairs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         values = []
         for block in (1 << 22, 9, 30):
-            monkeypatch.setattr("toolkit.losses.pairing.BLOCK", block)
+            monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", block)
             value = loss(z, y)
             values.append(torch.cat([value[None], torch.autograd.grad(value, z)[0].flatten()]))
         torch.testing.assert_close(values[1], values[0], rtol=1e-12, atol=1e-12)

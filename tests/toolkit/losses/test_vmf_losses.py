@@ -19,17 +19,17 @@ from scipy.special import ive
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.probabilistic import Joint, ProbabilisticNCA
+from likeness.toolkit.losses.proxy import ProxyAnchor
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.losses.vmf import SCF, VMF
+from likeness.toolkit.training.recipe import Optim
+from likeness.toolkit.vmf.bound import polynomials
+from likeness.toolkit.vmf.distances import d_el_vmf
+from likeness.toolkit.vmf.distribution import mean_resultant
 from tests.toolkit.losses import drawn
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.probabilistic import Joint, ProbabilisticNCA
-from toolkit.losses.proxy import ProxyAnchor
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.softmax import Softmax
-from toolkit.losses.vmf import SCF, VMF
-from toolkit.training.recipe import Optim
-from toolkit.vmf.bound import polynomials
-from toolkit.vmf.distances import d_el_vmf
-from toolkit.vmf.distribution import mean_resultant
 
 DOCS = Path(__file__).parents[3] / "docs"
 CATALOGUE = tomllib.loads((DOCS / "losses.toml").read_text(encoding="utf-8"))

@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from eval.formats.provenance import sha256
+from likeness.eval.formats.provenance import sha256
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.resnet import ResNet34
-from toolkit.losses.margin import ArcFace
-from toolkit.models import checkpoint
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training.recipe import Recipe
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training.recipe import Recipe
 
 RECIPE = Recipe(
     modality="speaker",

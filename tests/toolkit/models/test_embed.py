@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from eval.types import Embeddings
-from modalities import folders
-from modalities.speaker import audio, decoding
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.ecapa import ECAPA
-from toolkit.backbones.resnet import ResNet34
-from toolkit.backbones.xvector import XVector
-from toolkit.data.items import Item
-from toolkit.losses.simple import polarlike
-from toolkit.models.embed import embed, warn_if_alike
-from toolkit.models.embedder import TorchEmbedder
+from likeness.eval.types import Embeddings
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio, decoding
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.ecapa import ECAPA
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.xvector import XVector
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.losses.simple import polarlike
+from likeness.toolkit.models.embed import embed, warn_if_alike
+from likeness.toolkit.models.embedder import TorchEmbedder
 
 
 def make(kind: str) -> TorchEmbedder:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from likeness import extraction
-from modalities.speaker import audio, decoding, long
-from toolkit.data.items import Item
-from toolkit.models.embed import NO_NUMBERS, Diverged, embed, embed_where_readable
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
+from likeness.modalities.speaker import audio, decoding, long
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import NO_NUMBERS, Diverged, embed, embed_where_readable
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
 
 
 class Squares(nn.Module):

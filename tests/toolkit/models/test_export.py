@@ -14,27 +14,27 @@ import pytest
 import torch
 
 from likeness.cli import main
+from likeness.modalities import folders
+from likeness.modalities.face import images as faces
+from likeness.modalities.image import images
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import MFCC, KaldiFbank, RawWave
+from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models import onnx as exported_models
 from likeness.models.run import load_model
-from modalities import folders
-from modalities.face import images as faces
-from modalities.image import images
-from modalities.speaker import audio
-from modalities.speaker.features import MFCC, KaldiFbank, RawWave
-from modalities.speaker.speechbrain_fbank import SpeechBrainFbank
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.statistics import OrderStatistics
+from likeness.toolkit.backbones.xvector import XVector
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
+from likeness.toolkit.models import checkpoint, export
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
+from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
 from tests.toolkit.backbones import test_contract as speech
 from tests.toolkit.backbones import test_image_contract as pictures
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.small import SmallCNN
-from toolkit.backbones.statistics import OrderStatistics
-from toolkit.backbones.xvector import XVector
-from toolkit.data.items import Item
-from toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
-from toolkit.models import checkpoint, export
-from toolkit.models.embed import embed
-from toolkit.models.embedder import TorchEmbedder, in_torch
-from toolkit.models.loaded import Loaded
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

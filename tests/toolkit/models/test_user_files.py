@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.models import user_files
-from toolkit.models.parts import describe
+from likeness.toolkit.models import user_files
+from likeness.toolkit.models.parts import describe
 
 
 @pytest.fixture(autouse=True)

@@ -25,23 +25,23 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
-import toolkit.losses
-from toolkit.losses.contract import Spreadable
-from toolkit.losses.margin import ArcFace, CosFace
-from toolkit.losses.proxy import CenterLoss
-from toolkit.losses.softmax import Cosine, Softmax
-from toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from toolkit.parallel import distributed, spread
+import likeness.toolkit.losses
+from likeness.toolkit.losses.contract import Spreadable
+from likeness.toolkit.losses.margin import ArcFace, CosFace
+from likeness.toolkit.losses.proxy import CenterLoss
+from likeness.toolkit.losses.softmax import Cosine, Softmax
+from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
+from likeness.toolkit.parallel import distributed, spread
 
 DIM, CLASSES, BATCH = 5, 7, 11
 Part = Callable[[int, int], nn.Module]
 
 
 def found() -> dict[str, Any]:
-    """Every loss of toolkit.losses by its name."""
+    """Every loss of likeness.toolkit.losses by its name."""
     modules = [
-        importlib.import_module(f"toolkit.losses.{entry.name}")
-        for entry in pkgutil.iter_modules(toolkit.losses.__path__)
+        importlib.import_module(f"likeness.toolkit.losses.{entry.name}")
+        for entry in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
     ]
     classes = [
         (name, cls, module)

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from toolkit.losses.contract import has_proxies
-from toolkit.losses.margin import ArcFace, SubCenterArcFace
-from toolkit.losses.pair import Contrastive
-from toolkit.losses.probabilistic import Joint
-from toolkit.losses.proxy import ProxyAnchor, SoftTriple
-from toolkit.losses.softmax import Softmax
-from toolkit.parallel import distributed, spread
+from likeness.toolkit.losses.contract import has_proxies
+from likeness.toolkit.losses.margin import ArcFace, SubCenterArcFace
+from likeness.toolkit.losses.pair import Contrastive
+from likeness.toolkit.losses.probabilistic import Joint
+from likeness.toolkit.losses.proxy import ProxyAnchor, SoftTriple
+from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.parallel import distributed, spread
 
 pytestmark = [
     # by dcp, on purpose

@@ -16,7 +16,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-import toolkit.training.train  # before the first fork
+import likeness.toolkit.training.train  # before the first fork
 from likeness.cli import main
 
 CALLS = {
@@ -31,7 +31,7 @@ class Killer:
         self.call, self.left, self.trains = CALLS.get(name), count, False
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        is_step = event == "call" and frame.f_code is toolkit.training.train.step.__code__
+        is_step = event == "call" and frame.f_code is likeness.toolkit.training.train.step.__code__
         self.trains |= is_step
         if self.call is None:
             self.left -= is_step

@@ -22,19 +22,19 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modalities.speaker.features import KaldiFbank
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.contrast import NTXent
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.schedules import constant
+from likeness.toolkit.training.train import fit, step
+from likeness.toolkit.training.tuning import LoRA, Tuning
 from tests.toolkit.training.steps import stop_at
-from toolkit.data.batch import Batch
-from toolkit.data.sampling import Sampling
-from toolkit.losses.contrast import NTXent
-from toolkit.losses.margin import ArcFace
-from toolkit.parallel import distributed
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import Optim, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.schedules import constant
-from toolkit.training.train import fit, step
-from toolkit.training.tuning import LoRA, Tuning
 
 _spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[2] / "tiny.py")
 assert _spec is not None and _spec.loader is not None  # noqa: PT018

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modalities import folders
-from toolkit.data.batch import Batch
-from toolkit.parallel import distributed
-from toolkit.training.lock import only_writer
-from toolkit.training.recipe import Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.start import Initial, read_initial
-from toolkit.training.train import fit, step
+from likeness.modalities import folders
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.parallel import distributed
+from likeness.toolkit.training.lock import only_writer
+from likeness.toolkit.training.recipe import Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.start import Initial, read_initial
+from likeness.toolkit.training.train import fit, step
 
 _spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[2] / "tiny.py")
 assert _spec is not None and _spec.loader is not None  # noqa: PT018

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from toolkit.data.batch import Batch
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run
-from toolkit.training.train import Step, step
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import Step, step
 
 
 def stop_at(where: int, what: Callable[[], object]) -> Step:

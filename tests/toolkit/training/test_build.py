@@ -15,19 +15,19 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from modalities.speaker import audio
-from modalities.speaker.features import KaldiFbank
-from modalities.speaker.spec_augment import SpecAugment
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.modalities.speaker.spec_augment import SpecAugment
+from likeness.toolkit.losses.softmax import Cosine
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training import run
+from likeness.toolkit.training.build import Network, build
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Recipe, Schedule
+from likeness.toolkit.training.train import fit
 from tests.toolkit.training.steps import raising_at
-from toolkit.losses.softmax import Cosine
-from toolkit.losses.vmf import VMF
-from toolkit.models import checkpoint
-from toolkit.training import recipe as recipes
-from toolkit.training import run
-from toolkit.training.build import Network, build
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Recipe, Schedule
-from toolkit.training.train import fit
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 
@@ -206,7 +206,7 @@ def test_class_vectors_start_at_the_means_of_their_classes(voices: Path, tmp_pat
     """Before the first step every class vector has turned to where embeddings of its class lie, and
     its length has not changed.
     """
-    from toolkit.training.train import step
+    from likeness.toolkit.training.train import step
 
     seen: dict[bool, torch.Tensor] = {}
     near: dict[bool, float] = {}  # the mean cosine of embeddings with their class vector

@@ -21,9 +21,10 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import per_item
-from eval.bootstrap import Drawn, effective_number, t_interval
-from eval.comparison import (
+from likeness.cli import main
+from likeness.eval import per_item
+from likeness.eval.bootstrap import Drawn, effective_number, t_interval
+from likeness.eval.comparison import (
     Comparison,
     Outcome,
     Run,
@@ -32,18 +33,17 @@ from eval.comparison import (
     subjects_behind,
     summarise,
 )
-from eval.formats.trials import write_scores
-from eval.reports.comparison import html, latex, markdown, table, to_json
-from eval.types import Scores
-from eval.verification import eer, min_dcf
-from likeness.cli import main
-from modalities import folders
-from toolkit.data import batch
-from toolkit.data.pairs import all_pairs
-from toolkit.training import compare
-from toolkit.training import recipe as recipes
-from toolkit.training.compare import Listed, load_variants
-from toolkit.training.recipe import Classification, Recipe
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.reports.comparison import html, latex, markdown, table, to_json
+from likeness.eval.types import Scores
+from likeness.eval.verification import eer, min_dcf
+from likeness.modalities import folders
+from likeness.toolkit.data import batch
+from likeness.toolkit.data.pairs import all_pairs
+from likeness.toolkit.training import compare
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.compare import Listed, load_variants
+from likeness.toolkit.training.recipe import Classification, Recipe
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -54,11 +54,11 @@ RECIPE = f"""
 import runpy
 from dataclasses import replace
 from functools import partial
-from eval.formats.trials import write_scores
-from eval.types import Scores
-from eval.verification import eer, min_dcf
-from toolkit.training.recipe import Optim
-from toolkit.training.tune import Choice, Range
+from likeness.eval.formats.trials import write_scores
+from likeness.eval.types import Scores
+from likeness.eval.verification import eer, min_dcf
+from likeness.toolkit.training.recipe import Optim
+from likeness.toolkit.training.tune import Choice, Range
 made = runpy.run_path({str(TINY)!r})["RECIPES"]
 metrics = {{"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}}
 measure = replace(made["arcface"].measure, metrics=metrics)

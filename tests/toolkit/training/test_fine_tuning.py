@@ -14,21 +14,21 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from likeness.models.run import load_model
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.vit import ViT
+from likeness.toolkit.backbones.weights import put
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.losses.triplet import Triplet
+from likeness.toolkit.models import adapter, checkpoint
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.build import build
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
+from likeness.toolkit.training.tuning import LoRA, Tuning, rate_multiples
 from tests.toolkit.training.steps import raising_at
-from toolkit.backbones.image_resnet import ImageResNet
-from toolkit.backbones.vit import ViT
-from toolkit.backbones.weights import put
-from toolkit.data.pixels import PixelScale
-from toolkit.losses.triplet import Triplet
-from toolkit.models import adapter, checkpoint
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.training import recipe as recipes
-from toolkit.training.build import build
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Optim, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
-from toolkit.training.tuning import LoRA, Tuning, rate_multiples
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 CPU = torch.device("cpu")

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embed import Diverged
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import lock
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.run import Run, check_folder
+from likeness.toolkit.training.train import Step, fit, step
 from tests.toolkit.training.steps import raising_at
-from toolkit.models import checkpoint
-from toolkit.models.embed import Diverged
-from toolkit.models.parts import describe
-from toolkit.training import lock
-from toolkit.training import recipe as recipes
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Optim, Recipe, Schedule
-from toolkit.training.run import Run, check_folder
-from toolkit.training.train import Step, fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 SENTENCE = "ended before its first checkpoint"

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from likeness.toolkit.backbones.hub import FAMILIES, HubImage, HubSpeech, configuration
+from likeness.toolkit.models.adapter import choose
+from likeness.toolkit.training.tuning import depths
 from tests import tiny_hub
-from toolkit.backbones.hub import FAMILIES, HubImage, HubSpeech, configuration
-from toolkit.models.adapter import choose
-from toolkit.training.tuning import depths
 
 DEPTH = 5
 NETWORKS = [

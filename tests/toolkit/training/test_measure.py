@@ -16,23 +16,30 @@ import pytest
 import torch
 from torch import nn
 
-from eval import per_item
+from likeness.eval import per_item
+from likeness.modalities.image import small_sets
 from likeness.models.run import load_model as load_embedder
-from modalities.image import small_sets
-from toolkit.backbones.small import SmallCNN
-from toolkit.data.items import Item
-from toolkit.data.pixels import PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.losses.softmax import Softmax
-from toolkit.losses.triplet import Triplet
-from toolkit.losses.vmf import VMF
-from toolkit.training import compare, measure
-from toolkit.training.log import read_log
-from toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
-from toolkit.training.recipe import Classification, Compute, Optim, Recipe, Retrieval, Schedule
-from toolkit.training.schedules import constant
-from toolkit.training.train import fit
-from toolkit.training.tune import Range, on_validation_classes
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.losses.triplet import Triplet
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.training import compare, measure
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.measure import Model, classification, metrics_of, retrieval, run_test
+from likeness.toolkit.training.recipe import (
+    Classification,
+    Compute,
+    Optim,
+    Recipe,
+    Retrieval,
+    Schedule,
+)
+from likeness.toolkit.training.schedules import constant
+from likeness.toolkit.training.train import fit
+from likeness.toolkit.training.tune import Range, on_validation_classes
 
 NOWHERE = Path("digits-are-in-scikit-learn")
 HELD_OUT = partial(small_sets.digits_items, split="validation", validation_share=0.2)

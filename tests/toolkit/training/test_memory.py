@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from toolkit.training.memory import Bank, momentum_encoder, update_encoder
+from likeness.toolkit.training.memory import Bank, momentum_encoder, update_encoder
 
 
 def test_bank_is_first_in_first_out() -> None:

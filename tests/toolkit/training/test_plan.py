@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.data.items import Item
-from toolkit.data.sampling import Sampling
-from toolkit.losses.margin import ArcFace
-from toolkit.training import recipe as recipes
-from toolkit.training.keeper import Keeper
-from toolkit.training.memory import Memory
-from toolkit.training.plan import LOWEST, check_settings, plan
-from toolkit.training.recipe import (
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.keeper import Keeper
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.plan import LOWEST, check_settings, plan
+from likeness.toolkit.training.recipe import (
     Classification,
     Compute,
     Optim,
@@ -27,8 +27,8 @@ from toolkit.training.recipe import (
     Retrieval,
     Schedule,
 )
-from toolkit.training.start import start
-from toolkit.training.train import fit, train
+from likeness.toolkit.training.start import start
+from likeness.toolkit.training.train import fit, train
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 

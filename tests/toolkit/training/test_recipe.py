@@ -13,27 +13,27 @@ from typing import Any
 
 import pytest
 
-import modalities
-from eval.verification import eer, min_dcf
-from modalities import folders
-from modalities.image import cub
-from modalities.speaker import audio
-from modalities.speaker.augment import train_view
-from modalities.speaker.features import KaldiFbank
-from toolkit.backbones.resnet import ResNet34
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.simple import SimPLE
-from toolkit.losses.sphereface import SphereFaceR
-from toolkit.models.parts import describe, restore
-from toolkit.training.memory import Memory
-from toolkit.training.recipe import (
+import likeness.modalities
+from likeness.eval.verification import eer, min_dcf
+from likeness.modalities import folders
+from likeness.modalities.image import cub
+from likeness.modalities.speaker import audio
+from likeness.modalities.speaker.augment import train_view
+from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.losses.sphereface import SphereFaceR
+from likeness.toolkit.models.parts import describe, restore
+from likeness.toolkit.training.memory import Memory
+from likeness.toolkit.training.recipe import (
     Recipe,
     Verification,
     check,
     load,
     override,
 )
-from toolkit.training.schedules import cosine, multistep
+from likeness.toolkit.training.schedules import cosine, multistep
 
 BASE = Recipe(
     modality="speaker",
@@ -156,10 +156,10 @@ def test_what_cannot_be_stored_is_refused_with_the_reason() -> None:
         "os.system",
         "likeness.cli.main",
         "subprocess.Popen",
-        "toolkit.training.recipe.json.dumps",
-        "modalities.speaker.audio.read",
-        "toolkit.nothing.Here",
-        "toolkit.training.assign._parse",
+        "likeness.toolkit.training.recipe.json.dumps",
+        "likeness.modalities.speaker.audio.read",
+        "likeness.toolkit.nothing.Here",
+        "likeness.toolkit.training.assign._parse",
         "x",
     ],
 )
@@ -170,10 +170,10 @@ def test_untrusted_descriptions_import_nothing_but_modules_of_ours(call: str) ->
 
 def test_untrusted_read_must_be_a_modality_s_read() -> None:
     for call in (
-        "toolkit.data.item_lists.read_items",
-        "modalities.folders.scan",
-        "eval.formats.trials.read",
-        "modalities.speaker.features.KaldiFbank",
+        "likeness.toolkit.data.item_lists.read_items",
+        "likeness.modalities.folders.scan",
+        "likeness.eval.formats.trials.read",
+        "likeness.modalities.speaker.features.KaldiFbank",
     ):
         with pytest.raises(ValueError, match="read"):
             restore({"call": call, "args": {}}, "read", kind="read")
@@ -184,7 +184,7 @@ def test_no_description_of_a_file_chooses_another_file() -> None:
     itself describes may.
     """
     seen = set()
-    for entry in pkgutil.walk_packages(modalities.__path__, "modalities."):
+    for entry in pkgutil.walk_packages(likeness.modalities.__path__, "modalities."):
         read = getattr(importlib.import_module(entry.name), "read", None)
         if read is None or read.__module__ != entry.name:
             continue

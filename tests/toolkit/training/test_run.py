@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import atomic_path
+from likeness.toolkit.training import run
+from likeness.toolkit.training.log import read_log
 from tests.disk_calls import come_in_order, recorded
 from tests.full_disk import LIMIT, State, limited, read_resume
-from toolkit.training import run
-from toolkit.training.log import read_log
 
 
 def remains_of(path: Path) -> Path:

@@ -20,20 +20,20 @@ import pytest
 from torch import Tensor, nn
 
 from likeness import demo, extraction
+from likeness.modalities import folders
+from likeness.modalities.embedding.rows import Vectors
 from likeness.models.run import load_model
 from likeness.prepare import prepare
-from modalities import folders
-from modalities.embedding.rows import Vectors
-from toolkit.data.batch import Batch
-from toolkit.data.items import Item
-from toolkit.models.embedder import TorchEmbedder
-from toolkit.models.loaded import Loaded
-from toolkit.training import compare
-from toolkit.training import recipe as recipes
-from toolkit.training.lock import NAME, Busy, empty, only_writer
-from toolkit.training.recipe import Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.training import compare
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.lock import NAME, Busy, empty, only_writer
+from likeness.toolkit.training.recipe import Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from eval.errors import LikenessError
-from toolkit.data.readers import read_beside
-from toolkit.training.loading import killed_workers_named
+from likeness.eval.errors import LikenessError
+from likeness.toolkit.data.readers import read_beside
+from likeness.toolkit.training.loading import killed_workers_named
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "tiny.py"

@@ -21,22 +21,22 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from eval.progress import Report, reported_to
 from likeness.cli import main
+from likeness.eval.progress import Report, reported_to
+from likeness.modalities import folders
+from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
-from modalities import folders
-from modalities.speaker import audio
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
+from likeness.toolkit.training.run import Plateau, Run, latest
+from likeness.toolkit.training.schedules import constant, multistep
+from likeness.toolkit.training.train import Step, fit
+from likeness.toolkit.training.train import step as default_step
 from tests.toolkit.training.steps import raising_at
-from toolkit.data.batch import Batch
-from toolkit.data.sampling import Sampling
-from toolkit.models import checkpoint
-from toolkit.training import recipe as recipes
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Compute, Recipe, Schedule
-from toolkit.training.run import Plateau, Run, latest
-from toolkit.training.schedules import constant, multistep
-from toolkit.training.train import Step, fit
-from toolkit.training.train import step as default_step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 POWER_CUT = RuntimeError("power cut")
@@ -344,7 +344,7 @@ def test_a_moving_margin_is_told_the_step(voices: Path, tmp_path: Path) -> None:
 
 
 def test_optimiser_groups_cover_every_parameter_once() -> None:
-    from toolkit.training.build import build
+    from likeness.toolkit.training.build import build
 
     run = build(recipe("simple"), 6, torch.device("cpu"))
     grouped = [id(p) for group in run.optimizer.param_groups for p in group["params"]]

@@ -16,27 +16,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from likeness.modalities.image import small_sets
 from likeness.models.run import load_model
-from modalities.image import small_sets
-from toolkit.backbones.small import SmallCNN
-from toolkit.console import Interrupted
-from toolkit.data.pixels import PixelScale
-from toolkit.losses.softmax import Cosine, Softmax
-from toolkit.losses.vmf import VMF
-from toolkit.training import recipe as recipes
-from toolkit.training import run
-from toolkit.training.build import build
-from toolkit.training.log import Log, read_log
-from toolkit.training.measure import metrics_of
-from toolkit.training.recipe import (
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.console import Interrupted
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.losses.softmax import Cosine, Softmax
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training import run
+from likeness.toolkit.training.build import build
+from likeness.toolkit.training.log import Log, read_log
+from likeness.toolkit.training.measure import metrics_of
+from likeness.toolkit.training.recipe import (
     Classification,
     Optim,
     Recipe,
     Retrieval,
     Schedule,
 )
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 CPU = torch.device("cpu")
@@ -106,7 +106,7 @@ def test_ctrl_c_during_the_last_evaluation_is_heard(
         os.kill(os.getpid(), signal.SIGINT)
         return metrics_of(*arguments)
 
-    monkeypatch.setattr("toolkit.training.measure.metrics_of", interrupted)
+    monkeypatch.setattr("likeness.toolkit.training.measure.metrics_of", interrupted)
     with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
         fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run")
     assert load_model(tmp_path / "run").step == 2

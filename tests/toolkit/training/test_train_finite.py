@@ -19,23 +19,23 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from likeness.modalities import folders
 from likeness.models.run import load_model
-from modalities import folders
-from toolkit.data.batch import Batch, Views, collate_views
-from toolkit.data.items import Item
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.rank import RankedList
-from toolkit.losses.vmf import VMF
-from toolkit.losses.weighted import MultiSimilarity
-from toolkit.models import checkpoint
-from toolkit.models.embed import Diverged
-from toolkit.training import recipe as recipes
-from toolkit.training import run
-from toolkit.training.finite import all_finite, not_finite
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Compute, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
+from likeness.toolkit.data.batch import Batch, Views, collate_views
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.rank import RankedList
+from likeness.toolkit.losses.vmf import VMF
+from likeness.toolkit.losses.weighted import MultiSimilarity
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embed import Diverged
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training import run
+from likeness.toolkit.training.finite import all_finite, not_finite
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 Step = Callable[[Run, Batch, Recipe], Tensor]
@@ -279,7 +279,7 @@ def test_views_that_are_not_finite_are_bad_items() -> None:
 
 
 def draws() -> list[Any]:
-    from toolkit.data.batch import Draw
+    from likeness.toolkit.data.batch import Draw
 
     return [Draw(place, 0, place) for place in range(4)]
 

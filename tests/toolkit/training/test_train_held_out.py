@@ -13,24 +13,24 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from likeness.modalities import folders
+from likeness.modalities.image import images, small_sets
+from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
-from modalities import folders
-from modalities.image import images, small_sets
-from modalities.speaker import audio
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training import run
+from likeness.toolkit.training.loading import check_held_out
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Classification, Compute, Recipe, Schedule
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit
 from tests.toolkit.training.steps import stop_at
-from toolkit.backbones.small import SmallCNN
-from toolkit.data.batch import Batch
-from toolkit.data.items import Item
-from toolkit.data.pixels import PixelScale
-from toolkit.data.sampling import Sampling
-from toolkit.losses.softmax import Softmax
-from toolkit.training import recipe as recipes
-from toolkit.training import run
-from toolkit.training.loading import check_held_out
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Classification, Compute, Recipe, Schedule
-from toolkit.training.run import Run
-from toolkit.training.train import fit
 
 TINY = Path(__file__).parents[2] / "tiny.py"
 

@@ -18,17 +18,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from toolkit.data.batch import Batch
-from toolkit.losses.margin import ArcFace
-from toolkit.losses.probabilistic import Joint
-from toolkit.losses.triplet import MarginLoss
-from toolkit.models import checkpoint
-from toolkit.parallel import spread
-from toolkit.training import run
-from toolkit.training.log import read_log
-from toolkit.training.recipe import Recipe
-from toolkit.training.run import Run
-from toolkit.training.train import fit, step
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.losses.margin import ArcFace
+from likeness.toolkit.losses.probabilistic import Joint
+from likeness.toolkit.losses.triplet import MarginLoss
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.parallel import spread
+from likeness.toolkit.training import run
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.train import fit, step
 
 ROOT = Path(__file__).parents[3]
 RANKS = Path(__file__).with_name("ranks.py")

@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import per_item
-from modalities import folders
-from modalities.speaker.audio import speed_copies
-from toolkit.console import Interrupted
-from toolkit.data.items import Item
-from toolkit.models.parts import describe
-from toolkit.training import compare
-from toolkit.training import recipe as recipes
-from toolkit.training import tune as tuning
-from toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
-from toolkit.training.tune import (
+from likeness.eval import per_item
+from likeness.modalities import folders
+from likeness.modalities.speaker.audio import speed_copies
+from likeness.toolkit.console import Interrupted
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import compare
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training import tune as tuning
+from likeness.toolkit.training.recipe import Classification, Recipe, Retrieval, Verification
+from likeness.toolkit.training.tune import (
     Choice,
     Range,
     Search,
@@ -143,7 +143,7 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     inner = on_validation_classes(tiny())
     stated = json.dumps(describe(inner))
     assert "toolkit.training.tune.fit_items" in stated
-    assert "modalities.folders.trials" not in stated
+    assert "likeness.modalities.folders.trials" not in stated
     assert isinstance(inner.measure, Verification)
     items, _ = inner.measure.trials(voices)
     tested = {item.label for item in folders.items(voices, split="test", test_share=0.25)}

@@ -16,16 +16,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from tests.toolkit.losses.drawn import tensors
-from toolkit.vmf.distances import d_b_vmf, d_cos, d_el_nivmf, d_el_vmf, d_kl_vmf, d_l2, d_nivmf
-from toolkit.vmf.distribution import (
+from likeness.toolkit.vmf.distances import (
+    d_b_vmf,
+    d_cos,
+    d_el_nivmf,
+    d_el_vmf,
+    d_kl_vmf,
+    d_l2,
+    d_nivmf,
+)
+from likeness.toolkit.vmf.distribution import (
     log_density_nivmf,
     log_normalizer,
     mean_resultant,
     relative_log_c,
     resultant_ratio,
 )
-from toolkit.vmf.sampling import FAMILIES, sample, slope
+from likeness.toolkit.vmf.sampling import FAMILIES, sample, slope
+from tests.toolkit.losses.drawn import tensors
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
