@@ -31,7 +31,7 @@ from likeness import backbones
 from likeness.recipe_files import folder, head, names
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.contract import Spreadable, has_proxies
-from likeness.toolkit.training.assign import kind
+from likeness.toolkit.training.assign import as_text, kind
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.recipe import (
     Classification,
@@ -222,13 +222,7 @@ def written(field: dataclasses.Field[Any]) -> str | None:
     value = field.default
     if field.default_factory is not dataclasses.MISSING:
         value = field.default_factory()
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    if isinstance(value, int | float | str):
-        return str(value)
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return "" if value == {} else None
+    return as_text(value)
 
 
 def fields_of(prefix: str, cls: Any) -> str:

@@ -1,4 +1,4 @@
-"""The `likeness` command: which commands there are, and how they start and end.
+"""The `likeness` command: which commands there are, their help, and how they start and end.
 
 The command NAME stands in likeness/commands/NAME.py, which holds its options and its work. Whatever
 is slow to import is imported there inside the functions that use it, so that `--help` is quick and
@@ -7,13 +7,16 @@ files are scored without torch.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, cast
 
 import typer
@@ -42,25 +45,63 @@ from likeness.commands import (
 from likeness.errors import one_sentence
 from likeness.eval.errors import LikenessError
 from likeness.eval.temporary import remove_abandoned_folders
-from likeness.toolkit.console import help_columns, say, shown
+from likeness.toolkit.console import help_columns, is_terminal, say, shown
 
-COMMANDS = (  # in the order of --help
-    *(demo, check, align, train, compare, lists, prepare, recipes),  # train
-    *(embed, verify, gallery, join, export, serve),  # use a trained model
-    *(score, evaluate, identify, retrieve, plda),  # measure, on files and without torch
-)
+GROUPS = {  # of commands, in the order of --help
+    "Start": (demo, recipes, prepare),
+    "Data": (check, lists, align),
+    "Train": (train, compare, join),
+    "Measure": (embed, score, plda, evaluate, identify, retrieve),
+    "Use": (verify, gallery, export, serve),
+}
+# What stands for a value in help, by its type.
+_METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 # ClickException: of click, or of the copy of it that newer versions of typer hold
 _USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
+_Context: Any = typer.core.TyperGroup.context_class
+_HelpFormatter: Any = _Context.formatter_class
+
+
+class _Formatter(_HelpFormatter):  # type: ignore[misc]
+    """Help whose headings and terms have a colour."""
+
+    def write_heading(self, heading: str) -> None:
+        super().write_heading(typer.style(heading, bold=True))
+
+    def write_dl(self, rows: Any, *args: Any, **options: Any) -> None:
+        coloured = [(typer.style(term, fg="cyan"), text) for term, text in rows]
+        super().write_dl(coloured, *args, **options)
+
+
+class _ColouredContext(_Context):  # type: ignore[misc]
+    formatter_class = _Formatter
+
+
+class _Groups(typer.core.TyperGroup):
+    """The command line, whose help lists the commands by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, modules in GROUPS.items():
+            names = [name_of(module) for module in modules]
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].short_help) for name in names])
+
+
+def name_of(module: ModuleType) -> str:
+    """The name of the command of a module of likeness/commands."""
+    return module.__name__.rpartition(".")[2]
+
+
 app = typer.Typer(
+    cls=_Groups,
     name="likeness",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for module in COMMANDS:
+for module in itertools.chain(*GROUPS.values()):
     app.add_typer(module.app)
 
 
@@ -90,23 +131,48 @@ def likeness(
 
 
 def _whole_command() -> typer.core.TyperGroup:
-    """The command line, whose list of commands shows the first sentence of each one whole.
-
-    Without a text of its own, a command's help would be cut to the width of the terminal.
-    """
+    """The command line, with help that is laid out for people."""
     group = cast(typer.core.TyperGroup, typer.main.get_command(app))
     _complete(group)
     return group
 
 
-def _complete(group: typer.core.TyperGroup) -> None:
-    for command in group.commands.values():
-        first = " ".join((command.help or "").split("\n\n")[0].split())
-        command.short_help = re.sub(r"(?<=[.?]) .*", "", first)
-        if isinstance(command, typer.core.TyperGroup):
-            _complete(command)
-        else:
-            command.callback = partial(_checked, cast(Callable[..., None], command.callback))
+def _complete(command: Any) -> None:
+    """Complete what typer makes of a command, and of those below it."""
+    # Without a text of its own, a command's help would be cut to the width of the terminal.
+    first = " ".join((command.help or "").split("\n\n")[0].split())
+    command.short_help = re.sub(r"(?<=[.?]) .*", "", first)
+    if is_terminal(sys.stdout):
+        command.context_class = _ColouredContext
+    for parameter in command.params:
+        parameter.metavar = parameter.metavar or _metavar(parameter)
+        if parameter.param_type_name == "argument":
+            _show_plainly(parameter)
+    for below in getattr(command, "commands", {}).values():
+        _complete(below)
+        if below.callback and not hasattr(below, "commands"):
+            below.callback = partial(_checked, below.callback)
+
+
+def _metavar(parameter: Any) -> str | None:
+    """What stands for a value in help: a word of its type, or the words that may be chosen."""
+    described = parameter.type_descriptor
+    if parameter.param_type_name == "argument":
+        return f"{parameter.name.upper()}{'...' * described.is_list}"
+    if getattr(parameter, "is_flag", False) or described.is_tuple:
+        return None
+    if described.is_choice:
+        return "|".join(map(str, described.choices))
+    kind = described.annotation
+    kind = typing.get_args(kind)[0] if described.is_list else kind
+    return _METAVARS.get(kind)
+
+
+def _show_plainly(argument: Any) -> None:
+    """Let help show an argument by its word alone, without Python's type and without braces."""
+    word = argument.metavar if argument.required else f"[{argument.metavar}]"
+    argument.display_type_rich = lambda ctx: ""
+    argument.get_usage_pieces = lambda ctx: [word]
 
 
 def _checked(run: Callable[..., None], **options: Any) -> None:
@@ -129,6 +195,29 @@ def _checked(run: Callable[..., None], **options: Any) -> None:
     run(**options)
 
 
+def _field_like(option: str | None, arguments: Sequence[str]) -> str:
+    """The end of an error on an option that is the name of a recipe's field; "" for another one."""
+    if not option or arguments[0] not in ("train", "compare"):
+        return ""
+    import dataclasses
+
+    from likeness.toolkit.training.recipe import Recipe
+
+    word = option.lstrip("-").replace("-", "_")
+    given = re.search(rf"{re.escape(option)}[= ](\S+)", " ".join(arguments))
+    groups = {"": Recipe, **typing.get_type_hints(Recipe)}
+    names = [
+        f"{group}.{field.name}".lstrip(".")
+        for group, kind in groups.items()
+        if dataclasses.is_dataclass(kind)
+        for field in dataclasses.fields(kind)
+        if field.name == word
+    ]
+    if not names:
+        return ""
+    return f"; fields of a recipe have no dashes: {names[0]}={given[1] if given else 'VALUE'}"
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
 
@@ -137,6 +226,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     command, line = _whole_command(), shlex.join(["likeness", *arguments])
+    if "_LIKENESS_COMPLETE" in os.environ:  # a shell asks for the words that may follow
+        command.main(arguments, "likeness")
     remove_abandoned_folders()
     with one_sentence("likeness"), shown():
         try:
@@ -147,6 +238,7 @@ def main(arguments: list[str] | None = None) -> None:
         except typer.Exit as ended:
             sys.exit(ended.exit_code)
         except _USAGE as error:
+            error.message += _field_like(getattr(error, "option_name", ""), arguments)
             error.show()
             sys.exit(2)
     sys.exit(0)

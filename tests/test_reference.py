@@ -38,6 +38,16 @@ def test_every_loss_has_an_entry_and_every_entry_a_loss() -> None:
     assert {cls.__name__ for cls in maker.loss_classes()} == set(maker.catalogue("losses"))
 
 
+@pytest.mark.parametrize(
+    "name", ["speaker/folders", "image/digits", "face/webface", "image/simple"]
+)
+def test_every_field_that_help_lists_can_be_set_as_it_stands_there(name: str) -> None:
+    plain, _ = recipes.load(located(name))
+    fields = recipes.fields_of(plain)
+    again = recipes.override(plain, [f"{field}={value}" for field, value in fields.items()])
+    assert recipes.fields_of(again) == fields
+
+
 def test_every_default_of_the_page_can_be_set_as_it_stands_there() -> None:
     page = (REFERENCE / "recipes.md").read_text(encoding="utf-8")
     plain, _ = recipes.load(located("speaker/folders"))

@@ -128,7 +128,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 SWITCH = "LIKENESS_PROGRESS"  # of the environment: 0 shows nothing
-_SHOWN_AFTER = 2.0  # seconds of a step
+_SHOWN_AFTER = 3.0  # seconds of a step
 _LINE_EVERY = 10.0  # seconds
 _bars: list[Progress] = []  # that are drawn now
 

@@ -108,11 +108,11 @@ def check(
         bool, typer.Option("--strict", help="End with exit code 1 if anything was found.")
     ] = False,
 ) -> None:
-    """Say what is wrong with a data set before anything trains on it: files that cannot be read,
-    copies, labels that look wrong, and what is in the training and in the test data.
+    """Say what is wrong with a data set before anything trains on it.
 
-    Findings are no error: the exit code is 0 unless --strict is given. With embeddings or a model,
-    the labels that are likely wrong are found by similarity.
+    That is files that cannot be read, copies, labels that look wrong, and what is in the training
+    and in the test data. Findings are no error: the exit code is 0 unless --strict is given. With
+    embeddings or a model, the labels that are likely wrong are found by similarity.
     """
     import likeness
     from likeness.checking import report

@@ -87,7 +87,7 @@ Recipe = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="FIELD=VALUE", help="Changes of the recipe, such as optim.lr=0.05."),
+    typer.Argument(metavar="FIELD=VALUE...", help="Changes of the recipe, such as optim.lr=0.05."),
 ]
 TrainingData = Annotated[
     Path,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,8 +24,23 @@ from likeness.toolkit.console import say
 app = typer.Typer()
 
 
+class _WithFields(typer.core.TyperCommand):
+    """The command, whose help lists the fields of the recipe that is named."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        super().format_epilog(ctx, formatter)
+        word = next(iter(shlex.split(ctx.obj or "")[2:]), "-")
+        if not word.startswith("-"):
+            from likeness.toolkit.training.recipe import fields_of, load
+
+            recipe, variant = load(recipe_files.located(word))
+            with formatter.section(f"Fields of {variant}, with their values"):
+                formatter.write_dl([(f"{k}={v}", "") for k, v in fields_of(recipe).items()])
+
+
 @app.command(
-    epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4"
+    cls=_WithFields,
+    epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
 def train(
     context: typer.Context,
@@ -48,8 +64,9 @@ def train(
 ) -> None:
     """Train a variant of a recipe.
 
-    A recipe that holds subjects out leaves trials of them in OUT/held-out, with embeddings and
-    scores, which `likeness evaluate OUT` measures. The next commands are printed at the end.
+    `likeness train RECIPE --help` lists the fields that can be changed. A recipe that holds
+    subjects out leaves trials of them in OUT/held-out, with embeddings and scores, which `likeness
+    evaluate OUT` measures. The next commands are printed at the end.
 
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import io
 import pkgutil
+import re
 import subprocess
 import sys
 from functools import partial
@@ -452,11 +453,40 @@ def test_help_and_version(
         assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert f"likeness {likeness.__version__}" in shown
-    assert "..." not in shown.split("Commands:")[1].split("likeness")[0]
+    groups = re.findall(r"^(\w+):$", shown.partition("likeness 0")[0], re.MULTILINE)
+    assert groups == ["Options", "Start", "Data", "Train", "Measure", "Use"]
+    assert "..." not in shown.split("Start:")[1].split("likeness 0")[0]
     whole = _whole_command()
     for name, command in whole.commands.items():
         assert command.short_help.endswith((".", "?")), name
         assert "..." not in command.get_short_help_str(20), name
+
+
+def test_help_of_a_recipe_lists_its_fields_and_an_option_like_one_names_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "image/digits", "--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert "schedule.steps=" in shown
+    assert not re.search(r"<\w|\blist\[", shown)
+    for words in (["--steps", "10"], ["--steps=10"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["train", "image/digits", *words])
+        assert stopped.value.code == 2
+        assert "schedule.steps=10" in capsys.readouterr().err
+
+
+def test_a_shell_is_told_the_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_LIKENESS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "likeness e")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    with pytest.raises(SystemExit):
+        main([])
+    assert capsys.readouterr().out.split() == ["embed", "evaluate", "export"]
 
 
 def test_keys_of_a_mapping_are_the_ids(model: likeness.Model, voices: Path) -> None:

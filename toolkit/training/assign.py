@@ -8,7 +8,8 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -70,6 +71,29 @@ def assign(owner: Any, path: list[str], text: str, name: str) -> Any:
     return func(**changed) if is_group else partial(func, **changed)
 
 
+def settings_as_text(func: Any, stated: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a class or function that `assign` can change, as the text it reads.
+
+    Args:
+        func: The class or function.
+        stated: The settings that differ from its defaults.
+
+    Example:
+        >>> settings_as_text(sorted, {"reverse": True})
+        {'reverse': 'true'}
+    """
+    parameters = inspect.signature(func).parameters.values()
+    values = {one.name: one.default for one in parameters if one.default is not one.empty}
+    texts: dict[str, str] = {}
+    for name, value in {**values, **stated}.items():
+        text = as_text(value)
+        with suppress(KeyError, ValueError):
+            if text is not None:
+                _parse(text, _hint(func, name, value))
+                texts[name] = text
+    return texts
+
+
 def _hint(func: Any, name: str, default: Any) -> Any:
     """Return the type of a setting: its annotation's, or its default's where it has none."""
     target = inspect.unwrap(func.__init__ if inspect.isclass(func) else func)
@@ -104,6 +128,22 @@ def _parse(text: str, hint: Any) -> Any:
     if hint is bool:
         return {"true": True, "false": False}[text.lower()]
     return {int: int, float: float, str: str}[hint](text)
+
+
+def as_text(value: Any) -> str | None:
+    """The text that `assign` reads as this value; None for a part, which no text is.
+
+    >>> as_text(True), as_text(None), as_text((1, 2)), as_text(print)
+    ('true', 'none', '1,2', None)
+    """
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, tuple):
+        texts = list(map(as_text, value))
+        return None if None in texts else ",".join(filter(None, texts))
+    return "" if value == {} else None
 
 
 def kind(hint: Any) -> str:

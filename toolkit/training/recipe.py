@@ -17,7 +17,7 @@ from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.common import unknown_settings
 from likeness.toolkit.models import user_files
 from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.assign import assign, suggest
+from likeness.toolkit.training.assign import assign, settings_as_text, suggest
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.schedules import cosine
 from likeness.toolkit.training.tuning import Tuning
@@ -355,6 +355,22 @@ def override(recipe: Recipe, assignments: list[str]) -> Recipe:
         name, text = name.strip(), text.strip()
         recipe = assign(recipe, name.split("."), text, name)
     return recipe
+
+
+def fields_of(recipe: Recipe | Optim) -> dict[str, str]:
+    """The fields that `override` can change, with their values as text, those of parts included.
+
+    Example:
+        >>> fields_of(Optim(name="adam", lr=0.1))["lr"]
+        '0.1'
+    """
+    fields: dict[str, str] = {}
+    for name, function, stated in _settings(recipe):
+        if name.startswith("measure.metrics."):  # these are changed in the recipe file
+            continue
+        for key, text in settings_as_text(function, stated).items():
+            fields[f"{name}.{key}".strip(".")] = text
+    return fields
 
 
 def _settings(value: Any, name: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
