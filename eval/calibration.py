@@ -143,7 +143,7 @@ def load_calibration(path: str | Path) -> Calibration:
 
 def load_fusion(path: str | Path) -> Fusion:
     """Read what `Fusion.save` wrote. ValueError for anything else."""
-    remedy = "fit one with `likeness score --fuse ... --calibrate`"
+    remedy = "fit one with `likeness fit fusion`"
     return _load(path, FUSION_FORMAT, Fusion, f"not a fusion ({{error}}); {remedy}")
 
 

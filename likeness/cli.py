@@ -29,11 +29,10 @@ from likeness.commands import (
     embed,
     evaluate,
     export,
+    fit,
     gallery,
     identify,
-    join,
     lists,
-    plda,
     prepare,
     recipes,
     retrieve,
@@ -50,8 +49,8 @@ from likeness.toolkit.console import help_columns, is_terminal, say, shown
 GROUPS = {  # of commands, in the order of --help
     "Start": (demo, recipes, prepare),
     "Data": (check, lists, align),
-    "Train": (train, compare, join),
-    "Measure": (embed, score, plda, evaluate, identify, retrieve),
+    "Train": (train, compare),
+    "Measure": (embed, score, fit, evaluate, identify, retrieve),
     "Use": (verify, gallery, export, serve),
 }
 # What stands for a value in help, by its type.

@@ -393,8 +393,8 @@ def load(
             photographs, and the largest face near the centre of each is aligned. By default the
             detector of insightface:FOLDER is taken, and other models read aligned crops. False
             takes aligned crops always.
-        calibration: what `likeness.calibrate` gives, or a file of it, which `likeness score
-            --calibrate` writes too. By default that of the run's folder is taken, if there is one.
+        calibration: what `likeness.calibrate` gives, or a file of it, which `likeness fit
+            calibration` writes too. By default that of the run's folder is taken, if there is one.
             False takes none.
         frontend: the filterbanks that an .onnx or wespeaker: network was trained with.
         device: where the network runs; by default a GPU, if there is one.

@@ -179,7 +179,7 @@ def calibrate(
     strip_extension: bool = False,
     missing: Missing = "refuse",
 ) -> Calibration:
-    """Fit a calibration of the scores that `score` gives, as `likeness score --calibrate` does.
+    """Fit a calibration of the scores that `score` gives, as `likeness fit calibration` does.
 
     It turns scores into natural log-likelihood ratios. `likeness.load(..., calibration=...)` and
     `Scoring(calibration=...)` take it, and its `save(path)` writes a file for the command line.
@@ -252,6 +252,8 @@ def fuse(
         LikenessError: The files are of other trials, of other systems than the fusion, or without
             labels where one is fitted; or a measure lacks its embeddings or durations.
     """
+    if len(scores) < 2:
+        raise LikenessError(f"a fusion needs two score files or more, but got {len(scores)}")
     trials, values = read_scores(Path(scores[0]))
     columns = [values]
     for path in scores[1:]:

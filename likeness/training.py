@@ -115,7 +115,7 @@ def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | Non
     if recipe.modality == "embedding":
         return commands[:1]  # a head is joined with its model before anything else is done
     if all(map(find_spec, _EXPORT_PACKAGES)):
-        commands.append(_line("export", out, out / "model.onnx", *trust))
+        commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
     return commands[:_COMMANDS]
 
 

@@ -11,7 +11,7 @@ faces or products of one domain:
     likeness train head:score_norm --data embeddings.npz --out runs/head
         score normalisation by the subjects of the file, without training: its dot products are
         normalised scores, and no cohort is needed
-    likeness join MODEL runs/head --out runs/adapted
+    likeness export MODEL --head runs/head --out runs/adapted
         one model of both, for `embed`, `export`, `serve` and `init=`
 
 --data is the embeddings file, or a folder with it and perhaps a list of subjects. The subject of an

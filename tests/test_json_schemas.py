@@ -158,13 +158,13 @@ def test_thresholds_origins_calibrations_and_fusions(folder: Path) -> None:
     check(document, "thresholds")
     assert len(document["measured"]) == 2
     assert any("guarantee" in point for point in document["measured"][0]["points"])
-    calibrated = ["--calibrate", "--out", folder / "calibration.json"]
     embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
-    likeness("score", *embeddings, "--quality", "log_norm", *calibrated)
+    calibrated = ["--quality", "log_norm", "--out", folder / "calibration.json"]
+    likeness("fit", "calibration", *embeddings, *calibrated)
     check(written(folder / "calibration.json"), "calibration")
     assert len(load_calibration(folder / "calibration.json").weights) == 2
-    fused = ["--fuse", folder / "a.txt", folder / "b.txt"]
-    likeness("score", *fused, "--calibrate", "--out", folder / "fusion.json")
+    fused = [folder / "a.txt", folder / "b.txt"]
+    likeness("fit", "fusion", *fused, "--out", folder / "fusion.json")
     check(written(folder / "fusion.json"), "fusion")
 
 
@@ -176,7 +176,7 @@ def test_two_files_and_many_pairs(folder: Path, model: Path, voices: Path) -> No
     check(written(out), "verification")
     assert written(out)["same"] is None
     embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
-    likeness("score", *embeddings, "--calibrate", "--out", folder / "plain.json")
+    likeness("fit", "calibration", *embeddings, "--out", folder / "plain.json")
     decided = ["--model", model, "--threshold", "0.5", "--calibration", folder / "plain.json"]
     likeness("verify", *files[:2], *decided, "--json", out)
     check(written(out), "verification")

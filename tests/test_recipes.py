@@ -284,7 +284,7 @@ def test_voxceleb_in_two_stages_from_the_command_line(
 def test_lists_of_faces_are_the_held_out_subjects(faces: Path, tmp_path: Path) -> None:
     recipe = module(ROOT / "recipes" / "face" / "folders.py")
     with pytest.raises(SystemExit) as ended:
-        main(["lists", str(faces / "orl"), str(tmp_path), "--modality", "face"])
+        main(["lists", str(faces / "orl"), "--out", str(tmp_path), "--modality", "face"])
     assert not ended.value.code
     listed = read_items(tmp_path / "items.txt", faces / "orl")
     trained = {item.label for item in recipe.RECIPES["small"].items(faces / "orl")}

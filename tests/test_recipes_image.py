@@ -322,7 +322,7 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
 ) -> None:
     data = folders_of(tmp_path / "my images", 20)
     with pytest.raises(SystemExit) as ended:
-        main(["lists", str(data), str(tmp_path / "lists"), "--modality", "image"])
+        main(["lists", str(data), "--out", str(tmp_path / "lists"), "--modality", "image"])
     assert not ended.value.code
     assert "8 items of 4 subjects" in capsys.readouterr().out
     listed = read_items(tmp_path / "lists" / "items.txt", data)

@@ -132,7 +132,7 @@ def load_plda(path: str | Path) -> Plda:
         lambda fields: Plda(
             **fields | {name: np.array(fields[name], dtype=np.float64) for name in _ARRAYS}
         ),
-        "not a PLDA file ({error}); fit one with `likeness plda`",
+        "not a PLDA file ({error}); fit one with `likeness fit plda`",
     )
 
 

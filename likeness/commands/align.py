@@ -13,7 +13,7 @@ from likeness.toolkit.console import say
 app = typer.Typer()
 
 
-@app.command(epilog="Example: likeness align photographs crops --detector yunet.onnx")
+@app.command(epilog="Example: likeness align photographs --out crops --detector yunet.onnx")
 def align(
     photographs: Annotated[
         Path,
@@ -22,7 +22,7 @@ def align(
         ),
     ],
     out: Annotated[
-        Path, typer.Argument(help="The folder of the crops, which get the places of their images.")
+        Path, typer.Option(help="The folder of the crops, which get the places of their images.")
     ],
     detector: Annotated[Path, input_file("An SCRFD (with landmarks) or YuNet .onnx file.")],
     size: Annotated[

@@ -13,20 +13,30 @@ import typer
 from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
+from likeness.presence import check_written
+from likeness.toolkit.console import say
 
 app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: likeness export runs/an4 an4.onnx; likeness export runs/an4 small.onnx "
-    "--precision int8 --calibrate recordings --trials trials.txt --items items.txt"
+    epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
+    "small.onnx --precision int8 --calibrate recordings --trials trials.txt --items items.txt"
 )
 def export(
     context: typer.Context,
     model: options.ModelArgument,
     out: Annotated[
-        Path, typer.Argument(help="The .onnx file to write.", callback=options.writes(".onnx"))
+        Path, typer.Option(help="The .onnx file to write; with --head a new folder for the model.")
     ],
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            help="Join the model and this run of `likeness train head --data EMBEDDINGS`, which "
+            "was trained on its embeddings, to one model. It embeds, exports, serves and is "
+            "fine-tuned as others are."
+        ),
+    ] = None,
     size: Annotated[
         str,
         typer.Option(metavar="HEIGHTxWIDTH", help="Of images, where the model does not say it."),
@@ -59,12 +69,19 @@ def export(
     frontend: options.Frontend = "wespeaker",
     trust: options.Trust = None,
 ) -> None:
-    """Write front-end and network as one file.
+    """Write a model as one file for other systems, or a model and a head as one model.
 
     The file takes waves or images of any batch size and length, and gives raw embeddings. It is
     written only if it gives the same embeddings as torch; with a smaller --precision, only if it
     costs no more than --max-loss on your --trials.
     """
+    if head is not None:
+        import likeness
+
+        joined = likeness.join(model, head, out, frontend=frontend, trust=trust or ())
+        say(f"joined model of {joined.dim} dimensions, scored by {joined.similarity}, in {out}")
+        return
+    check_written(out, (".onnx",))
     if (precision != "float32" and runtime != "likeness") or (trials is None) != (items is None):
         raise LikenessError(
             f"--precision {precision} is for ONNX Runtime, not for {runtime}, and --trials goes "

@@ -14,12 +14,12 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: likeness lists voices lists/voices; "
-    "likeness lists voices.csv lists --same-sex --cross-session --num-trials 100000"
+    epilog="Examples: likeness lists voices --out lists/voices; "
+    "likeness lists voices.csv --out lists --same-sex --cross-session --num-trials 100000"
 )
 def lists(
     data: Annotated[Path, typer.Argument(help=DATA_HELP)],
-    out: Annotated[Path, typer.Argument(help="The folder to write the lists into.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the lists into.")],
     modality: Modality = None,
     columns: Columns = None,
     label: LabelPattern = "",

@@ -144,7 +144,7 @@ BadItems = Annotated[
 ]
 ModelCalibration = Annotated[
     Path | None,
-    input_file("What `likeness score --calibrate` wrote (default: RUN/calibration.json)."),
+    input_file("What `likeness fit calibration` wrote (default: RUN/calibration.json)."),
 ]
 ModelDetector = Annotated[
     Path | None,
@@ -173,6 +173,49 @@ ThresholdFile = Annotated[
 Similarity = Annotated[
     str | None,
     typer.Option(help="How two embeddings are compared (default: as they name it, else cosine)."),
+]
+TrialList = Annotated[Path | None, input_file("The trial list.")]
+TrialEmbeddings = Annotated[Path | None, input_file("The embeddings of both sides.")]
+Enrolment = Annotated[
+    Path | None, input_file("Lines `model item item ...`: several items enrol a model.")
+]
+Pooling = Annotated[
+    Literal["mean", "norm_weighted"], typer.Option(help="How items of a model are pooled.")
+]
+SubtractMean = Annotated[
+    Path | None, input_file("Embeddings whose mean is subtracted from all others.")
+]
+PldaFile = Annotated[Path | None, input_file("Score by this PLDA of `likeness fit plda`.")]
+ScoringLength = Annotated[
+    Literal["kaldi", "simple", "none"] | None,
+    typer.Option(help="With --plda: scale vectors to another length than the file says."),
+]
+Cohort = Annotated[
+    Path | None, input_file("Embeddings of other subjects, by which scores are normalised.")
+]
+CohortSubjects = Annotated[
+    Path | None, input_file("Lines `id subject`, whose means are then the cohort.")
+]
+Norm = Annotated[
+    Literal["as", "s", "z", "t"], typer.Option(help="With --cohort: how it normalises.")
+]
+TopN = Annotated[
+    int, typer.Option(min=1, help="How many of the highest cohort scores AS-norm takes.")
+]
+QualityMeasures = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A measure that helps the scores: log_norm, log_duration or cohort_mean. It may be "
+        "given several times.",
+    ),
+]
+Durations = Annotated[Path | None, input_file("Lines `id seconds`, for log_duration.")]
+StripExtension = Annotated[
+    bool, typer.Option("--strip-extension", help="Ids may differ in a file's extension.")
+]
+Missing = Annotated[
+    Literal["refuse", "skip"], typer.Option(help="What becomes of ids without an embedding.")
 ]
 SubjectLines = Annotated[
     Path | None, input_file("Lines `id subject` (default: the first folder of the ids).")
@@ -227,6 +270,13 @@ def settings_of(context: typer.Context, kind: type[Settings], **more: Any) -> Se
         if name in names and value not in (None, [], ())
     }
     return kind(**stated | more)
+
+
+def sides_of(context: typer.Context) -> dict[str, Any]:
+    """What trials are scored with beside embeddings and settings, of the options of `score`."""
+    asked = context.params
+    names = {"models": asked["enrolment"], "columns": ",".join(asked["columns"] or ())}
+    return names | {name: asked[name] for name in ("strip_extension", "missing")}
 
 
 def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:

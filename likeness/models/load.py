@@ -117,7 +117,7 @@ def _refuse_without_torch(model: str) -> None:
     except ImportError as error:
         raise LikenessError(
             f"model {model!r} needs torch, which cannot be imported here ({error}); where it can, "
-            f"run `likeness export {model} FILE.onnx`, and give that file here as the model"
+            f"run `likeness export {model} --out FILE.onnx`, and give that file here as the model"
         ) from None
 
 
@@ -175,7 +175,7 @@ def refuse_head(model: Loaded, source: str) -> None:
     if model.modality == "embedding":
         raise LikenessError(
             f"{source}: this is a head, which takes the embeddings of a model; join it with that "
-            f"model, likeness join MODEL {source} --out RUN, and use the result"
+            f"model, likeness export MODEL --head {source} --out RUN, and use the result"
         )
 
 

@@ -7,9 +7,9 @@ needed.
         a small SFNet on 64 x 64 pixels: minutes on a CPU, dozens of subjects
     likeness train face/folders:sfnet20 --data ALIGNED --out runs/mine
         SFNet-20 on a GPU, thousands of subjects (iresnet50, simple likewise)
-    likeness align DATA ALIGNED --detector DETECTOR.onnx
+    likeness align DATA --out ALIGNED --detector DETECTOR.onnx
         crops of 112 x 112 from photographs, with an SCRFD or YuNet detector
-    likeness lists DATA OUT
+    likeness lists DATA --out OUT
         the item list and the trial list of the held-out subjects for `embed` and `score`
 
 small takes any image in which the face fills most of the picture and sits in its centre, and

@@ -6,7 +6,7 @@ never saw.
     likeness train image/folders --data DATA --out runs/mine
     likeness train image/folders:resnet50 backbone.weights=resnet50.pth --data DATA --out runs/mine
         from a local ImageNet file
-    likeness lists DATA OUT
+    likeness lists DATA --out OUT
         the item list of the held-out classes for `embed` and `retrieve`
 
 DATA may also be a .csv, .tsv or .parquet file or a list, and `--label '{label}_*.jpg'` takes the

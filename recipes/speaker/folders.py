@@ -7,7 +7,7 @@ needed.
         order statistics: minutes on a CPU, dozens of speakers
     likeness train speaker/folders:resnet34 --data DATA --out runs/mine
         ResNet-34 on a GPU, hundreds of speakers and more (ecapa likewise)
-    likeness lists DATA OUT
+    likeness lists DATA --out OUT
         the item list and the trial list of the held-out speakers for `embed` and `score`
 
 DATA may also be a .csv, .tsv or .parquet file, a list, a Kaldi folder or an .rttm file, and

@@ -558,7 +558,7 @@ def test_a_calibration_of_values_is_that_of_the_command(
     world: Path, run: Path, voices: Path, tmp_path: Path
 ) -> None:
     likeness_command(
-        *("score", "--trials", "trials.txt", "--calibrate", "--quality", "log_norm"),
+        *("fit", "calibration", "--trials", "trials.txt", "--quality", "log_norm"),
         folder=world,
         out=str(tmp_path / "by_command.json"),
     )

@@ -41,11 +41,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_fitted_on_one_list_and_applied_to_another(place: Path) -> None:
-    fitting = ("score", "--fuse", "dev1.txt", "dev2.txt", "--calibrate", "--out", "fusion.json")
+    fitting = ("fit", "fusion", "dev1.txt", "dev2.txt", "--out", "fusion.json")
     assert run(*fitting) == 0
     fusion = load_fusion("fusion.json")
-    applying = ("--calibration", "fusion.json", "--out", "fused.txt")
-    assert run("score", "--fuse", "test1.txt", "test2.txt", *applying) == 0
+    applying = ("--fusion", "fusion.json", "--out", "fused.txt")
+    assert run("score", "test1.txt", "test2.txt", *applying) == 0
     trials, first = read_scores("test1.txt")
     second = read_scores("test2.txt")[1][::-1]
     expected = fusion.weights[0] * first + fusion.weights[1] * second + fusion.offset
@@ -57,35 +57,34 @@ def test_fitted_on_one_list_and_applied_to_another(place: Path) -> None:
 
 def test_quality_measures_enter_the_fusion(place: Path) -> None:
     quality = ("--quality", "log_norm", "--embeddings", "embeddings.npz")
-    fitting = ("score", "--fuse", "dev1.txt", "dev2.txt", "--calibrate", "--out", "fusion.json")
+    fitting = ("fit", "fusion", "dev1.txt", "dev2.txt", "--out", "fusion.json")
     assert run(*fitting, *quality) == 0
     assert load_fusion("fusion.json").names == ("log_norm_low", "log_norm_high")
-    applying = ("score", "--fuse", "test1.txt", "test2.txt", "--calibration", "fusion.json")
+    applying = ("score", "test1.txt", "test2.txt", "--fusion", "fusion.json")
     assert run(*applying, "--out", "fused.txt") == 2
     assert not Path("fused.txt").exists()
     assert run(*applying, "--embeddings", "embeddings.npz", "--out", "fused.txt") == 0
 
 
 def test_labels_may_stand_in_any_of_the_files(place: Path) -> None:
-    fitting = ("--calibrate", "--out", "fusion.json")
-    assert run("score", "--fuse", "blinddev2.txt", "dev1.txt", *fitting) == 0
-    assert run("score", "--fuse", "blinddev2.txt", "blindtest2.txt", *fitting) == 2
+    assert run("fit", "fusion", "blinddev2.txt", "dev1.txt", "--out", "fusion.json") == 0
+    assert run("fit", "fusion", "blinddev2.txt", "blindtest2.txt", "--out", "other.json") == 2
+    assert not Path("other.json").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "keyword"),
     [
-        (("--fuse", "dev1.txt", "--calibrate"), "two score files"),
-        (("--fuse", "dev1.txt", "dev2.txt"), "--calibrate"),
-        (("--fuse", "dev1.txt", "other.txt", "--calibrate"), "other.txt"),
-        (("dev1.txt",), "--fuse only"),
-        ((), "--trials and --embeddings"),
+        (("fit", "fusion", "dev1.txt"), "two score files"),
+        (("fit", "fusion", "dev1.txt", "other.txt"), "other.txt"),
+        (("score", "dev1.txt"), "--fusion only"),
+        (("score",), "--trials and --embeddings"),
     ],
 )
 def test_wrong_use_is_said(
     place: Path, arguments: tuple[str, ...], keyword: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_scores("other.txt", Trials(("a",), ("b", "c"), [0, 0], [0, 1], [True, False]), [1.0, 0.0])
-    assert run("score", *arguments, "--out", "fusion.json") == 2
+    assert run(*arguments, "--out", "fusion.json") == 2
     assert keyword in capsys.readouterr().err
     assert not Path("fusion.json").exists()

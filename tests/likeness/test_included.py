@@ -172,7 +172,7 @@ def test_training_starts_from_it() -> None:
 def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    assert command("export", included.VOICE, tmp_path / "voice.onnx") == 0
+    assert command("export", included.VOICE, "--out", tmp_path / "voice.onnx") == 0
     exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(included.VOICE)
     assert exported.thresholds is not None
     np.testing.assert_allclose(

@@ -53,7 +53,7 @@ def run(*arguments: object) -> int:
 
 def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     lists = tmp_path / "lists"
-    assert run("lists", table, lists) == 0
+    assert run("lists", table, "--out", lists) == 0
     items, trials = read_items(lists / "items.txt", table.parent), read_trials(lists / "trials.txt")
     recipe_items, recipe_trials = folders.trials(table, split="test")
     assert list(items.ids) == list(recipe_items.ids)
@@ -89,7 +89,7 @@ def items_ids(items: object) -> tuple[str, ...]:
 
 def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
     for name, options in (("a", []), ("b", []), ("c", ["--seed", 1])):
-        assert run("lists", table, tmp_path / name, "--num-trials", 12, *options) == 0
+        assert run("lists", table, "--out", tmp_path / name, "--num-trials", 12, *options) == 0
     texts = [(tmp_path / name / "trials.txt").read_bytes() for name in "abc"]
     assert texts[0] == texts[1] != texts[2]
     assert [text.count(b"\n") for text in texts] == [12] * 3
@@ -97,7 +97,7 @@ def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
 
 def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> None:
     options = ["--same-sex", "--cross-session", "--split", "all"]
-    assert run("lists", table, tmp_path, *options) == 0
+    assert run("lists", table, "--out", tmp_path, *options) == 0
     items, trials = list_items(table, suffixes=[".flac"]), read_trials(tmp_path / "trials.txt")
     place = {id: number for number, id in enumerate(items.ids)}
     assert trials.target is not None
@@ -115,7 +115,7 @@ def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Pat
     for file in (table.parent / "wavs").rglob("*.flac"):
         (flat / f"{file.parent.name}_{file.name}").write_bytes(file.read_bytes())
     pattern = "{label}_*.flac"
-    assert run("lists", flat, tmp_path / "lists", "--label", pattern) == 0
+    assert run("lists", flat, "--out", tmp_path / "lists", "--label", pattern) == 0
     out = tmp_path / "run"
     options = ["--data", flat, "--out", out, "--label", pattern]
     assert run("train", "speaker/folders", *QUICK, *options) == 0
@@ -135,5 +135,5 @@ def test_the_files_say_what_they_are(tmp_path: Path) -> None:
     listed = likeness.items(tmp_path / "things")
     assert {item.suffix for item in listed} == {".png"}
     assert {item.suffix for item in likeness.items(tmp_path / "things", "speaker")} == {".wav"}
-    assert run("lists", tmp_path / "things", tmp_path / "lists") == 0
+    assert run("lists", tmp_path / "things", "--out", tmp_path / "lists") == 0
     assert len(read_trials(tmp_path / "lists" / "trials.txt")) == 6

@@ -183,7 +183,7 @@ def test_wrong_sizes_and_statements_are_refused(
 def test_align_writes_crops_of_the_detector_and_goes_on(
     detector: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("align", photographs, tmp_path / "crops", "--detector", detector)
+    asked = ("align", photographs, "--out", tmp_path / "crops", "--detector", detector)
     assert command(*asked, "--size", "112x96") == 0
     assert "crops in" in capsys.readouterr().out
     written = sorted((tmp_path / "crops").rglob("*.png"))

@@ -100,15 +100,15 @@ class Log:
         self.steps(report)
 
 
-def test_a_log_gets_a_line_after_two_seconds_one_every_ten_and_one_at_the_end(
+def test_a_log_gets_a_line_after_three_seconds_one_every_ten_and_one_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log = Log()
-    for now, done in ((0, 900), (1, 910), (2, 920), (11, 940), (12, 950), (16, 1_000)):
+    for now, done in ((0, 900), (2, 910), (3, 920), (12, 940), (13, 950), (16, 1_000)):
         log.tell(now, Report("training", done, 1_000, "steps", "loss 0.5"))
     assert capsys.readouterr().err.splitlines() == [
-        "training: 920 of 1,000 steps, loss 0.5, 8 s left",
-        "training: 950 of 1,000 steps, loss 0.5, 12 s left",
+        "training: 920 of 1,000 steps, loss 0.5, 12 s left",
+        "training: 950 of 1,000 steps, loss 0.5, 13 s left",
         "training: 100 steps in 16 s",
     ]
 
@@ -121,8 +121,8 @@ def test_a_step_that_nobody_can_count_is_shown_with_its_time_if_it_is_long(
         log.tell(start, Report("loading", 0, None))
         log.tell(end, Report("loading", 0, 0))
     log.tell(20, Report("fetching", 0, None, "bytes"))
-    log.tell(22, Report("fetching", 2_000_000, None, "bytes"))
-    expected = ["loading: 3 s", "fetching: 2 MB, 2 s so far"]
+    log.tell(23, Report("fetching", 2_000_000, None, "bytes"))
+    expected = ["loading: 3 s", "fetching: 2 MB, 3 s so far"]
     assert capsys.readouterr().err.splitlines() == expected
 
 
@@ -179,11 +179,11 @@ def test_bars_are_below_what_is_printed_and_vanish(monkeypatch: pytest.MonkeyPat
     steps = Steps(clock=lambda: now, has_bars=True)
     steps(Report("reading a\x1b[2J\nb", 0, 10))
     assert screen.getvalue() == ""
-    now = 2.0
+    now = 3.0
     steps(Report("reading a\x1b[2J\nb", 4, 10))
     drawn = screen.getvalue()
     assert r"reading a\x1b[2J\nb" in drawn
-    assert "4 of 10, 3 s left" in drawn
+    assert "4 of 10, 4 s left" in drawn
     say(f"[bold] {LONG.expandtabs(8)}", error=True)
     assert f"[bold] {LONG.expandtabs(8)}\n" in screen.getvalue()
     steps(Report("reading a\x1b[2J\nb", 10, 10))

@@ -292,7 +292,7 @@ def check_exportable(model: Loaded, path: Path) -> None:
     if in_onnx or model.modality == "embedding":
         raise LikenessError(
             "the model runs in ONNX Runtime already, or it is a head; give the checkpoint that it "
-            "was made from, or join a head with its model first (likeness join MODEL HEAD)"
+            "was made from, or join a head with its model first (likeness export MODEL --head HEAD)"
         )
 
 

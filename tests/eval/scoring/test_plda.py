@@ -304,7 +304,7 @@ def test_fit_and_score_from_the_command_line(
         tmp_path / "e.npz",
         Embeddings(ids, rows.astype(np.float32), {"model": "m1", "similarity": "dot"}),
     )
-    fit = ("plda", "--embeddings", tmp_path / "e.npz")
+    fit = ("fit", "plda", tmp_path / "e.npz")
     three = (*fit, "--lda-dim", 3, "--out", tmp_path / "p.json")
     assert likeness(*three) == 0
     assert "PLDA of 3 dims fitted on 150 embeddings of 30 classes" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from likeness.commands.fit import calibration as fit_command
 from likeness.commands.score import score as score_command
 from likeness.eval.calibration import Calibration
 from likeness.eval.scoring.normalization import as_norm
@@ -35,20 +36,18 @@ PLDA = Plda(np.zeros(DIM), np.eye(DIM), np.zeros(DIM), np.eye(DIM), np.ones(DIM)
 
 def test_every_field_has_its_option_of_the_command_line() -> None:
     """A new option is a field of Scoring and a parameter of the command, of the same name."""
-    parameters = inspect.signature(score_command).parameters
-    assert [field.name for field in fields(Scoring) if field.name not in parameters] == []
-    not_a_field = {"context", "trials", "embeddings", "out", "enrolment"}
-    assert set(parameters) - {field.name for field in fields(Scoring)} == not_a_field | {
-        "calibrate",
-        "quality",
-        "strip_extension",
-        "missing",
-        "columns",
-        "fuse",
-        "scores",
-    }
-    for field in fields(Scoring):
-        assert parameters[field.name].default == field.default
+    names = {field.name for field in fields(Scoring)}
+    of_lists = {"context", "trials", "columns", "embeddings", "out", "enrolment"}
+    of_lists |= {"strip_extension", "missing"}
+    for command, absent, more in (
+        (score_command, set(), {"scores", "fusion"}),
+        (fit_command, {"calibration"}, {"quality"}),
+    ):
+        parameters = inspect.signature(command).parameters
+        assert set(parameters) - names == of_lists | more
+        assert names - set(parameters) == absent
+        for field in fields(Scoring):
+            assert field.name in absent or parameters[field.name].default == field.default
 
 
 def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:

@@ -123,7 +123,7 @@ def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
 ) -> None:
     listed, trials = lists(voices, tmp_path)
     out = tmp_path / "small.onnx"
-    words = ["export", checkpoint_file, out, "--precision", "int8", "--trials", trials]
+    words = ["export", checkpoint_file, "--out", out, "--precision", "int8", "--trials", trials]
     words += ["--items", listed, "--far", 0.1]
     assert call(*words, "--max-loss", 100) == 0
     assert "EER" in capsys.readouterr().out
@@ -181,5 +181,8 @@ def test_a_list_for_calibration_starts_from_the_root(
     root = tmp_path / "voices"
     root.mkdir()
     where = ("--calibrate", tmp_path / "items.txt", "--root", root)
-    assert call("export", checkpoint_file, tmp_path / "m.onnx", "--precision", "int8", *where) == 2
+    assert (
+        call("export", checkpoint_file, "--out", tmp_path / "m.onnx", "--precision", "int8", *where)
+        == 2
+    )
     assert "voices/absent.wav" in capsys.readouterr().err

@@ -272,7 +272,7 @@ def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices:
     pytest.importorskip("onnxruntime")
     run, nearby = trained(pets, voices), ("--trust", pets / "nearby_net.py")
     a = likeness.load(run, trust=["petnets", pets / "nearby_net.py"], device="cpu").embed(voices)
-    call("export", run, pets / "model.onnx", "--trust", "petnets", *nearby)
+    call("export", run, "--out", pets / "model.onnx", "--trust", "petnets", *nearby)
     forget()
     with pytest.raises(ValueError, match="nearby_net") as caught:
         likeness.load(pets / "model.onnx")
@@ -629,7 +629,7 @@ def test_a_network_in_several_files_is_exported_and_served(several: Path, voices
     recipe, _ = recipes.load("own files/several_recipe.py:nested")
     fit(recipe, data=voices, out=Path("run"))
     forget_several()
-    call("export", "run", "model.onnx", "--trust", "own files")
+    call("export", "run", "--out", "model.onnx", "--trust", "own files")
     assert likeness.load("model.onnx").dim == 8
     forget_several()
     _, modality, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["own files"]))

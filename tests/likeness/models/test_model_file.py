@@ -250,7 +250,7 @@ def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None
     call("verify", crops / "a" / "0.png", crops / "b" / "0.png", "--model", f"{own}:MODEL")
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    call("export", own, tmp_path / "m.onnx")
+    call("export", own, "--out", tmp_path / "m.onnx")
     sys.modules.pop("face_net")
     call("embed", "--model", tmp_path / "m.onnx", *items, "--out", tmp_path / "b.npz")
     assert "face_net" not in sys.modules  # the graph and our own reading are all that is needed

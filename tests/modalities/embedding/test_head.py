@@ -325,7 +325,7 @@ def test_the_joined_model_is_fine_tuned(voices: Path, tmp_path: Path) -> None:
     base = model(tmp_path / "base")
     likeness.load(base).embed(voices).save(tmp_path / "e.npz")
     likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=[*FEW, "backbone.dim=4"])
-    assert command("join", base, tmp_path / "head", "--out", tmp_path / "joined") == 0
+    assert command("export", base, "--head", tmp_path / "head", "--out", tmp_path / "joined") == 0
     joined = likeness.load(tmp_path / "joined")
     assert joined.dim == 4
     recipe, _ = load_recipe(located("speaker/folders"))
@@ -447,7 +447,7 @@ def test_what_cannot_be_joined_is_refused(
     ]
     for (first, second), says in cases:
         capsys.readouterr()
-        assert command("join", first, second, "--out", tmp_path / "out") == 2
+        assert command("export", first, "--head", second, "--out", tmp_path / "out") == 2
         lines = [
             line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")
         ]

@@ -97,7 +97,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
         metrics={},
     )
     with pytest.raises(SystemExit) as stopped:
-        main(["export", str(path), str(out)])
+        main(["export", str(path), "--out", str(out)])
     output = capsys.readouterr()
     assert not stopped.value.code, output.err
     assert "8 dimensions" in output.out

@@ -1,0 +1,132 @@
+"""`likeness fit`: what `likeness score` applies is fitted on labelled lists or embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from likeness.commands import options
+from likeness.commands.options import input_file, output_file
+from likeness.toolkit.console import say
+
+app = typer.Typer(
+    name="fit",
+    help="Fit what `likeness score` applies: a PLDA, a calibration or a fusion. Take other "
+    "subjects than those that are scored.",
+    no_args_is_help=True,
+)
+Out = Annotated[Path, output_file("The .json file to write.")]
+
+
+@app.command(
+    epilog="Example: likeness fit plda train.npz --labels utt2spk --lda-dim 150 --out plda.json"
+)
+def plda(
+    embeddings: Annotated[
+        Path, typer.Argument(help="Labelled embeddings.", exists=True, dir_okay=False)
+    ],
+    out: Out,
+    labels: Annotated[
+        Path | None, input_file("Lines `id class` (default: the first folder of the ids).")
+    ] = None,
+    lda_dim: Annotated[
+        int, typer.Option(min=0, help="How many dimensions LDA leaves; 0 leaves LDA out.")
+    ] = 0,
+    scoring_length: Annotated[
+        Literal["kaldi", "simple", "none"],
+        typer.Option(
+            help="The length of a vector at scoring: kaldi takes what the model expects, as "
+            "Kaldi's recipes do, simple takes sqrt(K), and none leaves it as it is."
+        ),
+    ] = "kaldi",
+) -> None:
+    """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
+    from likeness.eval.protocols.labels import labels_of
+    from likeness.eval.scoring.plda import fit_plda
+    from likeness.files import embeddings_of, names_of
+
+    rows = embeddings_of(embeddings)
+    classes = labels_of(embeddings.name, rows.ids, names_of(labels, "labels"), "class")
+    fitted = fit_plda(
+        rows.matrix,
+        classes,
+        lda_dim=lda_dim,
+        scoring_length=scoring_length,
+        model=rows.meta.get("model", ""),
+    )
+    fitted.save(out)
+    say(
+        f"PLDA of {len(fitted.psi)} dims fitted on {len(rows.ids)} embeddings "
+        f"of {len(set(classes))} classes in {out}"
+    )
+
+
+@app.command(
+    epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out "
+    "calibration.json"
+)
+def calibration(
+    context: typer.Context,
+    trials: options.TrialList,
+    embeddings: options.TrialEmbeddings,
+    out: Out,
+    columns: options.TrialColumns = None,
+    enrolment: options.Enrolment = None,
+    pooling: options.Pooling = "mean",
+    similarity: options.Similarity = None,
+    subtract_mean: options.SubtractMean = None,
+    plda: options.PldaFile = None,
+    scoring_length: options.ScoringLength = None,
+    cohort: options.Cohort = None,
+    cohort_subjects: options.CohortSubjects = None,
+    norm: options.Norm = "as",
+    top_n: options.TopN = 300,
+    quality: options.QualityMeasures = None,
+    durations: options.Durations = None,
+    strip_extension: options.StripExtension = False,
+    missing: options.Missing = "refuse",
+) -> None:
+    """Fit a calibration of the scores that `likeness score` gives with the same options.
+
+    It turns them into log-likelihood ratios, by a logistic regression on labelled trials.
+    """
+    options.refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
+    import likeness
+
+    assert trials is not None
+    assert embeddings is not None
+    scoring = options.settings_of(context, likeness.Scoring)
+    sides = options.sides_of(context)
+    fitted = likeness.calibrate(trials, embeddings, scoring, quality=quality or (), **sides)
+    fitted.save(out)
+    at = f"at p_target {fitted.p_target:g}"
+    say(f"calibration of {fitted.system} fitted on {trials} {at} in {out}")
+
+
+@app.command(epilog="Example: likeness fit fusion dev1.txt dev2.txt --out fusion.json")
+def fusion(
+    scores: Annotated[
+        list[Path], typer.Argument(help="Score files of several systems.", exists=True)
+    ],
+    out: Out,
+    quality: options.QualityMeasures = None,
+    embeddings: Annotated[Path | None, input_file("With --quality: of the items.")] = None,
+    durations: options.Durations = None,
+) -> None:
+    """Fit the weights of several systems, whose sum is a log-likelihood ratio.
+
+    The score files are of the same labelled trials.
+    """
+    from likeness.scoring import fuse
+
+    _, fitted, values = fuse(
+        scores, quality=quality or (), embeddings=embeddings, durations=durations
+    )
+    fitted.save(out)
+    weights = ", ".join(f"{weight:.4g}" for weight in fitted.weights)
+    say(
+        f"fusion of {len(scores)} systems fitted, with the weights {weights}, on {len(values)} "
+        f"trials, in {out}"
+    )
