@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -33,7 +34,14 @@ ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign><|>=)(?P<value>[^<>=]+))?")
+_COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign>[<>]=?)(?P<value>[^<>=]+))?")
+# What compares, and the sign of the other side.
+_SIGNS = {
+    "<": (operator.lt, ">="),
+    "<=": (operator.le, ">"),
+    ">": (operator.gt, "<="),
+    ">=": (operator.ge, "<"),
+}
 
 
 class Embeddings(types.Embeddings):
@@ -142,7 +150,7 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
     for grouping in listed:
         column = None if isinstance(grouping, Mapping) else _COLUMN.fullmatch(str(grouping))
         if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
-            by, group_of = "", names_of(grouping, "groups") or {}
+            by, group_of = "", _listed_groups(grouping)
         else:
             by = column["column"] + (column["sign"] or "") + (column["value"] or "")
             group_of = _groups_in(_path(column["file"], "groups"), column)
@@ -150,6 +158,18 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
             raise LikenessError(f"several groupings are called {by!r}; evaluate them one by one")
         by_name[by] = group_of
     return by_name
+
+
+def _listed_groups(groups: Names) -> Mapping[str, str]:
+    """The group of each id, of a mapping or a list `id group`."""
+    try:
+        return names_of(groups, "groups") or {}
+    except LikenessError as error:
+        if Path(str(groups)).suffix.lower() in (".csv", ".tsv", ".parquet"):
+            raise LikenessError(
+                f"{error}; if it is a table of items, name a column of it, as in {groups}:sex"
+            ) from None
+        raise
 
 
 def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
@@ -172,14 +192,14 @@ def _side(value: str, column: re.Match[str]) -> str:
     if value == "unknown":
         return value
     try:
-        is_below = float(value) < float(column["value"])
+        compare, other = _SIGNS[column["sign"]]
+        is_so = compare(float(value), float(column["value"]))
     except ValueError:
         raise LikenessError(
             f"groups {column[0]}: {value!r} and {column['value']!r} are to be compared, and both "
             "must be numbers"
         ) from None
-    name, limit = column["column"], column["value"]
-    return f"{name}<{limit}" if is_below else f"{name}>={limit}"
+    return f"{column['column']}{column['sign'] if is_so else other}{column['value']}"
 
 
 def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:

@@ -422,6 +422,8 @@ def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> No
     if missing := lacking(ids, embeddings):
         bare = set(map(without_extension, embeddings.ids))
         remedy = "embed these items too, or leave their trials out by --missing skip"
+        if len(missing) == len(ids):
+            remedy = "the list is of other items than the embeddings"
         if all(without_extension(name) in bare for name in missing):
             remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(

@@ -377,3 +377,5 @@ def write_evaluation(context: typer.Context, evaluation: Evaluation | SearchEval
     if asked["report"]:
         evaluation.report(asked["report"], media=asked["media"], command=str(context.obj))
     say(str(evaluation))
+    if asked["report"]:
+        say(f"\nthe report is {asked['report'] / 'index.html'}")

@@ -161,7 +161,8 @@ def _items(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> It
     try:
         items = Items.joined(_of_block(cells, root) for cells in blocks)
     except LikenessError as error:
-        raise LikenessError(f"{where}: {error}") from None
+        text = str(error)
+        raise LikenessError(text if text.startswith(where) else f"{where}: {text}") from None
     if not items:
         raise LikenessError(f"{where}: the table has no rows; one for each file is needed")
     check_unique(items, where)
