@@ -63,9 +63,8 @@ def make_shards(folder: Path, n: int) -> None:
         size = 512 + 1024 * len(rows) + 1024
         with shard.open("wb") as file:
             file.truncate(size)
-        header = {"likeness_index": 1, "shard": shard.name, "bytes": size, "items": len(rows)}
-        lines = "".join(json.dumps(row) + "\n" for row in (header, *rows))
-        shard.with_name(f"{shard.name}.index").write_text(lines)
+        text = json.dumps({"bytes": size, "items": rows})
+        shard.with_name(f"{shard.name}.index").write_text(text)
 
 
 def make_records(folder: Path, n: int) -> None:

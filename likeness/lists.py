@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -70,16 +69,7 @@ def items(
             return Items.of(listed)
     path = Path(data)
     modality = modality or modality_of(path, columns=columns, label=label, root=root)
-    if modality == "face" and path.suffix == ".rec":
-        return folders.scan(path, modality)
-    return list_items(
-        path,
-        suffixes=folders.suffixes_of(modality),
-        scan=partial(folders.scan, modality=modality),
-        columns=columns,
-        label=label,
-        root=root,
-    )
+    return folders.list_all(path, modality, columns=columns, label=label, root=root)
 
 
 def modality_of(

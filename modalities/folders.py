@@ -8,6 +8,7 @@ faces also RecordIO files.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,9 +17,9 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Trials, name_first
-from likeness.toolkit.data import shards, tree
+from likeness.toolkit.data import shards
 from likeness.toolkit.data.items import Items, label_numbers
-from likeness.toolkit.data.listing import list_items
+from likeness.toolkit.data.listing import files_below, is_kaldi_folder, list_items
 from likeness.toolkit.data.pairs import draw_pairs, hold_out
 
 Modality = Literal["speaker", "face", "image"]
@@ -63,8 +64,10 @@ def items(
         LikenessError: The data are missing, there are no files of this modality, there is only one
             label, or there are too few labels to hold some out.
     """
+    every = list_all(data, modality, columns=columns, label=label, root=root)
+    label_numbers(every)  # refuses items without a label
     chosen = hold_out(
-        list_all(data, modality, columns=columns, label=label, root=root),
+        every,
         split=split,
         test_share=test_share,
         validation_share=validation_share,
@@ -114,14 +117,12 @@ def trials(
         label=label,
         root=root,
     )
-    if len(set(label_numbers(chosen)[1].tolist())) == len(chosen):
-        raise LikenessError(
-            f"{data}: each label of split {split!r} has a single item, so that no target trial "
-            "exists; add items"
-        )
     if split in ("train", "all"):
         _warn_of_singles(chosen, data)
-    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+    try:
+        return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+    except LikenessError as error:
+        raise LikenessError(f"{data}: {error}") from None
 
 
 def _warn_of_singles(chosen: Items, data: str | Path) -> None:
@@ -140,33 +141,25 @@ def list_all(
     data: str | Path,
     modality: Modality = "speaker",
     *,
-    columns: str = "",
+    columns: str | Mapping[str, str] = "",
     label: str = "",
-    root: str = "",
+    root: str | Path | None = None,
 ) -> Items:
     """List all items of whatever a person has; the arguments are those of items().
 
     A list of faces with bare paths, as OpenSphere's SUBJECT/image.jpg, has its folders as labels.
 
     Raises:
-        LikenessError: The data or some of the files are missing, some items have no label, or the
-            data cannot be understood.
+        LikenessError: The data or some of the files are missing, or cannot be understood.
     """
     path = Path(data)
-    if modality == "face" and path.suffix == ".rec":
+    is_plain = path.is_dir() and not is_kaldi_folder(path) and not columns and not label
+    if is_plain or (modality == "face" and path.suffix == ".rec"):
         return scan(path, modality)
-    listing = partial(
-        list_items,
-        path,
-        suffixes=suffixes_of(modality),
-        scan=partial(scan, modality=modality),
-        columns=columns,
-        root=root,
-    )
+    listing = partial(list_items, path, suffixes=suffixes_of(modality), columns=columns, root=root)
     listed = listing(label=label)
     if modality == "face" and path.suffix == ".txt" and not any(listed.labels):
         listed = listing(label="{label}/*")
-    label_numbers(listed)  # Refuses items without a label.
     return listed
 
 
@@ -202,7 +195,7 @@ def scan(root: Path, modality: Modality = "speaker") -> Items:
                 f"({name_first(path.name for path in records)}); name one of them"
             )
         return _records(records[0])
-    listed = tree.files(root, suffixes)
+    listed = files_below(root, suffixes)
     labelled = listed.take(np.flatnonzero(listed.numbers >= 0))
     if not labelled:
         beside = (

@@ -180,9 +180,8 @@ def voice(
     """
     if min(speaker, utterance, seed) < 0 or not 0.3 <= seconds[0] <= seconds[1] or rate_hz < 8_000:
         raise LikenessError(
-            f"voice: speaker {speaker}, utterance {utterance}, seed {seed}, seconds {seconds} at "
-            f"{rate_hz} Hz; numbers from 0, (shortest, longest) with a shortest of at least 0.3, "
-            "and at least 8000 Hz, to hold the formants, are needed"
+            "voice: numbers from 0, seconds=(shortest, longest) of at least 0.3, and a rate of at "
+            "least 8000 Hz are needed"
         )
     who = speaker_traits(speaker, seed=seed)
     rng = np.random.default_rng([seed, speaker, utterance, 2])

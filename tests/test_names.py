@@ -105,7 +105,7 @@ def test_turns_find_recordings_in_the_other_form(tmp_path: Path, listed: str, st
     (tmp_path / f"{stored}.wav").touch()
     line = f"SPEAKER {listed} 1 0 2 <NA> <NA> {listed} <NA> <NA>\n"
     (tmp_path / "m.rttm").write_text(line, encoding="utf-8")
-    (item,) = read_rttm(tmp_path / "m.rttm", [".wav"])
+    (item,) = read_rttm(tmp_path / "m.rttm", [".wav"], tmp_path)
     assert (item.label, item.path) == (NFC, tmp_path / f"{stored}.wav")
 
 

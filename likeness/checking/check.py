@@ -123,8 +123,7 @@ def check(
             these.
         embeddings: Of the items, by their ids. Items without one are compared with nothing.
         settings: How they are checked.
-        passed_over: Names of files and folders that cannot be used, as `likeness.toolkit.data.tree`
-            found.
+        passed_over: Names of files and folders that cannot be used, as `list_items` found.
 
     Returns:
         What was found. Nothing is written.

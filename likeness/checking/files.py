@@ -11,9 +11,8 @@ from typing import Literal, NamedTuple, TypeVar
 
 from likeness.eval.progress import report
 from likeness.eval.resampling import in_threads
-from likeness.toolkit.data.inspection import Content, Header, Inspection, digest_of_bytes
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.reading import Unreadable
+from likeness.toolkit.data.reading import Content, Header, Inspection, Unreadable, digest_of_bytes
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,9 +58,9 @@ def inspection_of(modality: Modality) -> Inspection:
         from likeness.modalities.speaker.inspection import RECORDINGS
 
         return RECORDINGS
-    from likeness.toolkit.data.inspection import IMAGES
+    from likeness.toolkit.data.images import INSPECTION
 
-    return IMAGES
+    return INSPECTION
 
 
 def look_at(
@@ -109,7 +108,7 @@ def look_at(
 def _attempt(look: Callable[[T], R], value: T) -> R | Problem:
     """What a reader gives, or why it refuses."""
     from likeness.modalities.speaker.decoding import CutShort, SilentAudio
-    from likeness.toolkit.data.inspection import BlankImage, CutImage
+    from likeness.toolkit.data.images import BlankImage, CutImage
 
     try:
         return look(value)

@@ -166,11 +166,11 @@ def check(
 def _warn_of_unread(folder: Path, modality: Known) -> None:
     """Warn of recordings and images that are not read: of other formats, or of the other kind."""
     from likeness.modalities.folders import suffixes_of
-    from likeness.toolkit.data.tree import files
+    from likeness.toolkit.data.listing import files_below
 
     others = suffixes_of("image" if modality == "speaker" else "speaker")
     unread = {*_UNREAD, *others} - set(suffixes_of(modality))
-    counts = Counter(item.suffix for item in files(folder, unread, passed_over=[]))
+    counts = Counter(item.suffix for item in files_below(folder, unread, passed_over=[]))
     if counts:
         formats = ", ".join(f"{suffix} {count:,}" for suffix, count in counts.most_common())
         what = "recordings" if modality == "speaker" else "images"

@@ -39,7 +39,8 @@ from likeness.eval.formats.files import json_object
 from likeness.eval.formats.provenance import digest, sha256
 from likeness.modalities.image import hub
 from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.hub import StackedFbank, UnitWave, WhisperMel
+from likeness.modalities.speaker.features import UnitWave
+from likeness.modalities.speaker.hub import StackedFbank, WhisperMel
 from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration, fill, takes
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.data.pixels import PixelScale

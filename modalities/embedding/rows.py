@@ -23,7 +23,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.types import Embeddings, Trials, name_first
-from likeness.toolkit.data.items import Item, Items, label_numbers
+from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.pairs import draw_pairs, hold_out
 
 Split = Literal["train", "test", "all"]
@@ -130,13 +130,10 @@ def trials(
         LikenessError: No subject has two embeddings, or items() refuses the data.
     """
     chosen = items(data, split=split, test_share=test_share, seed=seed, subjects=subjects)
-    names, numbers = label_numbers(chosen)
-    if np.bincount(numbers).max() < 2:
-        raise LikenessError(
-            f"{data}: each of the {len(names)} subjects of split {split!r} has a single embedding, "
-            "so that no target trial exists; add embeddings"
-        )
-    return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+    try:
+        return chosen, draw_pairs(chosen, num_trials, np.random.default_rng(seed))
+    except LikenessError as error:
+        raise LikenessError(f"{data}: {error}") from None
 
 
 def read(item: Item) -> NDArray[np.float32]:

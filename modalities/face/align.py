@@ -34,9 +34,9 @@ from likeness.eval.types import name_first
 from likeness.modalities.face.detectors import load_detector
 from likeness.modalities.face.images import decode
 from likeness.toolkit.console import say
-from likeness.toolkit.data import tree
-from likeness.toolkit.data.images import SUFFIXES, BadImage, Pixels, encode, to_floats
+from likeness.toolkit.data.images import SUFFIXES, BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.listing import files_below
 from likeness.toolkit.data.reading import Bad
 
 Choose = Literal["largest", "central"]
@@ -377,7 +377,7 @@ def read(
         ) from None
     if num_faces > 1 and face is None:
         say(f"{item.name}: {num_faces} faces; the {_TAKEN[choose]} was taken", error=True)
-    return to_floats(aligned)
+    return as_channels(aligned)
 
 
 def find(item: Item, *, detector: str) -> tuple[Pixels, Faces]:
@@ -512,7 +512,7 @@ def find_images(root: Path) -> Items:
     Raises:
         LikenessError: There are no images.
     """
-    items = tree.files(root, SUFFIXES)
+    items = files_below(root, SUFFIXES)
     if not items:
         raise LikenessError(f"{root}: there are no images below it; {', '.join(SUFFIXES)} are read")
     return items

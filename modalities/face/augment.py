@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.data.images import Pixels, to_floats, to_levels, to_pixels
+from likeness.toolkit.data.images import Pixels, as_channels, to_pixels
 from likeness.toolkit.data.reading import Array, takes
 
 Matrix = NDArray[np.float64]
@@ -372,7 +372,7 @@ def _albumentations() -> ModuleType:
 
 def _like(image: Array, pixels: Pixels) -> Array:
     """Turn the pixels of a view into (3, H, W) of the type of the image."""
-    return to_levels(pixels) if image.dtype == np.uint8 else to_floats(pixels)
+    return as_channels(pixels, "uint8") if image.dtype == np.uint8 else as_channels(pixels)
 
 
 def _pixels(image: object) -> Pixels:

@@ -17,7 +17,6 @@ pixels. And a row of the network's outputs that holds NaN or infinity is left ou
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -134,7 +133,7 @@ class YuNet:
         path: The file, for the errors.
 
     Raises:
-        LikenessError: The inputs or the outputs of the network are not those of YuNet.
+        LikenessError: The input of the network is not that of YuNet.
     """
 
     def __init__(self, session: Session, path: Path):
@@ -142,8 +141,6 @@ class YuNet:
         inputs = session.get_inputs()
         self.height, self.width = _input_size(inputs, path, "YuNet")
         self.input = inputs[0].name
-        # A network with outputs of other sizes is refused now, and not with the first photograph.
-        self._run(np.zeros((self.height or 64, self.width or 64, 3), np.uint8))
 
     def detect(self, pixels: Pixels) -> tuple[Floats32, Floats32]:
         """Find the faces of an image.
@@ -191,15 +188,8 @@ class YuNet:
         image = np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], dtype=np.float32)
         arrays = dict(zip(OUTPUTS, self.session.run(OUTPUTS, {self.input: image}), strict=True))
         for name, array in arrays.items():
-            part, _, stride = name.partition("_")
-            cells = math.prod(size // int(stride) for size in canvas.shape[:2])
-            if array.size != cells * _WIDTHS[part] or array.dtype.kind != "f":
-                raise LikenessError(
-                    f"{self.path}: its output {name} is {array.dtype} {array.shape} for an image "
-                    f"of {canvas.shape[0]} x {canvas.shape[1]}; YuNet gives {cells} x "
-                    f"{_WIDTHS[part]} floats: give another file"
-                )
-            arrays[name] = array.reshape(cells, _WIDTHS[part]).astype(np.float32, copy=False)
+            width = _WIDTHS[name.partition("_")[0]]
+            arrays[name] = array.reshape(-1, width).astype(np.float32, copy=False)
         return arrays
 
 

@@ -18,16 +18,11 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
-from likeness.eval.protocols.ijb_files import (
-    Faces,
-    meta_files,
-    read_detector_scores,
-    read_faces,
-)
+from likeness.eval.protocols.ijb_files import Faces, meta_files, read_detector_scores, read_faces
 from likeness.eval.types import Floats, name_first
 from likeness.modalities.face.align import check, crop
 from likeness.modalities.face.images import decode
-from likeness.toolkit.data.images import BadImage, to_floats
+from likeness.toolkit.data.images import BadImage, as_channels
 from likeness.toolkit.data.items import Item
 
 
@@ -145,7 +140,7 @@ def read(
         )
     pixels = decode(item)
     try:
-        return to_floats(crop(pixels, points, size, width=width))
+        return as_channels(crop(pixels, points, size, width=width))
     except ValueError as error:
         raise BadImage(f"{item.name}: {error}") from None
 

@@ -14,13 +14,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.modalities.face.recordio import RECORD_SUFFIX, join_parts
-from likeness.toolkit.data.images import (
-    BadImage,
-    Pixels,
-    as_input,
-    decode_bytes,
-    file_bytes,
-)
+from likeness.toolkit.data.images import BadImage, Pixels, as_channels, decode_bytes, file_bytes
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array, DType
 
@@ -28,11 +22,7 @@ Fit = Literal["exact", "resize"]
 
 
 def read(
-    item: Item,
-    *,
-    size: tuple[int, int] = (112, 112),
-    fit: Fit = "exact",
-    dtype: DType = "float32",
+    item: Item, *, size: tuple[int, int] = (112, 112), fit: Fit = "exact", dtype: DType = "float32"
 ) -> Array:
     """Read an image in the size that a network takes.
 
@@ -68,7 +58,7 @@ def read(
                 "are wanted; align it (likeness.modalities.face.align), or choose another fit"
             )
         pixels = _resize(pixels, size)
-    return as_input(pixels, dtype)
+    return as_channels(pixels, dtype)
 
 
 def decode(item: Item) -> Pixels:

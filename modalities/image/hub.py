@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from likeness.modalities.image import images
-from likeness.toolkit.data.images import BadImage, as_input, to_pixels
+from likeness.toolkit.data.images import BadImage, as_channels, to_pixels
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array
 
@@ -71,7 +71,7 @@ def read(
             )
         top, left = (height - crop) // 2, (width - crop) // 2
         pixels = pixels[top : top + crop, left : left + crop]
-    return as_input(pixels, "float32")
+    return as_channels(pixels)
 
 
 def patched_size(height: int, width: int, patch: int, max_patches: int) -> tuple[int, int]:

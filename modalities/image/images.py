@@ -21,7 +21,7 @@ from likeness.modalities.image import packed
 from likeness.toolkit.data.images import (
     BadImage,
     Pixels,
-    as_input,
+    as_channels,
     decode_bytes,
     file_bytes,
     open_encoded,
@@ -95,7 +95,7 @@ def read(
     if resized != (height, width):
         method = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
         pixels = np.asarray(Image.fromarray(pixels).resize(resized[::-1], method))
-    return as_input(centre_crop(pixels, crop, item.name) if crop else pixels, dtype)
+    return as_channels(centre_crop(pixels, crop, item.name) if crop else pixels, dtype)
 
 
 def _resized(

@@ -32,7 +32,7 @@ from likeness.eval.formats import npz
 from likeness.eval.types import Trials, check_choice
 from likeness.modalities.image import images, packed
 from likeness.modalities.image.splits import Split, stratified
-from likeness.toolkit.data.images import BadImage, to_floats
+from likeness.toolkit.data.images import BadImage, as_channels
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pairs import draw_pairs
 from likeness.toolkit.data.reading import Floats
@@ -52,10 +52,7 @@ _CLOTHES = [
     "Sneaker",
     "Bag",
 ]
-MNIST_CLASSES = {
-    "mnist": tuple("0123456789"),
-    "fashion_mnist": (*_CLOTHES, "Ankle boot"),
-}
+MNIST_CLASSES = {"mnist": tuple("0123456789"), "fashion_mnist": (*_CLOTHES, "Ankle boot")}
 _FETCH_OMNIGLOT = "`likeness prepare omniglot --data DATA` fetches it"
 OMNIGLOT_EDGE, DIGITS_EDGE = 105, 8
 _NUM_TRAIN_ALPHABETS = 20
@@ -259,11 +256,7 @@ def _cifar_part(
 
 
 def omniglot_items(
-    data: str | Path,
-    *,
-    split: Split = "train",
-    validation_alphabets: int = 0,
-    num_classes: int = 0,
+    data: str | Path, *, split: Split = "train", validation_alphabets: int = 0, num_classes: int = 0
 ) -> list[Item]:
     """List the drawings of one split of Omniglot, sorted, with the character as label.
 
@@ -496,7 +489,7 @@ def read(item: Item, *, edge: int = 0, takes_files: bool = True) -> Floats:
         ink = (255 - images.read(item, grey=True)[0]).astype(np.uint8)
     if edge and ink.shape != (edge, edge):
         ink = np.asarray(Image.fromarray(ink).resize((edge, edge), Image.Resampling.BILINEAR))
-    return to_floats(ink)
+    return as_channels(ink)
 
 
 def _unpacked(item: Item) -> NDArray[np.uint8]:

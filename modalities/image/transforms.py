@@ -17,14 +17,14 @@ import cv2
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.data.images import Box, EncodedImage, Pixels, to_floats, to_levels, to_pixels
+from likeness.toolkit.data.images import Box, EncodedImage, Pixels, as_channels, to_pixels
 from likeness.toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
 from likeness.toolkit.data.reading import Array, takes
 
 Range = tuple[float, float]
 
 
-@takes(dtype="uint8", opened=True)
+@takes(dtype="uint8")
 def crop_view(
     image: Array | EncodedImage,
     rng: np.random.Generator,
@@ -101,7 +101,7 @@ def crop_view(
     if rng.random() < flip_prob:
         view = cv2.flip(view, 1).reshape(view.shape)
     is_float = not isinstance(image, EncodedImage) and image.dtype != np.uint8
-    return to_floats(view) if is_float else to_levels(view)
+    return as_channels(view) if is_float else as_channels(view, "uint8")
 
 
 @takes(dtype="uint8")

@@ -208,10 +208,7 @@ def train_view(
     _check_range("seconds", seconds, least=1 / rate_hz)
     probs = noise_prob, gain_prob, volume_prob, clip_prob, codec_prob
     if not all(0.0 <= prob <= 1.0 for prob in probs):
-        raise LikenessError(
-            f"train_view: the probs of noise, gain, volume, clip and codec are {probs}; "
-            "probabilities from 0 to 1 are needed"
-        )
+        raise LikenessError(f"train_view: of the probabilities {probs} all must be 0 to 1")
     view = crop(wave, round(batch_rng.uniform(*seconds) * rate_hz), rng)
     if corrupt is not None:
         view = corrupt(view, rng, rate_hz=rate_hz)

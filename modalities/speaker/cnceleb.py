@@ -51,7 +51,8 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
             have no audio. All are counted, and the first is named.
     """
     root = _root(Path(data))
-    map_path, trials_path = _list(root, "enroll.map"), _list(root, "trials.lst")
+    lists = root / "eval" / "lists"
+    map_path, trials_path = lists / "enroll.map", lists / "trials.lst"
     models = read_enrolment(map_path)
     names = tuple(dict.fromkeys(name for listed in models.values() for name in listed))
     speakers = sorted({name.split("/", 1)[0] for name in names})
@@ -82,7 +83,7 @@ def enrolment(data: str | Path) -> tuple[Items, dict[str, tuple[str, ...]], Tria
         hint=FETCH,
     )
     return (
-        utterances + probes,
+        Items.joined((utterances, probes)),
         {model: tuple(id_of[name] for name in names) for model, names in models.items()},
         Trials(listed.enrol_ids, paired.probe_ids, listed.enrol, paired.probe, listed.target),
     )
@@ -122,18 +123,8 @@ def _root(data: Path) -> Path:
     raise LikenessError(f"{data}: there is no CN-Celeb_flac with eval/lists in it; {FETCH}")
 
 
-def _list(root: Path, name: str) -> Path:
-    """Return the path of a list in eval/lists."""
-    path = root / "eval" / "lists" / name
-    if not path.is_file():
-        raise LikenessError(f"{path}: no such list; {FETCH}")
-    return path
-
-
 def _files(folder: Path, prefix: str) -> list[Item]:
     """List the audio files directly in a folder, sorted; the id is the prefix and the name."""
-    if not folder.is_dir():
-        raise LikenessError(f"{folder}: no such folder; {FETCH}")
     paths = [
         path
         for path in folder.iterdir()

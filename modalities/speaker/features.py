@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from scipy.fft import dct
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.modalities.speaker.cmn import (
     check_wave,
     finish,
@@ -47,6 +47,7 @@ from likeness.modalities.speaker.cmn import (
 
 Window = Literal["hamming", "povey", "hanning"]
 
+VARIANCE_FLOOR = 1e-7  # under the variance of a wave, or of a band
 LOG_FLOOR = 1.1920929e-07  # Kaldi's floor under the mel energies: the epsilon of float32
 _MOST_MELS, _MOST_SAMPLES = 1024, 1 << 16  # of a frame
 
@@ -165,22 +166,17 @@ class KaldiFbank(nn.Module):
         self.frame_samples = int(rate_hz * frame_ms * 0.001)
         self.hop_samples = int(rate_hz * hop_ms * 0.001)
         top_hz = high_hz if high_hz > 0 else 0.5 * rate_hz + high_hz
-        if (
-            window not in ("hamming", "povey", "hanning")
-            or not 4 <= num_mels <= _MOST_MELS
-            or not 2 <= self.frame_samples <= _MOST_SAMPLES
-            or self.hop_samples < 1
-            or not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz
-            or not (0.0 <= preemphasis <= 1.0 and dither >= 0.0 and scale > 0.0)
-        ):
-            raise LikenessError(
-                f"KaldiFbank: {num_mels} mels from {low_hz} to {top_hz} Hz, window {window!r}, "
-                f"frame_ms {frame_ms} and hop_ms {hop_ms} at {rate_hz} Hz, preemphasis "
-                f"{preemphasis}, dither {dither}, scale {scale}; 4 to {_MOST_MELS} mels in order "
-                "within 0 and half the rate, a window hamming, povey or hanning, frames of up to "
-                f"{_MOST_SAMPLES:,} samples, a preemphasis of 0 to 1, a dither of 0 or more and a "
-                "scale above 0 are allowed"
-            )
+        is_in_order = 0.0 <= low_hz < top_hz <= 0.5 * rate_hz
+        are_levels = 0.0 <= preemphasis <= 1.0 and dither >= 0.0 and scale > 0.0
+        are_frames = 2 <= self.frame_samples <= _MOST_SAMPLES and self.hop_samples >= 1
+        rules = {
+            "frontend.window is hamming, povey or hanning": window in get_args(Window),
+            f"frontend.num_mels is 4 to {_MOST_MELS}": 4 <= num_mels <= _MOST_MELS,
+            "frontend.frame_ms and frontend.hop_ms are of 2 to 65,536 samples": are_frames,
+            "frontend.low_hz and frontend.high_hz rise within half the rate": is_in_order,
+            "frontend.preemphasis is 0 to 1, frontend.scale above 0, dither not below": are_levels,
+        }
+        refuse_broken(rules, lambda name: getattr(self, name.partition(".")[2]))
         self.fft_size = 1 << (self.frame_samples - 1).bit_length()
         self.register_buffer("taper", window_function(window, self.frame_samples), persistent=False)
         self.register_buffer(
@@ -368,19 +364,24 @@ class MFCC(nn.Module):
         return feats, relative
 
 
-class RawWave(nn.Module):
-    """The wave itself, for networks that take samples: (B, S) -> (B, S, 1), one frame a sample.
+class UnitWave(nn.Module):
+    """The wave with zero mean and unit variance over its valid samples: (B, S) -> (B, S, 1).
 
-    The padding is set to zero.
+    (x - mean) / sqrt(variance + 1e-7), as Wav2Vec2FeatureExtractor.zero_mean_unit_var_norm. The
+    padding is zero.
+
+    Args:
+        normalise: Whether to normalise; False only sets the padding to zero.
 
     Example:
-        >>> feats, lengths = RawWave()(torch.ones(2, 4), torch.tensor([1.0, 0.5]))
-        >>> feats[..., 0].tolist(), lengths.tolist()
-        ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
+        >>> features, lengths = UnitWave()(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([2 / 3]))
+        >>> [round(value, 4) for value in features.flatten().tolist()]
+        [-1.0, 1.0, 0.0]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, normalise: bool = True) -> None:
         super().__init__()
+        self.normalise = normalise
         self.dim = 1
 
     def trim(self, num_samples: int) -> int:
@@ -388,7 +389,7 @@ class RawWave(nn.Module):
         return num_samples
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Give the samples of a padded batch as frames of one value.
+        """Normalise a padded batch of waves.
 
         Args:
             wave: (B, S), mono.
@@ -400,13 +401,24 @@ class RawWave(nn.Module):
         Raises:
             LikenessError: The wave has another shape, or a length lies outside (0, 1].
         """
-        check_wave(wave, "RawWave")
-        if lengths is None:
-            return wave.unsqueeze(2), wave.new_ones(len(wave))
-        samples = valid_samples(lengths, wave.shape[1], "RawWave")
-        return wave.masked_fill(past_the_end(samples, wave.shape[1]), 0.0).unsqueeze(2), lengths
+        check_wave(wave, "UnitWave")
+        with torch.autocast(wave.device.type, enabled=False):
+            wave = wave if wave.dtype == torch.float64 else wave.float()
+            counts = torch.full((wave.shape[0],), wave.shape[1], device=wave.device)
+            if lengths is not None:
+                counts = valid_samples(lengths, wave.shape[1], "UnitWave")
+            padding = past_the_end(counts, wave.shape[1])
+            wave = wave.masked_fill(padding, 0.0)
+            if self.normalise:
+                num = counts.to(wave.dtype).unsqueeze(1)
+                wave = (wave - wave.sum(1, keepdim=True) / num).masked_fill(padding, 0.0)
+                wave = wave / (wave.square().sum(1, keepdim=True) / num + VARIANCE_FLOOR).sqrt()
+            relative = wave.new_ones(wave.shape[0]) if lengths is None else lengths
+            return wave.unsqueeze(2), relative
 
 
+# The wave itself, for networks that take samples: the padding is set to zero.
+RawWave = partial(UnitWave, normalise=False)
 WESPEAKER_FBANK = partial(
     KaldiFbank, num_mels=80, window="hamming", scale=32768.0, dither=1.0, cmn=True
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import get_args
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import Trials, check_choice, name_first
+from likeness.eval.types import Trials, check_choice
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.folds import Split
 from likeness.toolkit.data.items import Item, Items
@@ -32,11 +32,7 @@ RATE_HZ = 8_000
 
 
 def items(
-    data: str | Path,
-    *,
-    split: Split = "train",
-    fold: int = 0,
-    speeds: tuple[float, ...] = (),
+    data: str | Path, *, split: Split = "train", fold: int = 0, speeds: tuple[float, ...] = ()
 ) -> Items:
     """List the recordings of a split, sorted by id.
 
@@ -101,16 +97,5 @@ def _scan(data: Path) -> list[tuple[str, str, Path]]:
     folder = next((place for place in places if any(place.glob("*_*_*.wav"))), None)
     if folder is None:
         raise LikenessError(f"{data}: there are no recordings of FSDD; {FETCH}")
-    recordings, strange = [], []
-    for path in sorted(folder.glob("*.wav")):
-        parts = re.fullmatch(r"(\d)_([^_]+)_(\d+)", path.stem)
-        if parts:
-            recordings.append((parts[2], parts[1], path))
-        else:
-            strange.append(path.name)
-    if strange:
-        raise LikenessError(
-            f"{folder}: {len(strange)} of {len(strange) + len(recordings)} files are not named "
-            f"digit_speaker_index.wav ({name_first(strange)}); remove them"
-        )
-    return recordings
+    named = ((re.fullmatch(r"(\d)_([^_]+)_\d+", p.stem), p) for p in sorted(folder.glob("*.wav")))
+    return [(parts[2], parts[1], path) for parts, path in named if parts]

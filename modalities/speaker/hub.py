@@ -1,6 +1,6 @@
 """Front-ends of the speech networks of the Hugging Face hub, as `transformers` computes them.
 
-UnitWave
+features.UnitWave
     Wav2Vec2FeatureExtractor: the wave with zero mean and unit variance (wav2vec 2.0, HuBERT,
     WavLM).
 StackedFbank
@@ -23,66 +23,12 @@ from torch.nn import functional
 
 from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker.cmn import check_wave, past_the_end, valid_samples
-from likeness.modalities.speaker.features import KaldiFbank
+from likeness.modalities.speaker.features import VARIANCE_FLOOR, KaldiFbank
 from likeness.toolkit.backbones.hub import import_transformers
 
-_FLOOR = 1e-7  # under both variances
 _WHISPER_FLOOR = 1e-10  # under the mel energies
 _WHISPER_RANGE = 8.0  # how far below the loudest value the others may lie, in powers of ten
 _WHISPER_SILENCE = -1.5  # (log10 of the floor + 4) / 4
-
-
-class UnitWave(nn.Module):
-    """The wave with zero mean and unit variance over its valid samples: (B, S) -> (B, S, 1).
-
-    (x - mean) / sqrt(variance + 1e-7), as Wav2Vec2FeatureExtractor.zero_mean_unit_var_norm. The
-    padding is zero.
-
-    Args:
-        normalise: Whether to normalise; False only sets the padding to zero.
-
-    Example:
-        >>> features, lengths = UnitWave()(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([2 / 3]))
-        >>> [round(value, 4) for value in features.flatten().tolist()]
-        [-1.0, 1.0, 0.0]
-    """
-
-    def __init__(self, normalise: bool = True) -> None:
-        super().__init__()
-        self.normalise = normalise
-        self.dim = 1
-
-    def trim(self, num_samples: int) -> int:
-        """Return `num_samples`, because every sample counts."""
-        return num_samples
-
-    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Normalise a padded batch of waves.
-
-        Args:
-            wave: (B, S), mono.
-            lengths: (B,) relative to S, or None when all waves are full.
-
-        Returns:
-            (B, S, 1), and the lengths (B,).
-
-        Raises:
-            LikenessError: The wave has another shape, or a length lies outside (0, 1].
-        """
-        check_wave(wave, "UnitWave")
-        with torch.autocast(wave.device.type, enabled=False):
-            wave = wave if wave.dtype == torch.float64 else wave.float()
-            counts = torch.full((wave.shape[0],), wave.shape[1], device=wave.device)
-            if lengths is not None:
-                counts = valid_samples(lengths, wave.shape[1], "UnitWave")
-            padding = past_the_end(counts, wave.shape[1])
-            wave = wave.masked_fill(padding, 0.0)
-            if self.normalise:
-                num = counts.to(wave.dtype).unsqueeze(1)
-                wave = (wave - wave.sum(1, keepdim=True) / num).masked_fill(padding, 0.0)
-                wave = wave / (wave.square().sum(1, keepdim=True) / num + _FLOOR).sqrt()
-            relative = wave.new_ones(wave.shape[0]) if lengths is None else lengths
-            return wave.unsqueeze(2), relative
 
 
 class StackedFbank(nn.Module):
@@ -167,7 +113,7 @@ def _by_band(feats: Tensor, frames: Tensor | None) -> Tensor:
         mean = feats.masked_fill(padding, 0.0).sum(1, keepdim=True) / num
         centred = (feats - mean).masked_fill(padding, 0.0)
     variance = centred.square().sum(1, keepdim=True) / (num - 1)
-    return centred / (variance + _FLOOR).sqrt()
+    return centred / (variance + VARIANCE_FLOOR).sqrt()
 
 
 class WhisperMel(nn.Module):

@@ -23,8 +23,8 @@ from likeness.modalities.speaker.decoding import (
     opened,
     opened_av,
 )
-from likeness.toolkit.data.inspection import Content, Header, Inspection, size_of
 from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Content, Header, Inspection, size_of
 
 MIN_SECONDS = 0.1  # as `read` accepts them
 QUIET_DBFS = -60.0  # a recording whose peak is lower holds no speech that can be heard

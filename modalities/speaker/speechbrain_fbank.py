@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import refuse_broken
 from likeness.modalities.speaker.cmn import (
     check_wave,
     finish,
@@ -111,20 +111,15 @@ class SpeechBrainFbank(nn.Module):
         self.hop_samples = round(rate_hz / 1000.0 * hop_ms)
         window_samples = round(rate_hz / 1000.0 * frame_ms)
         top_hz = high_hz or rate_hz // 2
-        if (
-            num_mels < 4
-            or not 2 <= window_samples <= fft_size
-            or self.hop_samples < 1
-            or not 0.0 <= low_hz < top_hz <= 0.5 * rate_hz
-            or not top_db > 0
-        ):
-            raise LikenessError(
-                f"SpeechBrainFbank: {num_mels} mels from {low_hz} to {top_hz} Hz at {rate_hz} Hz, "
-                f"frames of {window_samples} samples, hops of {self.hop_samples}, fft_size "
-                f"{fft_size}, top_db {top_db}; at least 4 mels in order within 0 and half the "
-                "rate, frames of 2 to fft_size samples, hops of 1 or more and a top_db above 0 "
-                "are allowed"
-            )
+        is_in_order = 0.0 <= low_hz < top_hz <= 0.5 * rate_hz
+        are_frames = 2 <= window_samples <= fft_size and self.hop_samples >= 1
+        rules = {
+            "frontend.num_mels is at least 4": num_mels >= 4,
+            "frontend.frame_ms has 2 to frontend.fft_size samples, and hop_ms has any": are_frames,
+            "frontend.low_hz and frontend.high_hz rise within half the rate": is_in_order,
+            "frontend.top_db is above 0": top_db > 0,
+        }
+        refuse_broken(rules, lambda name: getattr(self, name.partition(".")[2]))
         # torch.stft centres a window that is shorter than the transform in this way.
         before = (fft_size - window_samples) // 2
         after = fft_size - window_samples - before

@@ -28,13 +28,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import read_trials
-from likeness.eval.types import Trials, name_first
+from likeness.eval.types import Trials, check_choice, name_first
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from likeness.modalities.speaker.lists import find, matched
@@ -63,17 +63,7 @@ PROTOCOLS: dict[Protocol, tuple[tuple[str, ...], int, int]] = {
     "E_cleaned": (_cleaned("list_test_all", "E"), 579_818, 289_921),
     "H_cleaned": (_cleaned("list_test_hard", "H"), 550_894, 275_488),
 }
-_TOPS = (
-    "",
-    "vox1",
-    "vox2",
-    "voxceleb1",
-    "voxceleb2",
-    "VoxCeleb1",
-    "VoxCeleb2",
-    "voxceleb",
-    "VoxCeleb",
-)
+_TOPS = ("", *(top + n for top in ("vox", "voxceleb", "VoxCeleb") for n in ("1", "2", "")))
 _PLACES = tuple(
     os.path.join(top, below) for below in ("", "meta", "trials", "lists") for top in _TOPS
 )
@@ -114,22 +104,15 @@ def items(
         LikenessError: The folder is missing. There is no audio, or nothing states the split of
             VoxCeleb2 speakers; these are counted, and the first is named.
     """
-    if (
-        split not in ("dev", "test", "all")
-        or corpus not in ("voxceleb1", "voxceleb2", "both")
-        or speed_items not in ("all", "one")
-    ):
-        raise LikenessError(
-            f"voxceleb: corpus={corpus!r}, split={split!r} and speed_items={speed_items!r}; a "
-            "corpus voxceleb1, voxceleb2 or both, a split dev, test or all, and speed_items all or "
-            "one are allowed"
-        )
+    check_choice("corpus", corpus, get_args(Corpus))
+    check_choice("split", split, get_args(Split))
+    check_choice("speed_items", speed_items, get_args(SpeedItems))
     chosen = _scan(Path(data), corpus, split)
     if speed_items == "all" or not speeds:
         return speed_copies(chosen, speeds)
     numbers = chosen.numbers
     firsts = chosen.take(np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])))
-    return chosen + speed_copies(firsts, speeds)[len(firsts) :]
+    return Items.joined((chosen, speed_copies(firsts, speeds)[len(firsts) :]))
 
 
 def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items, Trials]:
@@ -152,10 +135,7 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
             audio; these are counted, and the first is named.
     """
     data = Path(data)
-    if protocol not in PROTOCOLS:
-        raise LikenessError(
-            f"voxceleb: protocol is {protocol!r}; {', '.join(PROTOCOLS)} are allowed"
-        )
+    check_choice("protocol", protocol, PROTOCOLS)
     names, num_trials, num_target = PROTOCOLS[protocol]
     path = find(data, names, _PLACES)
     if path is None:
@@ -171,16 +151,12 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
             f"VoxCeleb1-{protocol} has {num_trials} with {num_target}; fetch the list again"
         )
     only_test = protocol.startswith("O")
-    need = (
-        "VoxCeleb1-O needs the audio of the test split"
-        if only_test
-        else "VoxCeleb1-E and -H need the audio of both dev and test"
-    )
+    need = "the test split" if only_test else "both dev and test"
     return matched(
         listed,
         _scan(data, "voxceleb1", "test" if only_test else "all"),
         where=str(path),
-        hint=f"{need}; {FETCH}",
+        hint=f"VoxCeleb1-{protocol} needs the audio of {need}; {FETCH}",
     )
 
 

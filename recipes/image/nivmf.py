@@ -115,7 +115,7 @@ from typing import Any, NamedTuple
 
 from _shared import means, of_unseen
 
-from likeness.modalities.image import cars, cub, sop
+from likeness.modalities.image.retrieval_sets import cars_items, cub_items, sop_items
 from likeness.toolkit.backbones.bninception import BNInception
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.data.pixels import BN_INCEPTION
@@ -159,7 +159,7 @@ class DataSet(NamedTuple):
 # fmt: off
 DATA_SETS = {
     "cub200": DataSet(
-        cub.items, 5_864, (1, 2), (150, 250, 50), (112, 64, 106),
+        cub_items, 5_864, (1, 2), (150, 250, 50), (112, 64, 106),
         #   kappa  head  omega  proxies  kappas    drops      factor
         Size(6.0,  30.0, 3.0,   5_000.0, 20_000.0, (25, 50),   0.3),
         Size(18.0, 50.0, 5.0,   5_000.0, 20_000.0, (31,),      0.1),
@@ -170,7 +170,7 @@ DATA_SETS = {
         },
     ),
     "cars196": DataSet(
-        cars.items, 8_054, (1, 2), (150, 300, 150), (112, 64, 106),
+        cars_items, 8_054, (1, 2), (150, 300, 150), (112, 64, 106),
         #   kappa  head  omega  proxies  kappas    drops      factor
         Size(9.0,  12.0, 0.3,   7_500.0, 7_500.0,  (60, 80),   0.1),
         Size(22.0, 10.0, 0.1,   5_000.0, 20_000.0, (105, 170), 0.2),
@@ -181,7 +181,7 @@ DATA_SETS = {
         },
     ),
     "sop": DataSet(
-        sop.items, 59_551, (1, 10), (100, 100, 0), (112, 112, 0),
+        sop_items, 59_551, (1, 10), (100, 100, 0), (112, 112, 0),
         #   kappa  head  omega  proxies  kappas    drops      factor
         Size(6.0,  30.0, 3.0,   5_000.0, 20_000.0, (40, 70),   0.3),
         Size(18.0, 50.0, 5.0,   5_000.0, 20_000.0, (40, 70),   0.3),

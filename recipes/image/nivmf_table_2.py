@@ -96,7 +96,7 @@ from typing import NamedTuple
 
 from _shared import of_unseen
 
-from likeness.modalities.image import cars, cub, sop
+from likeness.modalities.image.retrieval_sets import cars_items, cub_items, sop_items
 from likeness.toolkit.backbones.bninception import BNInception
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.data.pixels import BN_INCEPTION
@@ -140,7 +140,7 @@ class DataSet(NamedTuple):
 
 DATA_SETS = {
     "cub200": DataSet(
-        cub.items,
+        cub_items,
         5_864,
         (1, 2),
         Group((6, 9), 2, 24.0, 1.56e-4, 6.06e-6),
@@ -152,7 +152,7 @@ DATA_SETS = {
         epochs=(150, 300),
     ),
     "cars196": DataSet(
-        cars.items,
+        cars_items,
         8_054,
         (1, 2),
         Group((5, 7), 3, 79.0, 2e-4, 4.86e-7),
@@ -164,7 +164,7 @@ DATA_SETS = {
         epochs=(150, 300),
     ),
     "sop": DataSet(
-        sop.items,
+        sop_items,
         59_551,
         (1, 10),
         Group((10, 6), 2, 54.0, 6.08e-4, 5.27e-12),

@@ -81,7 +81,8 @@ from likeness.eval import per_item
 from likeness.eval.bootstrap import bounds
 from likeness.eval.per_item import PerItem
 from likeness.eval.retrieval import query_metrics
-from likeness.modalities.image import cub, images
+from likeness.modalities.image import images
+from likeness.modalities.image.retrieval_sets import cub_items
 from likeness.modalities.image.transforms import BENCHMARKER
 from likeness.toolkit.backbones.bninception import BNInception
 from likeness.toolkit.console import argument_parser, say
@@ -109,10 +110,10 @@ COLUMNS = ("precision@1", "r_precision", "map@r")
 
 OURS = Recipe(
     modality="image",
-    frontend=partial(BN_INCEPTION, crop=227),
+    frontend=BN_INCEPTION,
     backbone=partial(BNInception, dim=128, batch_norm="fixed"),
     loss=partial(SimPLE, b_theta=0.3, r=1.0, alpha=0.1, b=0.0),
-    items=partial(cub.items, split="train", protocol="mlrc", fold=0),
+    items=partial(cub_items, split="train", protocol="mlrc", fold=0),
     read=partial(images.read, short_edge=256, crop=227),
     train_read=partial(images.read, short_edge=256),
     augment=BENCHMARKER,
@@ -129,9 +130,9 @@ OURS = Recipe(
     ),
     compute=Compute(channels_last=True, workers=4),
     measure=Retrieval(
-        items=partial(cub.items, split="test", protocol="mlrc"),
+        items=partial(cub_items, split="test", protocol="mlrc"),
         metrics=means(*COLUMNS),
-        validation=Retrieval(items=partial(cub.items, split="validation", protocol="mlrc", fold=0)),
+        validation=Retrieval(items=partial(cub_items, split="validation", protocol="mlrc", fold=0)),
     ),
 )
 

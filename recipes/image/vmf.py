@@ -104,7 +104,8 @@ from typing import NamedTuple
 from _shared import CALIBRATION, means
 
 from likeness.eval import per_item
-from likeness.modalities.image import cars, cub, images, small_sets, sop
+from likeness.modalities.image import images, small_sets
+from likeness.modalities.image.retrieval_sets import cars_items, cub_items, sop_items
 from likeness.modalities.image.transforms import (
     VMF_CARS,
     VMF_CIFAR10,
@@ -234,13 +235,13 @@ DATA_SETS = {
     "cifar10": DataSet(128, small_sets.cifar_items, (10, 26), CIFAR10, VMF_CIFAR10),
     "cifar100": DataSet(128, _CIFAR100, (32, 8), CIFAR100, VMF_CIFAR100),
     "cars196": DataSet(
-        512, partial(cars.items, protocol="vmf"), (32, 4), IMAGENET, VMF_CARS, _SQUARE, 100
+        512, partial(cars_items, protocol="vmf"), (32, 4), IMAGENET, VMF_CARS, _SQUARE, 100
     ),
     "cub200": DataSet(
-        512, partial(cub.items, protocol="vmf"), (32, 4), IMAGENET, VMF_CUB, _SHORT_EDGE, 100
+        512, partial(cub_items, protocol="vmf"), (32, 4), IMAGENET, VMF_CUB, _SHORT_EDGE, 100
     ),
     "sop": DataSet(
-        512, partial(sop.items, protocol="vmf"), (32, 2), IMAGENET, VMF_SOP, _SQUARE, 500,
+        512, partial(sop_items, protocol="vmf"), (32, 2), IMAGENET, VMF_SOP, _SQUARE, 500,
         save_every=4, ks=(1, 10, 100, 1000),
     ),
 }

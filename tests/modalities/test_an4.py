@@ -40,14 +40,6 @@ def test_more_classes_to_train_on(data: Path) -> None:
     assert len({item.label for item in fast}) == 3 * len({item.label for item in plain})
 
 
-def test_trials_are_all_pairs(data: Path) -> None:
-    chosen, made = an4.trials(data)
-    assert len(made) == len(chosen) * (len(chosen) - 1) // 2
-    assert made.target is not None
-    labels = np.array([item.label for item in chosen])
-    assert np.array_equal(made.target, labels[made.enrol] == labels[made.probe])
-
-
 def test_a_file_reads(data: Path) -> None:
     wave = read(an4.items(data)[0])
     assert wave.dtype == np.float32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -105,12 +104,6 @@ def test_unusable_waves_are_refused(tmp_path: Path, wave: np.ndarray, sentence: 
     assert str(path) in str(caught.value)
 
 
-def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
-    (tmp_path / "a.wav").touch()
-    with pytest.raises(BadAudio, match="0 bytes"):
-        read(Item("a", tmp_path / "a.wav"))
-
-
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.wav").write_text("not audio at all")
     (tmp_path / "nothing.flac").touch()
@@ -204,10 +197,7 @@ def test_an_mp3_that_was_cut_short_is_refused_alike_in_files_and_shards(
     for cut in (0.5, 0.8):
         path.write_bytes(whole[: int(cut * len(whole))])
         for item in (Item("a", path), spanned(path, tmp_path)):
-            with pytest.raises(
-                BadAudio,
-                match=r"cut short, [4-8]\.\d s of the 10.0 s",
-            ):
+            with pytest.raises(BadAudio, match=r"cut short, [4-8]\.\d s of the 10.0 s"):
                 read(item)
 
 
@@ -245,21 +235,6 @@ def test_a_span_reads_as_its_file(tmp_path: Path, suffix: str) -> None:
     np.testing.assert_array_equal(read(slow), read(Item("a#speed=0.9", path)))
 
 
-def test_a_bad_span_is_named_by_shard_and_item(tmp_path: Path) -> None:
-    (tmp_path / "text.wav").write_text("not audio at all")
-    item = spanned(tmp_path / "text.wav", tmp_path)
-    (tmp_path / "other").mkdir()
-    for wrong, says in [
-        (item, "unreadable, Format not recognised"),
-        (item._replace(span=(20, 100)), "7 of its 100 bytes"),
-        (item._replace(path=tmp_path / "none.tar"), "no such file"),
-        (spanned(write(tmp_path / "short.wav", tone(440, 0.01)), tmp_path / "other"), "too short"),
-    ]:
-        with pytest.raises(BadAudio, match=says) as caught:
-            read(wrong)
-        assert str(caught.value).startswith(f"{wrong.path}[spk/a]: ")
-
-
 def test_m4a_through_pyav(tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     path = tmp_path / "a.m4a"
@@ -280,23 +255,11 @@ def test_m4a_through_pyav(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(spanned(path, tmp_path)), read_back)
     with pytest.raises(BadAudio, match="unreadable"):
         read(spanned(path, tmp_path)._replace(span=(0, 900)))
-    with pytest.raises(
-        BadAudio,
-        match="--chunk-seconds 60",
-    ):
+    with pytest.raises(BadAudio, match="--chunk-seconds 60"):
         read_file(path, max_seconds=0.5)
     path.write_bytes(b"no container")
     with pytest.raises(BadAudio, match="unreadable"):
         read_file(path)
-
-
-def test_m4a_without_pyav_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.m4a").touch()
-    monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(BadAudio, match=r"pip install 'likeness\[m4a\]'"):
-        read_file(tmp_path / "a.m4a")
 
 
 @given(st.integers(1, 50), st.integers(1, 120), st.integers(0, 2**32 - 1))
@@ -307,8 +270,3 @@ def test_crop_is_a_run_of_the_repeated_wave(samples: int, wanted: int, seed: int
     steps = np.diff(cut)
     assert ((steps == 1) | (steps == 1 - samples)).all()
     assert samples < wanted or (steps == 1).all()
-
-
-def test_crop_refuses_nothing() -> None:
-    with pytest.raises(ValueError, match="0 samples"):
-        crop(np.ones(3, dtype=np.float32), 0, np.random.default_rng(0))

@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1 lie directly in it"):
         items(tmp_path)
     lay_out(tmp_path, [2])
-    with pytest.raises(ValueError, match="only one label"):
+    with pytest.raises(ValueError, match="of 1 labels"):
         items(tmp_path)
     lay_out(tmp_path, [2, 2, 2])
     for wrong, reason in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.process
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,16 @@ from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import (
     NOT_FINITE,
     Array,
-    Augment,
     Bad,
     Unreadable,
     as_input,
     is_finite,
     padded,
 )
+
+# What is read and augmented is an array, or an opened file of which the augmentation decodes a part
+# (likeness.toolkit.data.images.EncodedImage, likeness.modalities.speaker.audio.Recording).
+Augment = Callable[[Any, np.random.Generator, np.random.Generator], Array]
 
 
 class Batch(NamedTuple):
@@ -68,13 +72,14 @@ class View(NamedTuple):
     place: int
 
 
+@dataclass(eq=False)
 class Views(torch.utils.data.Dataset[View | Bad]):
     """Training views: items that are read and augmented, each with random numbers of its own.
 
     View `draw` is item `draw.item`, read and augmented with generators that are seeded by (seed,
     step, position). So a run that is resumed sees the same views.
 
-    Args:
+    Attributes:
         items: N items.
         labels: Their class numbers (N,).
         read: Reads an item as an array of float32 or, for images, of uint8. Where it gives an
@@ -82,47 +87,38 @@ class Views(torch.utils.data.Dataset[View | Bad]):
         augment: augment(input, rng, batch_rng) gives the augmented input; None for no augmentation.
             `batch_rng` is equal for all items of a step, for example for one crop length per batch.
         seed: The seed of all of them.
-        cache: Keeps what was read in memory, for data sets that fit.
+        cache: Whether what was read stays in memory, for data sets that fit.
     """
 
-    def __init__(
-        self,
-        items: Sequence[Item],
-        labels: NDArray[np.int64],
-        read: Callable[[Item], Any],
-        augment: Augment | None,
-        *,
-        seed: int,
-        cache: bool = False,
-    ):
-        self.items, self.labels = items, labels
-        self.read, self.augment, self.seed = read, augment, seed
-        self.kept: dict[int, Any] | None = {} if cache else None
+    items: Sequence[Item]
+    labels: NDArray[np.int64]
+    read: Callable[[Item], Any]
+    augment: Augment | None
+    seed: int
+    cache: bool = False
+    _values: dict[int, Any] = field(default_factory=dict, init=False)
 
     def __getitem__(self, draw: Draw) -> View | Bad:
+        item = self.items[draw.item]
         try:
-            value = self.kept.get(draw.item) if self.kept is not None else None
-            if value is None:
-                value = self.read(self.items[draw.item])
-                if self.kept is not None:
-                    self.kept[draw.item] = value
+            value = self._values[draw.item] if draw.item in self._values else self.read(item)
         except (ValueError, OSError) as error:
-            return Bad(self.items[draw.item].id, str(error))
+            return Bad(item.id, str(error))
+        if self.cache:
+            self._values[draw.item] = value
         # A reading may give an opened file to the augmentation, which is no value of Python's own.
         plain = is_tensor(value) or type(value).__module__ == "builtins"
         if plain or self.augment is None:
-            value = as_input(value, self.read, self.items[draw.item].id)
+            value = as_input(value, self.read, item.id)
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
             try:
-                value = self.augment(value, rng, batch_rng)
+                value = as_input(self.augment(value, rng, batch_rng), self.augment, item.id)
             except Unreadable as error:
-                return Bad(self.items[draw.item].id, str(error))
-            value = as_input(value, self.augment, self.items[draw.item].id)
+                return Bad(item.id, str(error))
         if not is_finite(value):
-            when = "" if self.augment is None else ", as read or after its augmentation"
-            return Bad(self.items[draw.item].id, NOT_FINITE + when)
+            return Bad(item.id, NOT_FINITE + ", as read or augmented" * bool(self.augment))
         return View(value, self.labels.item(draw.item), draw.item)
 
 
@@ -144,8 +140,7 @@ def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Bat
     """
     stacked, sizes = padded(inputs)
     lengths = None if sizes is None else torch.from_numpy(sizes)
-    numbers = labels if labels is not None else [-1] * len(inputs)
-    classes = torch.as_tensor(numbers, dtype=torch.int64)
+    classes = torch.as_tensor([-1] * len(inputs) if labels is None else labels, dtype=torch.int64)
     return Batch(torch.from_numpy(stacked), classes, lengths)
 
 
@@ -155,8 +150,8 @@ def collate_views(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]
     good = [view for view in views if not isinstance(view, Bad)]
     if not good:
         return None, bad
-    batch = collate([view.input for view in good], [view.label for view in good])
-    return batch._replace(places=torch.tensor([view.place for view in good])), bad
+    inputs, labels, places = zip(*good, strict=True)
+    return collate(inputs, labels)._replace(places=torch.tensor(places)), bad
 
 
 def make_room_for_sockets() -> None:

@@ -12,9 +12,11 @@ front-end decides about scaling and the order of colours (toolkit/data/pixels.py
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import math
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,15 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from likeness.eval.errors import LikenessError
 from likeness.eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.reading import Array, DType, Floats, Levels, Unreadable
+from likeness.toolkit.data.reading import (
+    Array,
+    Content,
+    DType,
+    Header,
+    Inspection,
+    Unreadable,
+    size_of,
+)
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner
@@ -31,6 +41,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels fr
 SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
 _END_OF_JPEG = b"\xff\xd9"
+_AFTER_JPEG = 4096  # bytes behind the end of a JPEG, which some cameras write
 _ORIENTATION = 0x0112  # the tag of EXIF
 _TURNS = range(2, 9)  # values of this tag that turn or mirror an image; those from 5 swap its edges
 _TIFF_BITS = 258  # the tag of a TIFF with the bits of each channel
@@ -42,6 +53,14 @@ class BadImage(Unreadable):
     The message names the file, what is wrong, the value and what is allowed. Callers count such
     files and skip or refuse them.
     """
+
+
+class CutImage(BadImage):
+    """A file ends before its image does."""
+
+
+class BlankImage(BadImage):
+    """An image of one colour."""
 
 
 def file_bytes(item: Item) -> bytes:
@@ -60,11 +79,8 @@ def file_bytes(item: Item) -> bytes:
             if len(content) == _FIRST_BYTES:
                 content += file.read(MAX_BYTES + 1 - _FIRST_BYTES)
     except (OSError, ValueError) as error:
-        reason = "" if item.name in str(error) else f"{item.name}: "
-        if isinstance(error, FileNotFoundError | IsADirectoryError):
-            error = LikenessError("no such file; check the list of items and its root folder")
-            reason = f"{item.name}: "
-        raise BadImage(f"{reason}{error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise BadImage(f"{item.name}: {reason}; check the list and its root folder") from error
     if len(content) > MAX_BYTES:
         raise BadImage(
             f"{item.name}: it has over {MAX_BYTES} bytes, but at most so many are read; "
@@ -94,20 +110,47 @@ def decode_bytes(content: bytes, name: str, *, shrink: int = 1) -> Pixels:
         BadImage: The format is another one, the data are damaged or truncated, or there are more
             than 67 megapixels, which is seen before decoding.
     """
+    with opened(io.BytesIO(content), name) as image:
+        if (pixels := _plain_jpeg(image, content, shrink)) is not None:
+            return pixels
+        image.load()
+        # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
+        with contextlib.suppress(Exception):
+            ImageOps.exif_transpose(image, in_place=True)
+        return _to_rgb(image, name)
+
+
+@contextlib.contextmanager
+def opened(file: BinaryIO, name: str, max_pixels: int = 0) -> Iterator[Image.Image]:
+    """Opens an image file by Pillow, which reads its header, for as long as the context lasts.
+
+    Args:
+        file: The file, which stays open.
+        name: What errors call the image.
+        max_pixels: The number of pixels that is allowed; 0 for 67 megapixels.
+
+    Raises:
+        BadImage: It is no image that is read, or has more pixels. What Pillow raises within the
+            block, which are errors of many types, becomes this too.
+    """
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            _check_size(image, name)
-            if (pixels := _plain_jpeg(image, content, shrink)) is not None:
-                return pixels
-            image.load()
-            # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
-            with contextlib.suppress(Exception):
-                ImageOps.exif_transpose(image, in_place=True)
-            return _to_rgb(image, name)
+        with Image.open(file, formats=FORMATS) as image:
+            most = max_pixels or MAX_PIXELS
+            if not 1 <= image.width * image.height <= most:
+                raise BadImage(
+                    f"{name}: {image.height} x {image.width} pixels, but at most {most} in all are "
+                    "read; shrink the image"
+                )
+            yield image
     except BadImage:
         raise
     except Exception as error:
-        raise _refusal(name, error) from error
+        reason = str(error or type(error).__name__).rstrip(". ")
+        if isinstance(error, UnidentifiedImageError):
+            reason = f"in none of the formats {', '.join(FORMATS)}"
+        raise BadImage(
+            f"{name}: it cannot be decoded ({reason}); fetch or write the file again, or remove it"
+        ) from error
 
 
 class EncodedImage(NamedTuple):
@@ -177,27 +220,11 @@ def open_encoded(content: bytes, name: str, *, max_pixels: int = 0) -> EncodedIm
         >>> image.size, cut.shape, box
         ((6, 8), (3, 4, 3), (0.0, 0.0, 4.0, 3.0))
     """
-    try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            _check_size(image, name, max_pixels)
-            size = image.height, image.width
-            if _orientation(image) >= 5:
-                size = size[::-1]
-            return EncodedImage(content, name, size, size)
-    except BadImage:
-        raise
-    except Exception as error:
-        raise _refusal(name, error) from error
-
-
-def _check_size(image: Image.Image, name: str, max_pixels: int = 0) -> None:
-    """Refuses an image that was opened and not decoded, if it has too many pixels."""
-    most = max_pixels or MAX_PIXELS
-    if not 1 <= image.width * image.height <= most:
-        raise BadImage(
-            f"{name}: {image.height} x {image.width} pixels, but at most {most} "
-            "in all are read; shrink the image"
-        )
+    with opened(io.BytesIO(content), name, max_pixels) as image:
+        size = image.height, image.width
+        if _orientation(image) >= 5:
+            size = size[::-1]
+        return EncodedImage(content, name, size, size)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -225,29 +252,15 @@ def _plain_jpeg(image: Image.Image, content: bytes, shrink: int) -> Pixels | Non
         return None
     import cv2
 
-    reduced = {
-        1: 0,
-        2: cv2.IMREAD_REDUCED_GRAYSCALE_2,  # the bit for the size; IMREAD_COLOR_RGB makes it colour
-        4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
-        8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
-    }
-    flags = reduced[shrink] | cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+    # The bit for the size; IMREAD_COLOR_RGB makes it colour.
+    size_flag = getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{shrink}") if shrink > 1 else 0
+    flags = size_flag | cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         decoded: Any = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     except cv2.error:
         return None
     size = -(-image.height // shrink), -(-image.width // shrink), 3
     return None if decoded is None or decoded.shape != size else np.asarray(decoded, np.uint8)
-
-
-def _refusal(name: str, error: Exception) -> BadImage:
-    """The BadImage for what Pillow raised: errors of many types for damaged files."""
-    reason = str(error or type(error).__name__).rstrip(". ")
-    if isinstance(error, UnidentifiedImageError):
-        reason = f"in none of the formats {', '.join(FORMATS)}"
-    return BadImage(
-        f"{name}: it cannot be decoded ({reason}); fetch or write the file again, or remove it"
-    )
 
 
 def encode(pixels: Pixels, suffix: str = ".png", *, quality: int = 95) -> bytes:
@@ -275,49 +288,34 @@ def encode(pixels: Pixels, suffix: str = ".png", *, quality: int = 95) -> bytes:
     return buffer.getvalue()
 
 
-def to_floats(pixels: Pixels) -> Floats:
-    """Turns (H, W, 3) or (H, W) uint8 into (3, H, W) or (1, H, W) float32 of the same values.
+def as_channels(pixels: Pixels, dtype: DType = "float32") -> NDArray[Any]:
+    """Turns (H, W, 3) or (H, W) uint8 into (3, H, W) or (1, H, W) of the same values.
 
-    Example:
-        >>> to_floats(np.zeros((4, 5, 3), np.uint8)).shape
-        (3, 4, 5)
-    """
-    return np.ascontiguousarray(
-        pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1), dtype=np.float32
-    )
-
-
-def to_levels(pixels: Pixels) -> Levels:
-    """Shows (H, W, 3) or (H, W) uint8 as (3, H, W) or (1, H, W): the same memory, not a copy.
-
-    Example:
-        >>> to_levels(np.zeros((4, 5, 3), np.uint8)).shape
-        (3, 4, 5)
-    """
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def as_input(pixels: Pixels, dtype: DType) -> Array:
-    """Turns (H, W, 3) or (H, W) uint8 into (C, H, W) of this type, which may be written to.
+    Args:
+        pixels: The levels.
+        dtype: "float32"; or "uint8", which shows the same memory where that may be written to.
 
     Raises:
-        LikenessError: The type is neither "float32" nor "uint8".
+        LikenessError: The type is another one.
 
     Example:
-        >>> as_input(np.zeros((4, 5), np.uint8), "uint8").shape
+        >>> as_channels(np.zeros((4, 5, 3), np.uint8)).shape
+        (3, 4, 5)
+        >>> as_channels(np.zeros((4, 5), np.uint8), "uint8").shape
         (1, 4, 5)
     """
+    channels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     if dtype == "float32":
-        return to_floats(pixels)
+        return np.ascontiguousarray(channels, dtype=np.float32)
     if dtype != "uint8":
         raise LikenessError(f"read: dtype is {dtype!r}; choose float32 or uint8")
-    return to_levels(pixels if pixels.flags.writeable else pixels.copy())
+    return channels if channels.flags.writeable else channels.copy("K")
 
 
-def to_pixels(image: Floats | Levels) -> Pixels:
+def to_pixels(image: Array) -> Pixels:
     """Turns (C, H, W) levels, float32 or uint8, into (H, W, C) uint8.
 
-    It is the inverse of to_floats() and of to_levels(). Floats are rounded, halves to even, and cut
+    It is the inverse of as_channels(). Floats are rounded, halves to even, and cut
     off at 0 and 255, which takes OpenCV a twentieth of NumPy's time.
 
     Example:
@@ -336,21 +334,51 @@ def to_pixels(image: Floats | Levels) -> Pixels:
 
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
     """Converts an image of any mode."""
-    bits = 16
-    if image.format == "TIFF":
-        bits = max(image.tag_v2.get(_TIFF_BITS, (1,)))  # type: ignore[attr-defined]
-    # Levels from 0 to 255 in 32 bits would become nearly black.
-    is_wide = image.mode == "F" or (image.mode == "I" and bits > 16)
-    if not is_wide and image.mode.startswith("I"):
+    if image.mode.startswith(("I", "F")):
+        is_tiff = image.format == "TIFF"
+        bits = max(image.tag_v2.get(_TIFF_BITS, (1,))) if is_tiff else 16  # type: ignore[attr-defined]
+        grey = np.asarray(image)
+        # Levels from 0 to 255 in 32 bits would become nearly black.
+        if image.mode == "F" or bits > 16 or grey.min() < 0 or grey.max() > 65535:
+            raise BadImage(
+                f"{name}: 32-bit or floating-point pixels have no known range; convert it to 8 bits"
+            )
         # Pillow's own conversion would cut 16-bit levels off at 255.
-        grey = np.asarray(image).astype(np.int64)
-        is_wide = grey.min() < 0 or grey.max() > 65535
-        levels = ((grey + 128) // 257).astype(np.uint8)
-    if is_wide:
-        raise BadImage(
-            f"{name}: 32-bit or floating-point pixels have no known range; convert it to 8 bits"
-        )
-    if image.mode.startswith("I"):
+        levels = ((grey.astype(np.int64) + 128) // 257).astype(np.uint8)
         return np.repeat(levels[..., None], 3, axis=2)
     # RGBA comes in between, because Pillow warns where a palette has transparent entries.
     return np.array((image.convert("RGBA") if image.mode == "P" else image).convert("RGB"))
+
+
+def image_header(item: Item) -> Header:
+    """Returns what the header of an image says.
+
+    Raises:
+        BadImage: There is no such image, or it has more pixels than are read.
+        CutImage: A JPEG has no end.
+    """
+    with item.open() as file, opened(file, item.name) as image:
+        kind, size = str(image.format), (image.height, image.width)
+        if kind == "JPEG":
+            file.seek(max(0, size_of(item) - _AFTER_JPEG))
+            if _END_OF_JPEG not in file.read(_AFTER_JPEG):
+                raise CutImage(
+                    f"{item.name}: the file is cut short, it has no end of a JPEG; fetch it again"
+                )
+    return Header(kind, size_of(item), size=size)
+
+
+def image_content(item: Item, header: Header) -> Content:
+    """Returns what the pixels of an image show.
+
+    Raises:
+        BadImage: It cannot be decoded.
+        BlankImage: All its pixels have one colour.
+    """
+    pixels = decode_bytes(file_bytes(item), item.name)
+    if (pixels == pixels[0, 0]).all():
+        raise BlankImage(f"{item.name}: all its pixels have one colour; remove it")
+    return Content(hashlib.sha256(np.array(pixels.shape).tobytes() + pixels.tobytes()).digest())
+
+
+INSPECTION = Inspection(image_header, image_content)

@@ -26,10 +26,7 @@ _UNWRITABLE = re.compile(r'^\Z|^[\s#\ufeff]|\s\Z|^".*"\Z|[\x00-\x1f\ud800-\udfff
 
 
 def read_items(
-    path: Path,
-    root: Path | None = None,
-    *,
-    columns: Mapping[str, str] | None = None,
+    path: Path, root: Path | None = None, *, columns: Mapping[str, str] | None = None
 ) -> Items:
     """Reads a list or a table of files.
 
@@ -73,7 +70,7 @@ def read_items(
         return lists.Shape(separator, width, places)
 
     blocks = lists.read_rows(path, shape, chosen)
-    return _items(blocks, str(path), path.parent if root is None else root)
+    return items_of_rows(blocks, str(path), path.parent if root is None else root)
 
 
 def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Items:
@@ -99,7 +96,7 @@ def items_of_frame(table: Any, *, root: Path, columns: Mapping[str, str]) -> Ite
 
     read = lists.read_frame(table, chosen)
     cells = {role: read.column(role).texts() for role in read.roles}
-    return _items([cells], "the table", root)
+    return items_of_rows([cells], "the table", root)
 
 
 def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> None:
@@ -118,25 +115,23 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
         LikenessError: Items lie in tar shards, which a list of paths cannot name, or their names
             would be read back as others. They are counted.
     """
-    if inside := [item.id for item in items if item.span is not None]:
-        raise LikenessError(
-            f"{path}: {len(inside)} of {len(items)} items lie inside tar shards "
-            f"({name_first(inside)}), and a list names files only; unpack the shards, and"
-            " make the list of the folder of their files"
-        )
     timed = any(item.stretch is not None for item in items)
     rows = []
     for item in items:
         start, end = item.stretch or ("", "")
         times = [str(start), "" if end == np.inf else str(end)]
         rows.append([item.id, _place(item.path, root), *times * timed])
-    bad = [row[0] for row in rows if any(map(_UNWRITABLE.search, row[:2]))]
+    bad = [
+        item.id
+        for item, row in zip(items, rows, strict=True)
+        if item.span is not None or any(map(_UNWRITABLE.search, row[:2]))
+    ]
     if bad:
         raise LikenessError(
-            f"{path}: {len(bad)} of {len(items)} items have names that a list cannot contain "
-            f"({name_first(bad)}): they begin with #, stand in quotation marks,"
-            " begin or end with a blank, or contain tabs, line ends or bytes that are not UTF-8;"
-            " rename their files"
+            f"{path}: {len(bad)} of {len(items)} items cannot stand in a list of files "
+            f"({name_first(bad)}): they lie in tar shards, or their names begin with #, stand in "
+            "quotation marks, begin or end with a blank, or contain tabs, line ends or bytes that "
+            "are not UTF-8; unpack the shards, or rename the files"
         )
     header = ["id", "path", *["start", "end"] * timed]
     # Where the first line could be a header, a header comes before it.
@@ -156,28 +151,38 @@ def _place(path: Path, root: Path | None) -> str:
     return (path.relative_to(root) if inside else Path(os.path.abspath(path))).as_posix()
 
 
-def _items(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> Items:
-    """The items of the rows of a table."""
+def items_of_rows(blocks: Iterable[dict[str, list[str]]], where: str, root: Path) -> Items:
+    """Makes items of the rows of a table.
+
+    Args:
+        blocks: Some rows each: the texts of every column by its role.
+        where: The table, with which messages begin.
+        root: The folder that relative paths start from.
+
+    Raises:
+        LikenessError: As for `read_items`.
+    """
     try:
         items = Items.joined(_of_block(cells, root) for cells in blocks)
     except LikenessError as error:
         text = str(error)
         raise LikenessError(text if text.startswith(where) else f"{where}: {text}") from None
     if not items:
-        raise LikenessError(f"{where}: the table has no rows; one for each file is needed")
+        raise LikenessError(f"{where}: it has no rows; one for each item is needed")
     check_unique(items, where)
     return items
 
 
 def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
     """The items of some rows."""
-    if "" in cells["path"]:  # a row of nothing but separators is how spreadsheets write none
-        rows = [row for row in zip(*cells.values(), strict=True) if any(row)]
-        cells = {role: [row[place] for row in rows] for place, role in enumerate(cells)}
-        if "" in cells["path"]:
-            lacking = rows[cells["path"].index("")]
-            raise LikenessError(f"the row {lacking} has no path; fill or remove it")
-    names = [_written_path(text, root) for text in cells["path"]]
+    if "" in cells["path"]:
+        lacking = [column[cells["path"].index("")] for column in cells.values()]
+        raise LikenessError(f"the row {lacking} has no path; fill or remove it")
+    # A backslash is a separator, as on Windows, unless a file has one in its name.
+    names = [
+        text.replace("\\", "/") if "\\" in text and not os.path.exists(root / text) else text
+        for text in cells["path"]
+    ]
     times, own = None, names
     if "start" in cells or "end" in cells:
         times = _times(cells, len(names))
@@ -191,39 +196,21 @@ def _of_block(cells: dict[str, list[str]], root: Path) -> Items:
         place_below(root, name) if is_url(name) else name if os.path.isabs(name) else before + name
         for name in names
     ]
-    labels = [
-        "" if text in ("nan", "NaN") else text for text in cells.get("label", [""] * len(ids))
-    ]
+    labels = ["" if text in ("nan", "NaN") else text for text in cells.get("label", ())]
     further = {role: cells[role] for role in cells if role not in _OWN}
-    return Items.rows(ids, paths, labels, times=times, further=further)
-
-
-def _written_path(text: str, root: Path) -> str:
-    r"""Returns a path of a table with slashes and without empty parts.
-
-    A backslash is a separator, as on Windows, unless a file has one in its name. A URL stays.
-    """
-    if is_url(text):
-        return text
-    if "\\" in text and os.sep == "/" and not os.path.exists(root / text):
-        text = text.replace("\\", "/")
-    if "//" in text or "/." in text or text.startswith("./") or text.endswith("/"):
-        return Path(text).as_posix()
-    return text
+    return Items.rows(ids, paths, labels or None, times=times, further=further)
 
 
 def _times(cells: Mapping[str, list[str]], num: int) -> NDArray[np.float64]:
     """The start and end (N, 2) of each row in seconds, NaN for none."""
-    try:
-        start, end, length = (
-            # The comma of many languages, beside semicolons.
-            np.array([float(text.replace(",", ".") or "nan") for text in cells[role]])
-            if role in cells
-            else np.full(num, np.nan)
-            for role in ("start", "end", "duration")
-        )
-    except ValueError as error:
-        raise LikenessError(f"a time is no number of seconds: {error}") from None
+    columns = []
+    for role in ("start", "end", "duration"):
+        try:  # The comma of many languages, beside semicolons.
+            seconds = [float(text.replace(",", ".") or "nan") for text in cells.get(role, ())]
+        except ValueError as error:
+            raise LikenessError(f"a time is no number of seconds: {error}") from None
+        columns.append(np.array(seconds or [np.nan] * num))
+    start, end, length = columns
     # A duration without a start is that of the whole file.
     if "end" not in cells:
         end = np.round(np.nan_to_num(start) + length, 9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from pathlib import Path
@@ -22,9 +23,8 @@ from likeness.toolkit.data import remote
 MAX_SPAN = 2**30  # bytes of one item in a shard: it is read into memory whole
 BLOCK = 2**16  # rows that become a part of the table together
 _SECONDS = ("start", "end")  # further columns that are numbers; the others are texts
-# The columns of which an Item is made, with what stands there where there is none.
-_COLUMNS: dict[str, Any] = dict.fromkeys(("id", "folder", "file", "label", "ending"), "")
-_COLUMNS |= {"offset": -1, "size": 0, "start": np.nan, "end": np.nan}
+# The columns of which an Item is made.
+_COLUMNS = ("id", "folder", "file", "label", "ending", "offset", "size", "start", "end")
 _FURTHER = "further "  # before the names of the user's own columns in the table
 _FEW = 4096  # rows that are made together while items are gone through
 
@@ -112,10 +112,10 @@ class Items(Sequence[Item]):
     NFC, whoever wrote them. Paths stay as the file system has them.
 
     Attributes:
-        columns: id, folder, file, label, perhaps offset, size and ending, start and end, and the
-            further ones. A path is a folder, which many items have in common, and a file;
-            a shard is the whole path of its items. A text that is missing is empty, a number is
-            NaN, and the offset of a whole file is -1.
+        table: The columns id, folder, file, label, perhaps offset, size and ending, start and end,
+            and the further ones. A path is a folder, which many items have in common, and a file; a
+            shard is the whole path of its items. A text that is missing is empty or null, a number
+            is NaN or null, and the offset of a whole file is -1 or null.
 
     Example:
         >>> items = Items.of(Item(f"ann/{i}.wav", Path(f"data/ann/{i}.wav"), "ann") for i in (1, 2))
@@ -123,8 +123,9 @@ class Items(Sequence[Item]):
         ('data/ann/2.wav', 1, 'ann/2.wav')
     """
 
-    def __init__(self, columns: dict[str, Any]) -> None:
-        self.columns = columns
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self._of_items = table.select([name for name in _COLUMNS if name in table.column_names])
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Items:
@@ -165,6 +166,8 @@ class Items(Sequence[Item]):
             >>> Items.rows(["a/1.wav"], ["data/a/1.wav"], ["a"])[0].label
             'a'
         """
+        import pyarrow
+
         # The whole path of a shard is its folder, which its many items have in common.
         cuts = [len(path) if spans is not None else path.rfind("/") + 1 for path in paths]
         folders = [path[:cut] for path, cut in zip(paths, cuts, strict=True)]
@@ -173,43 +176,37 @@ class Items(Sequence[Item]):
             "id": _texts(ids),
             "folder": _names(folders, are_paths=True),
             "file": _texts(files, are_paths=True),
-            "label": _sorted(_names(labels or [""] * len(ids))),
+            "label": _names(labels or [""] * len(ids)),
         }
         if spans is not None:
             columns |= {"offset": _numbers(spans[:, 0]), "size": _numbers(spans[:, 1])}
         if endings is not None:
             columns["ending"] = _names(endings)
         if times is not None:
-            bad = ~((times[:, 0] >= 0) | np.isnan(times[:, 0])) | (times[:, 1] <= 0)
-            bad |= (times[:, 0] >= times[:, 1]) | np.isinf(times[:, 0])
+            start, end = times.T
+            bad = (start < 0) | np.isinf(start) | (end <= np.nan_to_num(start))
             if bad.any():
                 place = int(bad.argmax())
                 raise LikenessError(
-                    f"the item {ids[place]} is from {times[place, 0]:g} to {times[place, 1]:g} s; "
+                    f"the item {ids[place]} is from {start[place]:g} to {end[place]:g} s; "
                     "a start of at least 0 and a later end are needed, in seconds"
                 )
-            columns |= {"start": _numbers(times[:, 0]), "end": _numbers(times[:, 1])}
+            columns |= {"start": _numbers(start), "end": _numbers(end)}
         for name, texts in (further or {}).items():
             columns[_FURTHER + name] = _names(texts)
-        return cls(columns)
+        return cls(pyarrow.table(columns))
 
     @classmethod
     def joined(cls, parts: Iterable[Items]) -> Items:
         """Returns the items of all parts, one after the other; what a part lacks is empty there."""
         import pyarrow
 
-        listed = list(parts) or [cls.rows([], [])]
-        columns = {}
-        for name in dict.fromkeys(name for part in listed for name in part.columns):
-            chunks = [
-                part.columns[name] if part.has(name) else _absent(name, len(part))
-                for part in listed
-            ]
-            columns[name] = pyarrow.chunked_array(chunks).unify_dictionaries().combine_chunks()
-        return cls({**columns, "label": _sorted(columns["label"])})
+        tables = [part.table for part in parts] or [cls.rows([], []).table]
+        joined = pyarrow.concat_tables(tables, promote_options="default")
+        return cls(joined.unify_dictionaries().combine_chunks())
 
     def __len__(self) -> int:
-        return len(self.columns["id"])
+        return int(self.table.num_rows)
 
     def __repr__(self) -> str:
         first = f", the first is {self[0]}" if len(self) else ""
@@ -227,68 +224,61 @@ class Items(Sequence[Item]):
     @overload
     def __getitem__(self, index: slice | NDArray[np.integer[Any]]) -> Items: ...
     def __getitem__(self, index: int | slice | NDArray[np.integer[Any]]) -> Item | Items:
-        if isinstance(index, slice):
-            return self.take(np.array(range(len(self))[index], dtype=np.int64))
-        if isinstance(index, np.ndarray):
+        if isinstance(index, slice | np.ndarray):
             return self.take(np.arange(len(self))[index])
-        row = range(len(self))[index]
-        return _item(
-            *(
-                self.columns[name][row].as_py() if self.has(name) else absent
-                for name, absent in _COLUMNS.items()
-            )
-        )
+        return next(self._from(range(len(self))[index], 1))
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _FEW):
-            columns = (
-                self.columns[name].slice(start, _FEW).to_pylist()
-                if self.has(name)
-                else repeat(absent)
-                for name, absent in _COLUMNS.items()
-            )
-            yield from map(_item, *columns)
+            yield from self._from(start, _FEW)
 
-    def __add__(self, other: Iterable[Item]) -> Items:
-        return Items.joined((self, Items.of(other)))
+    def _from(self, start: int, num: int) -> Iterator[Item]:
+        """The items of these rows, at most `num` of them."""
+        columns = self._of_items.slice(start, num).to_pydict()
+        return map(_item, *(columns.get(name, repeat(None)) for name in _COLUMNS))
 
     def take(self, indices: Index) -> Items:
         """Returns the items of these rows (M,), each from 0 to N - 1."""
-        rows = _numbers(indices)
-        return Items({name: column.take(rows) for name, column in self.columns.items()})
+        return Items(self.table.take(_numbers(indices)))
 
     @property
     def ids(self) -> list[str]:
         """The id of each item."""
-        ids: list[str] = self.columns["id"].to_pylist()
-        return ids
+        return list(self.table["id"].to_pylist())
 
     @property
     def labels(self) -> list[str | None]:
         """The label of each item; None where it is not known."""
-        return self._texts("label")
+        names = [*self.names, None]  # the last is that of -1
+        return list(map(names.__getitem__, self.numbers.tolist()))
 
     @property
     def names(self) -> list[str]:
         """The names of labels, sorted, without any that is empty; perhaps some have no item."""
-        names: list[str] = self.columns["label"].dictionary.to_pylist()[1:]
-        return names
+        return sorted(filter(None, self._label.dictionary.to_pylist()))
+
+    @property
+    def _label(self) -> Any:
+        return self.table["label"].combine_chunks()
 
     @property
     def numbers(self) -> Index:
         """(N,) the number of each item's label among `names`; -1 where it is not known."""
-        codes = parquet.numbers(self.columns["label"].indices)
-        return codes.astype(np.int64) - 1
+        coded = self._label
+        place = {name: number for number, name in enumerate(self.names)}
+        ranks = [place.get(name, -1) for name in coded.dictionary.to_pylist()]
+        numbers: Index = np.array(ranks, dtype=np.int64)[parquet.numbers(coded.indices)]
+        return numbers
 
     @property
     def further(self) -> list[str]:
         """The names of the user's own columns, such as "sex" (see `column`)."""
-        own = (name for name in self.columns if name.startswith(_FURTHER))
+        own = (name for name in self.table.column_names if name.startswith(_FURTHER))
         return [name.removeprefix(_FURTHER) for name in own]
 
     def has(self, column: str) -> bool:
         """Returns whether there is such a column: "offset" of shards, "start" of stretches."""
-        return column in self.columns
+        return column in self.table.column_names
 
     def column(self, name: str) -> list[str | None] | NDArray[np.float64]:
         """Returns a further column of the list that the items were read from.
@@ -305,32 +295,28 @@ class Items(Sequence[Item]):
             LikenessError: The list has no such column.
         """
         if name in _SECONDS and self.has(name):
-            times: NDArray[np.float64] = parquet.numbers(self.columns[name])
+            times: NDArray[np.float64] = parquet.numbers(self.table[name].combine_chunks(), np.nan)
             return times
         if name not in self.further:
             known = ", ".join([*filter(self.has, _SECONDS), *self.further])
             raise LikenessError(
                 f"the items have no column {name!r}, but {known or 'none'}; add it to their table"
             )
-        return self._texts(_FURTHER + name)
-
-    def _texts(self, column: str) -> list[str | None]:
-        """The texts of a column of names, None for those that are empty."""
-        coded = self.columns[column]
-        texts = [text or None for text in coded.dictionary.to_pylist()]
-        return list(map(texts.__getitem__, parquet.numbers(coded.indices).tolist()))
+        return [text or None for text in self.table[_FURTHER + name].to_pylist()]
 
     def relabelled(self, labels: Sequence[str], further: Mapping[str, Sequence[str]]) -> Items:
         """Returns the items with other labels, and with these further columns."""
-        columns = {_FURTHER + name: _names(texts) for name, texts in further.items()}
-        columns["label"] = _sorted(_names(labels))
-        return Items({**self.columns, **columns})
+        import pyarrow
+
+        columns = dict(zip(self.table.column_names, self.table.columns, strict=True))
+        columns |= {_FURTHER + name: _names(texts) for name, texts in further.items()}
+        return Items(pyarrow.table({**columns, "label": _names(labels)}))
 
     def sorted_as_paths(self) -> Items:
         """Returns the items in the order of their ids, which are paths: part by part."""
         from pyarrow import compute
 
-        parts = compute.replace_substring(self.columns["id"], "/", "\0")
+        parts = compute.replace_substring(self.table["id"], "/", "\0")
         return self.take(parquet.numbers(compute.sort_indices(parts)))
 
     def labelled(self, labels: Collection[str]) -> NDArray[np.bool_]:
@@ -342,12 +328,9 @@ class Items(Sequence[Item]):
 def _of_block(items: Sequence[Item]) -> Items:
     """These items, at least one, as columns."""
     ids, paths, labels, spans, endings, stretches = zip(*items, strict=True)
-    places = None
-    if any(spans):
-        places = np.array([(-1, 0) if span is None else span for span in spans], np.int64)
-    times = None
-    if any(stretches):
-        times = np.array([stretch or (np.nan, np.nan) for stretch in stretches], np.float64)
+    places = np.array([span or (-1, 0) for span in spans], np.int64) if any(spans) else None
+    stated = [stretch or (np.nan, np.nan) for stretch in stretches]
+    times = np.array(stated, np.float64) if any(stretches) else None
     texts = [str(path).replace(os.sep, "/") for path in paths]
     suffixes = endings if any(endings) else None
     return Items.rows(ids, texts, labels, spans=places, endings=suffixes, times=times)
@@ -356,11 +339,12 @@ def _of_block(items: Sequence[Item]) -> Items:
 def _item(*row: Any) -> Item:
     """The item of a row of `_COLUMNS`."""
     id, folder, file, label, ending, offset, size, start, end = row
+    begin, stop = (None if time is None or time != time else time for time in (start, end))
     stretch = None
-    if start == start or end == end:  # NaN is not
-        stretch = (start if start == start else 0.0, end if end == end else np.inf)
-    span = None if offset < 0 else (offset, size)
-    return Item(id, Path(folder + file), label or None, span, ending, stretch)
+    if begin is not None or stop is not None:
+        stretch = (begin or 0.0, np.inf if stop is None else stop)
+    span = None if offset is None or offset < 0 else (offset, size)
+    return Item(id, Path(folder + file), label or None, span, ending or "", stretch)
 
 
 def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
@@ -368,40 +352,20 @@ def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     import pyarrow
 
     listed = [text or "" for text in texts]
-    joined = "".join(listed)
-    if joined.isascii():
-        encoded, lengths = joined.encode(), map(len, listed)
-    else:
+    if not "".join(listed).isascii():
         names = list(map(nfc, listed))  # refuses what is not UTF-8
-        parts = [text.encode() for text in (listed if are_paths else names)]
-        encoded, lengths = b"".join(parts), map(len, parts)
+        listed = listed if are_paths else names
+    joined = "".join(listed)
+    lengths = map(len, listed if joined.isascii() else map(str.encode, listed))
     ends = np.zeros(len(listed) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(lengths, np.int64, len(listed)), out=ends[1:])
-    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(encoded)]
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined.encode())]
     return pyarrow.Array.from_buffers(pyarrow.large_string(), len(listed), buffers)
 
 
 def _names(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     """A column of texts of which many are equal: each is there once, and the rows have numbers."""
     return _texts(texts, are_paths=are_paths).dictionary_encode()
-
-
-def _absent(name: str, size: int) -> Any:
-    """A column of this name for items that have none."""
-    value = _COLUMNS.get(name, "")
-    return _names([value] * size) if value == "" else _numbers(np.full(size, value))
-
-
-def _sorted(column: Any) -> Any:
-    """A column of names whose names are sorted; the first one is the empty text."""
-    import pyarrow
-
-    names = column.dictionary.to_pylist()
-    ascending = sorted({"", *names})
-    place = {name: number for number, name in enumerate(ascending)}
-    rank = np.array([place[name] for name in names], dtype=np.int32)
-    codes = rank[parquet.numbers(column.indices)]
-    return pyarrow.DictionaryArray.from_arrays(_numbers(codes), _texts(ascending))
 
 
 def _numbers(values: ArrayLike) -> Any:
@@ -470,14 +434,11 @@ def check_unique(items: Sequence[Item], where: str) -> None:
     """
     from pyarrow import compute
 
-    ids = Items.of(items).columns["id"]
-    if compute.count_distinct(ids).as_py() == len(ids):
-        return
-    seen: dict[str, Item] = {}
-    for item in items:
-        if seen.setdefault(item.id, item) is not item:
-            raise LikenessError(
-                f"{where}: the id {item.id!r} is there twice ({seen[item.id].path.name!a} and "
-                f"{item.path.name!a}; ids are compared in Unicode NFC); remove one, or give each a "
-                "name of its own"
-            )
+    items = Items.of(items)
+    if compute.count_distinct(items.table["id"]).as_py() < len(items):
+        id = Counter(items.ids).most_common(1)[0][0]
+        first, second = islice((item.path.name for item in items if item.id == id), 2)
+        raise LikenessError(
+            f"{where}: the id {id!r} is there twice ({first!a} and {second!a}; ids are compared in "
+            "Unicode NFC); remove one, or give each a name of its own"
+        )

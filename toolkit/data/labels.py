@@ -17,18 +17,14 @@ from likeness.eval.formats.column_names import FURTHER
 from likeness.eval.types import name_first
 from likeness.toolkit.data.items import Items
 
-_FURTHER = tuple(name for name in FURTHER if name not in ("start", "end"))
+_COLUMNS = {"label", *FURTHER} - {"start", "end"}
 _MAX_PATH = 4096  # characters
-_SPLITS = frozenset(
-    ["train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"]
-)
-_SUBJECT_WORDS = frozenset(
-    ["spk", "speaker", "s", "id", "sub", "subj", "subject", "p", "person", "user", "client"]
-)
+_SPLITS = {*["train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"]}
+_NUMBERED = re.compile(r"[^\W\d]*-?\d+")
+_SUBJECT = re.compile(r"(?i:spk|speaker|s|id|subj?|subject|p|person|user|client)[_-]?\d+")
 _SEPARATORS = re.compile(r"([_\-. ]+)")
 _MOST = 0.9  # the share of the paths that a rule has to hold for
 _SHARED = 0.5  # the share of the items whose name occurs under several labels
-_HASH = re.compile(r"[0-9a-f]{6,}")
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class LabelPattern:
         matched = self._expression.fullmatch(path) if len(path) <= _MAX_PATH else None
         if matched is None:
             return None
-        return {name: matched[name] for name in ("label", *_FURTHER) if f"{{{name}}}" in self.text}
+        return {name: text for name, text in matched.groupdict().items() if name in _COLUMNS}
 
     def relabelled(self, items: Items, root: Path, where: str) -> Items:
         """Returns the items whose paths fit, with their labels.
@@ -98,25 +94,19 @@ class LabelPattern:
         before = (root / "x").as_posix()[:-1]
         texts = [item.path.as_posix().removeprefix(before) for item in items]
         fields = [self.fields(text) for text in texts]
-        other = [text for text, values in zip(texts, fields, strict=True) if values is None]
-        if len(other) == len(texts):
-            raise LikenessError(
-                f"{where}: none of {len(texts)} paths fits the pattern {self.text!r} of labels "
-                f"({name_first(other)}); correct it, as in '{{word}}/{{label}}_NO_*.wav', where * "
-                "stands for anything but a slash"
-            )
-        if other:
-            warnings.warn(
+        fitting = [values for values in fields if values is not None]
+        if len(fitting) < len(texts):
+            other = [text for text, values in zip(texts, fields, strict=True) if values is None]
+            problem = (
                 f"{where}: {len(other)} of {len(texts)} files do not fit the pattern {self.text!r} "
-                f"of labels and are left out ({name_first(other)})",
-                stacklevel=4,
+                f"of labels ({name_first(other)}), where * stands for anything but a slash"
             )
-        kept = [place for place, values in enumerate(fields) if values is not None]
-        values = [fields[place] or {} for place in kept]
-        chosen = items.take(np.array(kept, dtype=np.int64))
-        named = [name for name in _FURTHER if f"{{{name}}}" in self.text]
-        further = {name: [value[name] for value in values] for name in named}
-        return chosen.relabelled([value["label"] for value in values], further)
+            if not fitting:
+                raise LikenessError(f"{problem}; correct it, as in '{{word}}/{{label}}_NO_*.wav'")
+            warnings.warn(f"{problem}, and are left out", stacklevel=4)
+        chosen = items.take(np.flatnonzero([values is not None for values in fields]))
+        columns = {name: [values[name] for values in fitting] for name in fitting[0]}
+        return chosen.relabelled(columns.pop("label"), columns)
 
 
 @dataclass(frozen=True)
@@ -155,8 +145,8 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
 
     That is so where all items lie in one folder, or in folders such as train and test, and where
     the names of other folders or of files return under many first folders and look like subjects:
-    hashes, as in Speech Commands (word/HASH_nohash_0.wav); numbers behind a word such as spk; or,
-    for voices, words. Running numbers, and files that name their folder, are no such sign.
+    numbers behind a word such as spk; or, for voices, words and hashes, as in Speech Commands
+    (word/HASH_nohash_0.wav). Running numbers, and files that name their folder, are no such sign.
 
     Args:
         paths: The path of each item below the folder of the data, with slashes.
@@ -178,13 +168,11 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
         return None
     first = {names[0] for names in deep}
     below = [(names[0], names[1]) for names in deep if len(names) >= 3]
-    if len(below) >= _MOST * len(paths) and len({name for _, name in below}) >= 2:
-        if len(first) == 1:
-            return Suggestion("*/{label}/**", _names(below), 1.0, "parent")
-        if {name.casefold() for name in first} <= _SPLITS:
-            return Suggestion("*/{label}/**", _names(below), 1.0, "split")
-    if len(first) < 2:
-        return None
+    is_split = {name.casefold() for name in first} <= _SPLITS
+    is_deep = len(below) >= _MOST * len(paths) and len(_names(below)) >= 2
+    if is_deep and (len(first) == 1 or is_split):
+        kind = "parent" if len(first) == 1 else "split"
+        return Suggestion("*/{label}/**", _names(below), 1.0, kind)
     for pattern, pairs in _candidates(deep):
         shared = _shared(pairs)
         if shared and _are_subjects(set(shared), first, deep, are_voices):
@@ -199,28 +187,17 @@ def _names(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     """Patterns, and the first folder and the label that each path has by the pattern."""
     depth = Counter(map(len, deep)).most_common(1)[0][0]
-    patterns = []
-    if depth >= 3:
-        patterns.append("{word}/{label}/**")
-    before = "{word}/" if depth == 2 else "{word}/**/"
+    patterns = ["{word}/{label}/**"] if depth >= 3 else []
+    written = "{word}/" if depth == 2 else "{word}/**/"
     stems = [_SEPARATORS.split(names[-1].rpartition(".")[0] or names[-1]) for names in deep]
     width = Counter(map(len, stems)).most_common(1)[0][0]
     example = next(stem for stem in stems if len(stem) == width)
-    alike = [(names, stem) for names, stem in zip(deep, stems, strict=True) if len(stem) == width]
-    written = before
-    for place in range(0, width, 2):
-        behind = f"{example[place + 1]}*" if place + 1 < width else ".*"
-        patterns.append(f"{written}{{label}}{behind}")
-        is_word = sum(stem[place] == names[0] for names, stem in alike) >= _MOST * len(alike)
-        written += "{word}" if is_word else f"{{part{place // 2 + 1}}}"
-        written += example[place + 1] if place + 1 < width else ""
+    for place, mark in enumerate([*example[1::2], "."]):
+        patterns.append(f"{written}{{label}}{mark}*")
+        written += f"{{part{place + 1}}}{mark}"
     for text in patterns:
-        pattern = LabelPattern(text)
-        pairs = [
-            (names[0], fields["label"])
-            for names in deep
-            if (fields := pattern.fields("/".join(names))) is not None
-        ]
+        fields = [(names[0], LabelPattern(text).fields("/".join(names))) for names in deep]
+        pairs = [(folder, values["label"]) for folder, values in fields if values is not None]
         if len(pairs) >= _MOST * len(deep):
             yield text, pairs
 
@@ -241,14 +218,8 @@ def _are_subjects(
     """Whether names that return under many folders look like subjects."""
     if {value.casefold() for value in values} <= _SPLITS or values <= folders:
         return False
-    if all(value.isdigit() for value in values):
-        return False
-    hashes = [value for value in values if _HASH.fullmatch(value.casefold())]
-    if len(hashes) >= _MOST * len(values):
-        return any(not value.isalpha() and not value.isdigit() for value in hashes)
-    stems = {re.sub(r"[\d_-]+$", "", value).casefold() for value in values}
-    if any(value[-1:].isdigit() for value in values) and len(stems) <= max(1, len(values) // 3):
-        return stems <= _SUBJECT_WORDS
+    if all(map(_NUMBERED.fullmatch, values)):
+        return all(map(_SUBJECT.fullmatch, values))
     # Files that name their folder, as ann/hello-ann.wav, are in the folder of their subject.
     named = sum(parts[0] in _SEPARATORS.split(parts[-1].rpartition(".")[0]) for parts in deep)
     return are_voices and (named < _MOST * len(deep) or all(map(str.isdigit, folders)))

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import read_mapping
-from likeness.eval.progress import step
+from likeness.eval.progress import step, tracked
 from likeness.eval.types import name_first, nfc
-from likeness.toolkit.data import tree
-from likeness.toolkit.data.item_lists import read_items
-from likeness.toolkit.data.items import Items, check_unique
+from likeness.toolkit.data.item_lists import items_of_rows, read_items
+from likeness.toolkit.data.items import BLOCK, Items
 from likeness.toolkit.data.labels import LabelPattern
-from likeness.toolkit.data.remote import is_url, place_below
+from likeness.toolkit.data.remote import is_url
 
-Scan = Callable[[Path], Items]
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names that are not UTF-8
 
 
 @step("listing the data")
@@ -32,7 +30,6 @@ def list_items(
     data: str | Path,
     *,
     suffixes: Collection[str],
-    scan: Scan | None = None,
     columns: str | Mapping[str, str] = "",
     label: str = "",
     root: str | Path | None = None,
@@ -50,14 +47,13 @@ def list_items(
             an .rttm file (see `read_rttm`);
             a list with lines `path` or `id path [label]` (see `item_lists`).
         suffixes: The suffixes of the files that count as data, in small letters.
-        scan: Lists a folder, by default all files of these suffixes at any depth.
         columns: Which column is which, where their names do not say it: "label=spk", or a mapping.
         label: A pattern of paths, from which labels are taken instead: "{label}_*.wav" (see
             `labels`).
         root: The folder that relative paths start from, by default that of the list or table. For
             an RTTM file, where the recordings lie.
         missing: Whether files that do not exist are refused, or left for whoever reads them.
-        passed_over: Takes what of a folder has a name that cannot be used (see `tree.files`);
+        passed_over: Takes what of a folder has a name that cannot be used (see `files_below`);
             by default it is refused.
 
     Returns:
@@ -77,28 +73,25 @@ def list_items(
         ('a.wav@0-1.5', 'ann', (0.0, 1.5))
     """
     path, stated = Path(data), parse_columns(columns)
-    start_from = Path(root) if root else None
     if not os.path.exists(path):
         raise LikenessError(f"{str(data)!r}: there is no such file or folder; correct the path")
     path = path.parent if path.name == "wav.scp" else path
-    base = start_from or (path if path.is_dir() else path.parent)
+    base = Path(root) if root else path if path.is_dir() else path.parent
     has_columns = not path.is_dir() and path.suffix.lower() != ".rttm"
     if stated and not has_columns:
         raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
     if path.is_dir() and not is_kaldi_folder(path):
-        if scan is not None and not label:
-            return scan(path)
-        items = tree.files(path, suffixes, passed_over=passed_over)
+        items = files_below(path, suffixes, passed_over=passed_over)
         if not items:
             raise LikenessError(
                 f"{path}: the folder holds no files that are read here ({', '.join(suffixes)})"
             )
     elif path.is_dir():
-        items = read_kaldi_folder(path, root=start_from)
+        items = read_kaldi_folder(path, base)
     elif has_columns:
         items = read_items(path, base, columns=stated)
     else:
-        items = read_rttm(path, suffixes, root=start_from)
+        items = read_rttm(path, suffixes, base)
     if label:
         items = LabelPattern(label).relabelled(items, base, str(path))
     if missing == "refuse":
@@ -110,14 +103,12 @@ def _refuse_missing(items: Items, path: Path, base: Path) -> None:
     """Raises LikenessError for items that are no files."""
     paths = dict.fromkeys(item.path for item in items)
     # Path.is_file raises where a name is too long.
-    missing = [place for place in paths if not is_url(place) and not os.path.isfile(place)]
+    missing = [str(p) for p in paths if not is_url(p) and not os.path.isfile(p)]
     if missing:
         raise LikenessError(
-            f"{path}: {len(missing)} of {len(paths)} files do not exist "
-            f"({name_first(map(str, missing))}); correct the paths, say with --root where they "
-            f"start (now {base}; --root . is the current folder), put the names of the columns "
-            "such as path,label above a list of paths and labels, or take the list that "
-            "`likeness check --out` writes without them"
+            f"{path}: {len(missing)} of {len(paths)} files do not exist ({name_first(missing)}); "
+            f"correct the paths, say with --root where they start (now {base}; --root . is the "
+            "current folder), or put the names of the columns, such as path,label, above the list"
         )
 
 
@@ -126,15 +117,14 @@ def is_kaldi_folder(folder: Path) -> bool:
     return (folder / "wav.scp").is_file()
 
 
-def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
+def read_kaldi_folder(folder: Path, root: Path) -> Items:
     """Reads a Kaldi data folder.
 
     Args:
         folder: The folder with wav.scp. Where it has segments, their utterances are the items,
             stretches of the recordings; otherwise the recordings are. Speakers are in utt2spk, and
             their sex in spk2gender.
-        root: The folder that relative paths of wav.scp start from, by default this folder. Kaldi's
-            own start from where it was run.
+        root: The folder that relative paths of wav.scp start from.
 
     Returns:
         The items in the order of wav.scp or of segments; without utt2spk they have no label.
@@ -144,63 +134,46 @@ def read_kaldi_folder(folder: Path, *, root: Path | None = None) -> Items:
             malformed or name what is not there; ids are repeated.
     """
     recordings: dict[str, str] = {}
-    for number, line in text_lines(folder / "wav.scp"):
-        id, _, path = line.replace("\t", " ").partition(" ")
-        path = path.strip()
+    for _, line in text_lines(folder / "wav.scp"):
+        id, path = (*line.split(maxsplit=1), "")[:2]
         if not path or re.search(r"^\||\|$|^-$|\.ark(:\d+)?(\[.*\])?$", path) or id in recordings:
             raise LikenessError(
-                f"{folder / 'wav.scp'}: line {number} ({id}) is no `recording path`, or repeats a "
+                f"{folder / 'wav.scp'}: {line[:80]!r} is no `recording path`, or repeats a "
                 "recording; a pipe (a command beside |) is never run, and an archive (.ark) is not "
                 "read: write each recording as a file, and list this"
             )
-        recordings[id] = place_below(folder if root is None else root, path)
-    if not recordings:
-        raise LikenessError(f"{folder / 'wav.scp'}: the file is empty; a line names a recording")
-    ids, paths, times = list(recordings), list(recordings.values()), None
+        recordings[id] = path
+    cells = {"id": list(recordings), "path": list(recordings.values())}
     if (folder / "segments").is_file():
-        ids, names, times = _segments(folder / "segments", recordings)
-        paths = [recordings[name] for name in names]
+        cells = _segments(folder / "segments", recordings)
     speakers, sexes = (
         read_mapping(folder / name) if (folder / name).is_file() else {}
         for name in ("utt2spk", "spk2gender")
     )
-    unknown = [id for id in ids if nfc(id) not in speakers] if speakers else []
-    if unknown:
+    cells["label"] = [speakers.get(nfc(id), "") for id in cells["id"]]
+    if sexes:
+        cells["sex"] = [sexes.get(label, "") for label in cells["label"]]
+    return items_of_rows([cells], str(folder), root)
+
+
+def _segments(file: Path, recordings: Mapping[str, str]) -> dict[str, list[str]]:
+    """The columns of a list of segments."""
+    rows = [line.split() for _, line in text_lines(file)]
+    wrong = [row for row in rows if len(row) < 4 or row[1] not in recordings]
+    if wrong:
         raise LikenessError(
-            f"{folder / 'utt2spk'}: {len(unknown)} of {len(ids)} utterances have no speaker "
-            f"({name_first(unknown)}); add them, or run Kaldi's utils/fix_data_dir.sh"
+            f"{file}: {' '.join(wrong[0])[:80]!r} is no `utterance recording start end`, or its "
+            "recording is not in wav.scp; correct or remove it"
         )
-    labels = [speakers.get(nfc(id), "") for id in ids]
-    further = {"sex": [sexes.get(label, "") for label in labels]} if sexes else {}
-    items = Items.rows(ids, paths, labels, times=times, further=further)
-    check_unique(items, str(folder))
-    return items
+    return {
+        "id": [row[0] for row in rows],
+        "path": [recordings[row[1]] for row in rows],
+        "start": [row[2] for row in rows],
+        "end": [re.sub(r"^-1(\.0*)?$", "", row[3]) for row in rows],  # -1 is open
+    }
 
 
-def _segments(
-    file: Path, recordings: Collection[str]
-) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """The utterance, recording, and start and end of each line."""
-    ids, names, times = [], [], []
-    for number, line in text_lines(file):
-        fields = line.split()
-        try:
-            id, name, start, end = fields[:4]  # a fifth is a channel
-            seconds = float(start), float(end)
-        except ValueError:
-            name, seconds = "", (0.0, 0.0)
-        if name not in recordings or not np.isfinite(seconds).all():
-            raise LikenessError(
-                f"{file}: line {number} is no `utterance recording start end`, or its recording "
-                f"is not in wav.scp ({line[:80]}); correct or remove it"
-            )
-        ids.append(id)
-        names.append(name)
-        times.append((seconds[0], np.nan if seconds[1] == -1 else seconds[1]))  # -1 is open
-    return ids, names, np.array(times, dtype=np.float64).reshape(-1, 2)
-
-
-def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None) -> Items:
+def read_rttm(path: Path, suffixes: Collection[str], folder: Path) -> Items:
     """Reads the SPEAKER lines of an RTTM file; all other lines are skipped.
 
     RTTM is NIST's format of who speaks when, which pyannote.audio, NeMo and others write. Times are
@@ -211,8 +184,8 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
     Args:
         path: The file, which may be compressed by gzip.
         suffixes: The suffixes of recordings, in small letters.
-        root: The folder that holds the recordings at any depth, as FILE.wav or such, with
-            underscores or with blanks; by default that of the file.
+        folder: The folder that holds the recordings at any depth, as FILE.wav or such, with
+            underscores or with blanks.
 
     Returns:
         An item for each turn. Its id is `speaker/file@start-end`, and its label the speaker.
@@ -222,40 +195,104 @@ def read_rttm(path: Path, suffixes: Collection[str], *, root: Path | None = None
             several channels, or a turn is there twice.
         FileNotFoundError: There is no such folder of recordings.
     """
-    folder = path.parent if root is None else root
     recordings = defaultdict[str, list[str]](list)
-    for item in tree.files(folder, suffixes):
+    for item in files_below(folder, suffixes):
         # RTTM has underscores where a name has blanks, which would be several fields.
         recordings[nfc("_".join(item.path.stem.split()))].append(item.path.as_posix())
     channels: dict[str, str] = {}
-    ids, paths, speakers, times = [], [], [], []
-    for number, line in text_lines(path):
+    cells: dict[str, list[str]] = {role: [] for role in ("id", "path", "label", "start", "end")}
+    for _, line in text_lines(path):
         fields = nfc(line).split()
         if fields[0] != "SPEAKER":
             continue
         try:
             _, file, channel, begin, duration, _, _, speaker = fields[:8]
             start, end = float(begin), round(float(begin) + float(duration), 9)
-            if not np.isfinite((start, end)).all():
+            if not math.isfinite(end):
                 raise ValueError
         except ValueError:
             raise LikenessError(
-                f"{path}, line {number}: {line[:100]!r} is no `SPEAKER file channel start duration "
-                "<NA> <NA> speaker`; correct it"
+                f"{path}: {line[:100]!r} is no `SPEAKER file channel start duration <NA> <NA> "
+                "speaker`; correct it"
             ) from None
         found = recordings[file]
         if len(found) != 1 or channels.setdefault(file, channel) != channel:
             raise LikenessError(
-                f"{path}, line {number}: {len(found)} recordings in {folder} are called {file!r} "
-                "(as .wav or such), with turns of one channel; name a folder that has each once "
-                "with --root, and write each channel as a recording of its own"
+                f"{path}: {len(found)} recordings in {folder} are called {file!r} (as .wav or "
+                "such), with turns of one channel; name a folder that has each once with --root, "
+                "and write each channel as a recording of its own"
             )
-        ids.append(f"{speaker}/{file}@{start:.10g}-{end:.10g}")
-        paths.append(found[0])
-        speakers.append("" if speaker == "<NA>" else speaker)
-        times.append((start, end))
-    if not ids:
-        raise LikenessError(f"{path}: there are no turns of speakers; give another file")
-    items = Items.rows(ids, paths, speakers, times=np.array(times, dtype=np.float64))
-    check_unique(items, str(path))
-    return items
+        id = f"{speaker}/{file}@{start:.10g}-{end:.10g}"
+        row = (id, found[0], "" if speaker == "<NA>" else speaker, str(start), str(end))
+        for column, text in zip(cells.values(), row, strict=True):
+            column.append(text)
+    return items_of_rows([cells], str(path), Path())
+
+
+def files_below(
+    root: Path, suffixes: Collection[str], *, passed_over: list[str] | None = None
+) -> Items:
+    """Lists the files below `root`, at any depth, in the order of their paths.
+
+    A folder of `root` may be a link to another; a link below it is not followed. What is hidden, or
+    lies in a hidden folder, is passed over.
+
+    Args:
+        root: The folder.
+        suffixes: The suffixes of the files to list, in small letters.
+        passed_over: Takes the names of files and folders that are not UTF-8, and the folders that
+            cannot be listed. By default these are refused.
+
+    Returns:
+        Items whose id is the posix path below root, and whose label is the first folder; None for
+        those that lie directly in root.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as data:
+        ...     (Path(data) / "ann").mkdir()
+        ...     (Path(data) / "ann" / "1.wav").touch()
+        ...     files_below(Path(data), [".wav"])[0].id
+        'ann/1.wav'
+    """
+    runs = tracked(_walk(root, suffixes, passed_over), f"listing {root.name}", unit="folders")
+    ids = (below + name for below, names in runs for name in names)
+    before = (root / "x").as_posix()[:-1]
+
+    def rows(block: list[str]) -> Items:
+        labels = [id.partition("/")[0] if "/" in id else None for id in block]
+        return Items.rows(block, [before + id for id in block], labels)
+
+    blocks = iter(lambda: list(islice(ids, BLOCK)), [])
+    return Items.joined(map(rows, blocks)).sorted_as_paths()
+
+
+def _walk(
+    root: Path, suffixes: Collection[str], passed_over: list[str] | None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder, as its path below the root with a slash, and the names of its files."""
+
+    def note(error: OSError) -> None:
+        """Notes a folder that cannot be listed; one that may not be read is left out silently."""
+        if passed_over is not None:
+            passed_over.append(str(error.filename))
+        elif not isinstance(error, PermissionError):
+            raise error
+
+    top = os.fspath(root)
+    linked = [entry.path for entry in os.scandir(top) if entry.is_symlink()]
+    for start in [top, *filter(os.path.isdir, linked)]:
+        for folder, folders, names in os.walk(start, onerror=note):
+            below = (os.path.relpath(folder, top).replace(os.sep, "/") + "/").removeprefix("./")
+            fitting = [name for name in names if name[name.rfind(".") :].lower() in suffixes]
+            yield below, _usable(fitting, below, passed_over)
+            folders[:] = _usable(folders, below, passed_over)
+
+
+def _usable(names: list[str], below: str, passed_over: list[str] | None) -> list[str]:
+    """The names that are neither hidden nor passed over."""
+    shown = [name for name in names if name[0] != "."]
+    if passed_over is None:
+        return shown
+    passed_over += [below + name for name in shown if _NOT_UTF8.search(name)]
+    return [name for name in shown if not _NOT_UTF8.search(name)]

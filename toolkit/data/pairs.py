@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import Trials
-from likeness.toolkit.data.items import Item, Items, distinct_labels, label_numbers
+from likeness.eval.types import Trials, check_choice
+from likeness.toolkit.data.items import Index, Item, Items, distinct_labels, label_numbers
 
 
 def hold_out(
@@ -47,38 +46,23 @@ def hold_out(
         >>> len({item.label for item in chosen})
         2
     """
-    shares = test_share, validation_share
-    if split not in ("train", "validation", "test", "all") or not all(0 <= x < 1 for x in shares):
-        raise LikenessError(
-            f"{where}: split {split!r} with test_share {test_share} and validation_share "
-            f"{validation_share}; 'train', 'validation', 'test' or 'all', and shares from 0 to "
-            "below 1 are needed"
-        )
+    check_choice("split", split, ("train", "validation", "test", "all"))
     every = Items.of(every)
-    labels = distinct_labels(every)
-    if len(labels) < 2:
-        raise LikenessError(
-            f"{where}: only one label ({labels[0]!r}) was found; at least 2 are needed, each in a "
-            "folder of its own: DATA/LABEL/file"
-        )
     if split == "all":
         return every
+    labels = distinct_labels(every)
     shuffled = [labels[i] for i in np.random.default_rng(seed).permutation(len(labels))]
     num_test = max(2, round(test_share * len(labels))) if test_share > 0 else 0
     rest = shuffled[num_test:]
     num_validation = max(2, round(validation_share * len(rest))) if validation_share > 0 else 0
-    parts = {
-        "train": rest[num_validation:],
-        "validation": rest[:num_validation],
-        "test": shuffled[:num_test],
-    }
+    parts = {"train": rest[num_validation:], "validation": rest[:num_validation]}
+    parts["test"] = shuffled[:num_test]
     if len(parts["train"]) < 2 or not parts[split]:
         sizes = ", ".join(f"{len(part)} for {name}" for name, part in parts.items())
         raise LikenessError(
             f"{where}: test_share {test_share} and validation_share {validation_share} of "
-            f"{len(labels)} labels leave {sizes}; at least 2 are needed: add labels, change the "
-            "shares, or test a model that was trained elsewhere on all of them "
-            "(`likeness lists --split all`)"
+            f"{len(labels)} labels leave {sizes}; at least 2 are needed: add labels, or change the "
+            "shares (`likeness lists --split all` tests on all labels)"
         )
     return every.take(np.flatnonzero(every.labelled(set(parts[split]))))
 
@@ -129,9 +113,6 @@ def draw_pairs(
             are in several groups.
     """
     items = Items.of(items)
-    total = len(items) * (len(items) - 1) // 2
-    if total <= num_trials and same is None and across is None:
-        return all_pairs(items)
     # With the items ordered by group, label and session, the later target partners of position p
     # are those from the end of its session to the end of its label, and its nontarget partners
     # those from there to the end of its group. So a pair is a number, and distinct numbers are
@@ -163,15 +144,14 @@ def draw_pairs(
     return _trials(items, enrol[in_order], probe[in_order])
 
 
-def _numbers(names: Sequence[str | None] | None, size: int) -> NDArray[np.int64]:
+def _numbers(names: Sequence[str | None] | None, size: int) -> Index:
     """(N,) numbers of names, all the same where there are none."""
     if names is None:
         return np.zeros(size, dtype=np.int64)
-    numbers: NDArray[np.int64] = np.unique([str(name) for name in names], return_inverse=True)[1]
-    return numbers.astype(np.int64)
+    return np.unique([str(name) for name in names], return_inverse=True)[1].astype(np.int64)
 
 
-def _run_ends(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
+def _run_ends(*keys: Index) -> Index:
     """(N,) the position after the last of the run of equal keys that each position is in."""
     changes = np.zeros(keys[0].size, dtype=np.bool_)
     changes[-1:] = True
@@ -182,11 +162,8 @@ def _run_ends(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _decode(
-    first_partner: NDArray[np.int64],
-    num_partners: NDArray[np.int64],
-    size: int,
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:
+    first_partner: Index, num_partners: Index, size: int, rng: np.random.Generator
+) -> Index:
     """(2, size) distinct pairs of positions.
 
     They are uniform over the pairs (p, first_partner[p] + 0 ... num_partners[p] - 1).
@@ -201,9 +178,7 @@ def _decode(
     )
 
 
-def _trials(
-    items: Sequence[Item], enrol: NDArray[np.integer], probe: NDArray[np.integer]
-) -> Trials:
+def _trials(items: Sequence[Item], enrol: Index, probe: Index) -> Trials:
     """The trials of these pairs of items, with their labels."""
     items = Items.of(items)
     ids, label = tuple(items.ids), label_numbers(items)[1]

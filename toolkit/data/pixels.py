@@ -28,14 +28,10 @@ class PixelScale(nn.Module):
         std: One value per channel, above 0.
         scale: The divisor of the levels, above 0.
         bgr: Reverses the channels after scaling.
-        crop: The edge in pixels of the central square of larger images (torchvision's CenterCrop),
-            so that one `read` serves training views, which come cropped, and whole images. 0 leaves
-            them as they are.
 
     Raises:
-        LikenessError: In a call: the images have another number of channels, have edges shorter
-            than crop, or have different widths in a batch (relative `lengths` other than None),
-            since their padding would be seen as black.
+        LikenessError: In a call: the images have another number of channels, or different widths in
+            a batch (`lengths` other than None), since their padding would be seen as black.
 
     Example:
         >>> front_end = PixelScale(mean=(0.5,), std=(0.5,))
@@ -53,10 +49,9 @@ class PixelScale(nn.Module):
         *,
         scale: float = 255.0,
         bgr: bool = False,
-        crop: int = 0,
     ) -> None:
         super().__init__()
-        self.dim, self.scale, self.bgr, self.crop = len(mean), float(scale), bgr, crop
+        self.dim, self.scale, self.bgr = len(mean), float(scale), bgr
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
@@ -69,15 +64,6 @@ class PixelScale(nn.Module):
                 f"one size is needed: read images as ({self.dim}, H, W) and train on crops, or "
                 "give as many means as channels"
             )
-        if self.crop:
-            height, width = inputs.shape[2:]
-            if min(height, width) < self.crop:
-                raise LikenessError(
-                    f"PixelScale: images of {height} x {width} pixels; a crop of {self.crop} needs "
-                    "edges as long; resize them when reading"
-                )
-            top, left = round((height - self.crop) / 2), round((width - self.crop) / 2)
-            inputs = inputs[:, :, top : top + self.crop, left : left + self.crop]
         with torch.autocast(inputs.device.type, enabled=False):
             scaled = (inputs.to(self.mean.dtype) / self.scale - self.mean) / self.std
         return scaled.flip(1) if self.bgr else scaled, None

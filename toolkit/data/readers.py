@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import leave_signals_to_parent
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 KILLED = (
@@ -38,8 +36,7 @@ def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Gener
         workers: The number of processes; 0 yields share(0, 1) in this one.
 
     Raises:
-        Exception: What `share` raised in a process, of the same type where its text alone makes
-            one. The text has the traceback.
+        Exception: What `share` raised in a process; a note has its traceback there.
         LikenessError: A process was killed.
 
     Example:
@@ -61,7 +58,12 @@ def read_beside(share: Callable[[int, int], Iterator[T]], workers: int) -> Gener
         active = list(running)
         while active:
             for process, receiver in list(active):
-                message = _next(process, receiver)
+                try:
+                    message = receiver.recv()
+                except EOFError:
+                    raise LikenessError(KILLED.format("--workers")) from None
+                if isinstance(message, Exception):
+                    raise message
                 if message:
                     yield message[0]
                 else:
@@ -82,30 +84,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _next(process: Any, receiver: Connection[Any, Any]) -> tuple[Any, ...]:
-    """Return the next value of a process, as (value,), or () after its last."""
-    try:
-        message = receiver.recv()
-    except EOFError:
-        process.join()
-        raise LikenessError(KILLED.format("--workers")) from None
-    if isinstance(message, tuple):
-        return message
-    kind, text = message
-    try:
-        error = kind(text)
-    except Exception:  # the type takes other arguments
-        error = RuntimeError(text)
-    raise error
-
-
 def _work(
-    share: Callable[[int, int], Iterator[Any]],
-    number: int,
-    workers: int,
-    sender: Connection[Any, Any],
+    share: Callable[[int, int], Iterator[Any]], number: int, workers: int, sender: Any
 ) -> None:
-    """Send (value,) for every value, then (); or [type, text] of an exception."""
+    """Send (value,) for every value, then (); or the exception."""
     leave_signals_to_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:  # the threads of a forked torch hang, and others want the cores
@@ -115,12 +97,11 @@ def _work(
             for value in share(number, workers):
                 sender.send((value,))
             sender.send(())
-        except BrokenPipeError:
-            raise
         except Exception as error:
-            kind = type(error)
-            # likeness/errors.py finds the user's own line in such a text
-            text = f"Caught {kind.__name__} in a process that reads items.\nOriginal "
-            text += traceback.format_exc()
-            is_known = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
-            sender.send([kind if is_known else RuntimeError, text])  # others cannot be pickled
+            text = f"In a process that reads items:\n{traceback.format_exc()}"
+            error.add_note(text)
+            try:
+                pickle.loads(pickle.dumps(error))
+            except Exception:  # a type that is not known there, or takes other arguments
+                error = RuntimeError(text)
+            sender.send(error)

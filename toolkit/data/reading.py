@@ -12,8 +12,11 @@ augmentation gets what `read` gives by itself.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -31,14 +34,8 @@ NOT_FINITE = "NaN or infinity among its numbers"
 
 Array = Floats | Levels
 Read = Callable[[Item], Array]
-# What is read and augmented is an array, or an opened file of which the augmentation decodes a part
-# (likeness.toolkit.data.images.EncodedImage, likeness.modalities.speaker.audio.Recording).
-Augment = Callable[[Any, np.random.Generator, np.random.Generator], Array]
 _NUMBERS = "fiub"  # the kinds of numpy's types that are numbers: floats, integers and booleans
 DType = Literal["float32", "uint8"]  # of images, as they are read
-_TAKES, _OPENED = "takes", "takes_opened"
-# Batches of uint8 become float32 on the device, with the same values.
-_WITHOUT_AUGMENTATION = {"dtype": "uint8"}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -80,9 +77,8 @@ def as_input(value: Any, part: Any, item: str) -> NDArray[Any]:
     """
     array = value.numpy(force=True) if is_tensor(value) else value
     if not isinstance(array, np.ndarray) or not array.ndim or array.dtype.kind not in _NUMBERS:
-        what = described(value)
-        if isinstance(array, np.ndarray):
-            what = f"an array {array.shape} of {array.dtype}"
+        is_array = isinstance(array, np.ndarray)
+        what = f"an array {array.shape} of {array.dtype}" if is_array else described(value)
         raise TypeError(
             f"{name_of(part)} gives {what} for item {item}; it must return an array of numbers: "
             "waves (samples,), or images (channels, height, width)"
@@ -97,13 +93,7 @@ def is_finite(value: Array) -> bool:
         >>> is_finite(np.array([1.0, 2.0], np.float32)), is_finite(np.array([np.nan], np.float32))
         (True, False)
     """
-    if value.dtype == np.uint8:
-        return True
-    # NaN and infinity remain in the sum of squares, which takes one pass at the memory's speed.
-    # The squares may overflow where the numbers do not, so the slow way has the last word.
-    if np.isfinite(np.vdot(value, value)):
-        return True
-    return bool(np.isfinite(value).all())
+    return value.dtype == np.uint8 or bool(np.isfinite(value).all())
 
 
 def padded(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
@@ -130,15 +120,10 @@ def padded(inputs: Sequence[Array]) -> tuple[Array, NDArray[np.float64] | None]:
     return stacked, (None if (sizes == longest).all() else sizes / longest)
 
 
-def takes(*, opened: bool = False, **settings: Any) -> Callable[[F], F]:
+def takes(**settings: Any) -> Callable[[F], F]:
     """Marks an augmentation that takes what `read` gives with these settings.
 
-    Its views must be the same as without them.
-
-    Args:
-        opened: Whether it also takes files that are opened and not decoded, where a recipe asks for
-            them by decoded=False, and its views differ.
-        settings: Settings of `read`; those that it does not have are passed over.
+    Its views must be the same as without them. Settings that `read` does not have are passed over.
 
     Example:
         >>> @takes(dtype="uint8")
@@ -147,8 +132,7 @@ def takes(*, opened: bool = False, **settings: Any) -> Callable[[F], F]:
     """
 
     def mark(augment: F) -> F:
-        setattr(augment, _TAKES, settings)
-        setattr(augment, _OPENED, opened or settings.get("decoded") is False)
+        augment.takes = settings  # type: ignore[attr-defined]
         return augment
 
     return mark
@@ -164,9 +148,6 @@ def reading_for(
         augment: What gets the input; None where a batch does.
         kept: Whether what is read is kept for later epochs. Then it is decoded whole, once.
 
-    Raises:
-        LikenessError: The recipe leaves decoding to an augmentation that takes decoded inputs only.
-
     Example:
         >>> def read(item, *, dtype="float32"):
         ...     return dtype
@@ -176,21 +157,75 @@ def reading_for(
         'float32'
     """
     function = augment.func if isinstance(augment, partial) else augment
-    taken = _WITHOUT_AUGMENTATION if function is None else getattr(function, _TAKES, {})
+    # Batches of uint8 become float32 on the device, with the same values.
+    taken = {"dtype": "uint8"} if function is None else getattr(function, "takes", {})
     stated = read.keywords if isinstance(read, partial) else {}
-    if stated.get("decoded") is False and not getattr(function, _OPENED, False):
-        name = getattr(function, "__name__", "None")
-        raise LikenessError(
-            f"read: decoded=False leaves decoding to the augmentation, and {name} takes decoded "
-            "inputs; set it in train_read, with an augmentation such as crop_view"
-        )
     try:
         known = inspect.signature(read).parameters
     except (ValueError, TypeError):  # a callable without a signature
         return read
-    asked = {
-        name: value
-        for name, value in taken.items()
-        if name in known and name not in stated and not (kept and name == "decoded")
-    }
-    return partial(read, **asked) if asked else read
+    left = (known.keys() & taken.keys()) - stated.keys() - ({"decoded"} if kept else set())
+    return partial(read, **{name: taken[name] for name in sorted(left)}) if left else read
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself before it is decoded.
+
+    Attributes:
+        format: Such as "WAV PCM_16" or "JPEG".
+        num_bytes: Of the file.
+        seconds: The duration of the item; None for an image.
+        rate_hz: Samples a second; None for an image.
+        channels: Of a recording; None for an image.
+        size: (height, width) of an image in pixels; None for a recording.
+    """
+
+    format: str
+    num_bytes: int
+    seconds: float | None = None
+    rate_hz: int | None = None
+    channels: int | None = None
+    size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the decoded content of an item shows.
+
+    Attributes:
+        digest: SHA-256 of the samples or pixels, so that copies in other files are known.
+        clipped: The share of the samples that are clipped; 0 for an image.
+    """
+
+    digest: bytes
+    clipped: float = 0.0
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """How the files of a modality are looked at.
+
+    Attributes:
+        header: Reads the header of an item. It raises `Unreadable` for what cannot be used.
+        content: Decodes an item, whose header is known. It raises `Unreadable`.
+    """
+
+    header: Callable[[Item], Header]
+    content: Callable[[Item, Header], Content]
+
+
+def size_of(item: Item) -> int:
+    """Returns the bytes of an item's file, or of its span."""
+    return os.path.getsize(item.path) if item.span is None else item.span[1]
+
+
+def digest_of_bytes(item: Item) -> bytes:
+    """Returns the SHA-256 of the bytes of an item's file.
+
+    Raises:
+        OSError: As from open().
+        LikenessError: As from Item.open().
+    """
+    with item.open() as file:
+        return hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]

@@ -144,26 +144,23 @@ def asked(url: str) -> Iterator[tuple[Any, str]]:
 
     Raises:
         FileNotFoundError: There is no such file or bucket.
-        Unreachable: A package is missing, or anything else that a store answers.
+        ModuleNotFoundError: fsspec is not installed.
+        Unreachable: The package of a store is missing, or anything else that it answers.
     """
     try:
         import fsspec
 
         yield fsspec.url_to_fs(url, use_listings_cache=False)
-    except LikenessError:
+    except (LikenessError, ModuleNotFoundError):
         raise
     except FileNotFoundError:
         reason = "there is no such file, or no such bucket; correct the URL"
         raise FileNotFoundError(errno.ENOENT, reason, url) from None
-    except ImportError as error:
-        raise Unreachable(
-            f"{url} needs a package that is not installed ({error}); pip install 'likeness[s3]', "
-            "'likeness[gcs]', or the package that is named"
-        ) from None
     except Exception as error:  # packages of stores have exceptions of any type
         reason = re.sub(r"//[^/@\s]*@", "//", first_line(error))  # without passwords of addresses
         raise Unreachable(
-            f"{url}: the store cannot be reached or refuses the credentials ({reason}); give those "
-            "of the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
-            "or FSSPEC_S3_ANON=true for a public bucket"
+            f"{url}: the store cannot be reached or refuses the credentials ({reason}); install "
+            "its package (pip install 'likeness[s3]' or 'likeness[gcs]'), or give credentials by "
+            "the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
+            "FSSPEC_S3_ANON=true for a public bucket"
         ) from None

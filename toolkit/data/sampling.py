@@ -5,9 +5,9 @@ These are pure functions of (seed, epoch), so that any step can be found again w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,11 @@ Index = NDArray[np.int64]
 class Sampling:
     """How the items of a step are drawn.
 
-    There are three ways beside the plain one, a shuffled pass over all items. They exclude each
+    There are two ways beside the plain one, a shuffled pass over all items, which exclude each
     other.
 
     - `items_per_class=K` draws batch_size/K classes x K items. Every class comes once in each pass
       over the classes, and the items of a class come in shuffled rounds.
-    - `weighting="sqrt"` gives each place to a class with probability proportional to the square
-      root of its size. The items of a class are drawn equally often up to one. This is the
-      compromise of word2vec and mBERT between the natural shares of the classes and equal ones.
     - `open_shards=W` is a shuffled pass whose reads stay near each other, for items in tar shards.
       The shards come in shuffled order, and their items are mixed within a window of W shards that
       slides over them.
@@ -50,13 +47,11 @@ class Sampling:
         batch_size: Items in a step. An epoch has as many whole batches as the items fill; what is
             left over is dropped.
         items_per_class: K, or 0 for the other ways.
-        weighting: "uniform" or "sqrt".
         open_shards: W, or 0 for the other ways.
     """
 
     batch_size: int = 64
     items_per_class: int = 0
-    weighting: Literal["uniform", "sqrt"] = "uniform"
     open_shards: int = 0
 
 
@@ -82,8 +77,6 @@ def epoch_batches(
     rng = np.random.default_rng((seed, epoch))
     if sampling.items_per_class:
         return _class_balanced(labels, sampling, rng)
-    if sampling.weighting == "sqrt":
-        return _in_batches(_sqrt_weighted(labels, rng), sampling.batch_size)
     if sampling.open_shards:
         assert shards is not None
         return _in_batches(_windowed(shards, sampling.open_shards, rng), sampling.batch_size)
@@ -127,13 +120,10 @@ def draws(
     """
     check(labels, sampling, shards)
     per_epoch = max(1, labels.size // sampling.batch_size)
-    epoch, batches = -1, np.empty((0, 0), dtype=np.int64)
     for step in range(start, stop):
-        needed, row = divmod(step, per_epoch)
-        if needed != epoch:
-            epoch = needed
+        epoch, row = divmod(step, per_epoch)
+        if not row or step == start:
             batches = epoch_batches(labels, sampling, seed=seed, epoch=epoch, shards=shards)
-            assert len(batches) == per_epoch
         yield [Draw(index, step, position) for position, index in enumerate(batches[row].tolist())]
 
 
@@ -147,13 +137,11 @@ def check_settings(sampling: Sampling) -> None:
         LikenessError: The message says which setting is wrong, and what is allowed.
     """
     size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
-    ways = (each > 0) + (sampling.weighting == "sqrt") + (window > 0)
     rules = {
         "sampling.batch_size is at least 1": size >= 1,
         "sampling.items_per_class is at least 0": each >= 0,
         "sampling.open_shards is at least 0": window >= 0,
-        "sampling.weighting is uniform or sqrt": sampling.weighting in ("uniform", "sqrt"),
-        "sampling.items_per_class, weighting=sqrt and open_shards exclude each other": ways <= 1,
+        "sampling.items_per_class and sampling.open_shards exclude each other": each * window == 0,
         "sampling.batch_size is a multiple of items_per_class": not each or size % each == 0,
     }
     refuse_broken(rules, lambda name: getattr(sampling, name.partition(".")[2]))
@@ -195,8 +183,8 @@ def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> Non
         LikenessError: The message says which setting is wrong, and what is allowed.
     """
     check_settings(sampling)
-    size, each, window = sampling.batch_size, sampling.items_per_class, sampling.open_shards
-    assert not window or (shards is not None and shards.shape == labels.shape)
+    size, each = sampling.batch_size, sampling.items_per_class
+    assert not sampling.open_shards or (shards is not None and shards.shape == labels.shape)
     classes = int(np.unique(labels).size)
     if (each and size // each > classes) or (not each and size > labels.size):
         raise LikenessError(
@@ -211,10 +199,8 @@ def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator)
     A class smaller than K repeats its items.
     """
     each = sampling.items_per_class
-    by_class = np.argsort(labels, kind="stable")
-    sizes = np.bincount(labels)
-    sizes = sizes[sizes > 0]
-    first = np.cumsum(sizes) - sizes
+    names, sizes = np.unique(labels, return_counts=True)
+    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
     per_batch = sampling.batch_size // each
     num_batches = max(1, labels.size // sampling.batch_size)
     # The classes come in whole shuffled rounds, so that no class is drawn twice in a batch unless a
@@ -224,48 +210,14 @@ def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator)
     )[: num_batches * per_batch]
     visits = _without_repeats(order.reshape(num_batches, per_batch), sizes.size, rng).reshape(-1)
 
-    # Each class has a line of shuffled rounds of its items, and each visit takes the next K of it.
-    # Round k of a class is shuffled at the first visit that reaches into it, in the order of the
-    # visits. So the random numbers are drawn as if the batches were made one by one.
-    num_visits = np.bincount(visits, minlength=sizes.size)
-    by_visit = np.argsort(visits, kind="stable")
-    first_visit = np.cumsum(num_visits) - num_visits
-    nth = np.empty(visits.size, dtype=np.int64)  # how many visits to its class came before
-    nth[by_visit] = np.arange(visits.size) - np.repeat(first_visit, num_visits)
-    num_rounds = -(-num_visits * each // sizes)
-    round_class = np.repeat(np.arange(sizes.size), num_rounds)
-    round_number = np.arange(round_class.size) - np.repeat(
-        np.cumsum(num_rounds) - num_rounds, num_rounds
-    )
-    reached_at = by_visit[first_visit[round_class] + round_number * sizes[round_class] // each]
-    start = np.cumsum(num_rounds * sizes) - num_rounds * sizes  # where a class's line begins
-    line = np.empty(int((num_rounds * sizes).sum()), dtype=np.int64)
-    in_order = np.lexsort((round_number, reached_at))
-    round_class, round_number = round_class[in_order], round_number[in_order]
-    places = start[round_class] + round_number * sizes[round_class]
-    for place, begin, size in zip(
-        places.tolist(), first[round_class].tolist(), sizes[round_class].tolist(), strict=True
-    ):
-        line[place : place + size] = rng.permutation(by_class[begin : begin + size])
-    drawn: Index = line[(start[visits] + nth * each)[:, None] + np.arange(each)]
-    return drawn.reshape(num_batches, sampling.batch_size)
-
-
-def _sqrt_weighted(labels: Index, rng: np.random.Generator) -> Index:
-    """(N,) draws with repeats, in random order.
-
-    Places are given to classes by the square roots of their sizes.
-    """
-    sizes = np.bincount(labels)
-    share = np.sqrt(sizes)
-    drawn = rng.multinomial(labels.size, share / share.sum())
-    rounds, rest = np.divmod(drawn, np.maximum(sizes, 1))
-    # The items in the order of their classes, those of a class in random order.
-    shuffled = rng.permutation(labels.size)
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    rank = np.arange(labels.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    ordered = labels[by_class]
-    return rng.permutation(np.repeat(by_class, rounds[ordered] + (rank < rest[ordered])))
+    lines = [deque[int]() for _ in names]  # what is left of the shuffled rounds of each class
+    drawn = []
+    for number in visits.tolist():
+        line = lines[number]
+        while len(line) < each:
+            line.extend(rng.permutation(members[number]).tolist())
+        drawn += [line.popleft() for _ in range(each)]
+    return np.array(drawn, dtype=np.int64).reshape(num_batches, sampling.batch_size)
 
 
 def _windowed(shards: Index, window: int, rng: np.random.Generator) -> Index:

@@ -10,8 +10,9 @@ wespeaker/dataset/processor.py), where it ends at the last dot and labels are in
 id is the name up to the last dot. Its label is looked up under that and then under webdataset's
 key, so that KEY.left.jpg and KEY.right.jpg share KEY.cls.
 
-Beside each shard lies an index, SHARD.tar.index. It has JSON lines: one header and then [id, label,
-suffix, offset, size] for each item. Shards by others are scanned once and given one.
+Beside each shard lies an index, SHARD.tar.index, in JSON: the bytes of the shard, and [id, label,
+suffix, offset, size] of each item. A shard without one, or with that of another shard, is scanned
+once and given one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import re
 import tarfile
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -32,35 +34,23 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.writing import atomic_path, move, staged
-from likeness.eval.types import name_first
 from likeness.toolkit.data.items import MAX_SPAN, Item, Items, check_unique
 
 _BLOCK = tarfile.BLOCKSIZE
-_FORMAT = 1
 _LABEL_SUFFIXES = (".cls", ".spk", ".json", ".txt")  # in order of precedence
 _MAX_HEADER = 2**16  # bytes of a header (long names, PAX) or label member
-_MAX_TAIL = 2**20  # bytes of zeros after the last member: tar pads to its blocking factor
 
 Member = tuple[str, str | None, str, int, int]  # id, label, suffix, offset, size
-_Label = tuple[str | None, str | None]  # a label and an id, as far as they are stated
-_Labels = dict[tuple[str, str], _Label]  # by key and suffix
-_NOTHING: _Label = (None, None)
+_Stated = dict[tuple[str, str], dict[str, str]]  # by key and suffix: the label, and perhaps the id
 
 
-def items(
-    data: str | Path,
-    *,
-    pattern: str = "*.tar",
-    suffixes: tuple[str, ...] = (),
-) -> Items:
+def items(data: str | Path, *, suffixes: tuple[str, ...] = ()) -> Items:
     """Lists the items of all shards; a recipe names it where others name the items of a folder.
 
     A missing index is written, with a warning where that is not permitted.
 
     Args:
-        data: A folder (with `pattern` below it), one shard, or a pattern such as
-            "data/train-*.tar".
-        pattern: The names of the shards in a folder.
+        data: A folder of shards, one shard, or a pattern such as "data/train-*.tar".
         suffixes: The suffixes of the data members to list, such as (".flac",); () lists all members
             that are not labels.
 
@@ -69,12 +59,11 @@ def items(
         member have no label.
 
     Raises:
-        LikenessError: There are no shards. Shards are truncated, damaged or do not match their
-            index; or ids are repeated.
+        LikenessError: There are no shards; shards are truncated or damaged; or ids are repeated.
     """
     data = Path(data)
     found = [data] if data.is_file() else map(Path, glob.glob(str(data)))
-    shards = sorted(data.glob(pattern) if data.is_dir() else found)
+    shards = sorted(data.glob("*.tar") if data.is_dir() else found)
     parts = []
     for shard in shards:
         members = [member for member in _listed(shard) if not suffixes or member[2] in suffixes]
@@ -95,7 +84,7 @@ def items(
 
 
 def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
-    """Numbers the shards of items by first occurrence, as Sampling.open_shards needs.
+    """Numbers the shards of items from 0, as Sampling.open_shards needs.
 
     Args:
         items: N items in shards.
@@ -104,7 +93,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
         The number of each item's shard (N,).
 
     Raises:
-        LikenessError: Items are in no shard; they are counted.
+        LikenessError: An item is in no shard.
 
     Example:
         >>> shard_numbers([Item(str(i), Path(f"{i // 2}.tar"), span=(512, 9)) for i in range(4)])
@@ -113,17 +102,15 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
     items = Items.of(items)
     offsets = np.full(len(items), -1)
     if items.has("offset"):
-        offsets = parquet.numbers(items.columns["offset"])
-    outside = items.take(np.flatnonzero(offsets < 0)).ids
-    if outside:
+        offsets = parquet.numbers(items.table["offset"].combine_chunks(), -1)
+    if (offsets < 0).any():
         raise LikenessError(
-            f"{len(outside)} of {len(items)} items are files that are not in a tar shard "
-            f"({name_first(outside)}); pack them, or set open_shards to 0"
+            f"{items[int(offsets.argmin())].name} is a file and no item of a tar shard; pack the "
+            "files (likeness.toolkit.data.shards.write), or set open_shards to 0"
         )
-    folders = parquet.numbers(items.columns["folder"].indices)
-    _, first, numbers = np.unique(folders, return_index=True, return_inverse=True)
-    rank: NDArray[np.int64] = np.argsort(np.argsort(first))
-    return rank[numbers]
+    folders = parquet.numbers(items.table["folder"].combine_chunks().indices)
+    numbers: NDArray[np.int64] = np.unique(folders, return_inverse=True)[1]
+    return numbers
 
 
 def write(
@@ -156,22 +143,19 @@ def write(
             f"{folder}: {len(items)} items are to be packed; name items, and a new folder"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    room = number = 0
+    limit, numbers, tar = shard_bytes - 2 * _BLOCK, count(), None
     with staged(folder) as unfinished, ExitStack() as opened:
         unfinished.mkdir()
         for key, place in enumerate(np.random.default_rng(seed).permutation(len(items)).tolist()):
             item = items[place]
-            content = _content(item)
             record = json.dumps({"id": item.id, "label": item.label}, ensure_ascii=False).encode()
-            parts = (item.suffix, content), (".json", record)
-            needed = sum(_BLOCK + -(-len(part) // _BLOCK) * _BLOCK for _, part in parts)
-            if not key or needed > room:
+            parts = {item.suffix: _content(item), ".json": record}
+            needed = sum(_BLOCK + -(-len(part) // _BLOCK) * _BLOCK for part in parts.values())
+            if tar is None or tar.offset + needed > limit:
                 opened.close()
-                shard = unfinished / f"shard-{number:06d}.tar"
+                shard = unfinished / f"shard-{next(numbers):06d}.tar"
                 tar = opened.enter_context(tarfile.open(shard, "w", format=tarfile.USTAR_FORMAT))
-                room, number = shard_bytes - 2 * _BLOCK, number + 1
-            room -= needed
-            for ending, part in parts:
+            for ending, part in parts.items():
                 member = tarfile.TarInfo(f"{key:09d}{ending}")
                 member.size = len(part)
                 tar.addfile(member, io.BytesIO(part))
@@ -186,13 +170,9 @@ def _content(item: Item) -> bytes:
     """The bytes of an item that can be packed."""
     with item.open() as source:
         content = source.read(MAX_SPAN + 1)
-    has_suffix = re.fullmatch(r"\.[a-z0-9_]{1,16}", item.suffix)
-    if (
-        item.stretch is not None
-        or not 0 < len(content) <= MAX_SPAN
-        or not has_suffix
-        or item.suffix in _LABEL_SUFFIXES
-    ):
+    is_whole = item.stretch is None and 0 < len(content) <= MAX_SPAN
+    is_data = item.suffix not in _LABEL_SUFFIXES and re.fullmatch(r"\.\w{1,16}", item.suffix, re.A)
+    if not (is_whole and is_data):
         raise LikenessError(
             f"{item.name}: it cannot be packed; a shard holds whole files (no stretches of "
             f"recordings) of 1 to {MAX_SPAN} bytes, with a suffix such as .flac that is none of "
@@ -204,25 +184,15 @@ def _content(item: Item) -> bytes:
 def _listed(shard: Path) -> list[Member]:
     """The members of one shard, from its index or by scanning it once."""
     index, size = shard.with_name(f"{shard.name}.index"), shard.stat().st_size
-    if index.is_file():
-        try:
-            header, *rows = map(json.loads, index.read_text(encoding="utf-8").strip().split("\n"))
-            stated = header["likeness_index"], header["bytes"], header["items"]
-            if stated == (_FORMAT, size, len(rows)) and {len(row) for row in rows} <= {5}:
-                return rows
-        except (ValueError, KeyError, TypeError):
-            pass
-        raise LikenessError(
-            f"{index}: it is not the index of this shard, or damaged; fetch the shard again, or "
-            "delete the index to have it made anew"
-        )
+    with suppress(OSError, ValueError, KeyError, TypeError):  # then it is made anew
+        stated = json.loads(index.read_text(encoding="utf-8"))
+        if stated["bytes"] == size and {len(row) for row in stated["items"]} <= {5}:
+            return list(stated["items"])
     members = _scan(shard)
-    header = {"likeness_index": _FORMAT, "shard": shard.name, "bytes": size, "items": len(members)}
     try:
-        with atomic_path(index) as temporary, temporary.open("w", encoding="utf-8") as file:
-            file.writelines(
-                json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *members)
-            )
+        with atomic_path(index) as temporary:
+            text = json.dumps({"bytes": size, "items": members}, ensure_ascii=False)
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         warnings.warn(
             f"{shard}: its index cannot be written ({error}); the shard is scanned each time",
@@ -251,7 +221,7 @@ def _scan(shard: Path) -> list[Member]:
     where no label member fits.
     """
     data = list[tuple[str, str, int, int]]()  # key, suffix, offset and size
-    labels: _Labels = {}
+    stated: _Stated = {}
     try:
         with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             while (member := tar.next()) is not None:
@@ -272,46 +242,39 @@ def _scan(shard: Path) -> list[Member]:
                     data.append((key, ending, member.offset_data, member.size))
                 elif member.size <= _MAX_HEADER:
                     file.seek(member.offset_data)
-                    labels[key, ending] = _label(ending, file.read(member.size))
-            end = tar.offset
-        # From the first block that is not a header on, a whole archive has nothing but zeros.
-        with shard.open("rb") as rest:
-            rest.seek(end)
-            tail = rest.read(_MAX_TAIL + 1)
-        if not _BLOCK <= len(tail) <= _MAX_TAIL or tail.strip(b"\0"):
-            raise tarfile.ReadError(f"there is no end of archive at byte {end}")
+                    stated[key, ending] = _fields(ending, file.read(member.size))
+            # From the first block that is not a header on, a whole archive has nothing but zeros.
+            file.seek(tar.offset)
+            tail = file.read(_MAX_HEADER)
+            if len(tail) < _BLOCK or tail.strip(b"\0"):
+                raise tarfile.ReadError(f"there is no end of archive at byte {tar.offset}")
     except (tarfile.TarError, ValueError, OverflowError) as error:
         raise LikenessError(
             f"{shard}: it is no whole, plain tar archive ({str(error)[:200]}); it is damaged, cut "
             "short, joined or compressed: fetch, pack or unpack it again"
         ) from None
-    return [_member(labels, *member) for member in data]
+    return [_member(stated, *member) for member in data]
 
 
-def _label(ending: str, content: bytes) -> _Label:
+def _fields(ending: str, content: bytes) -> dict[str, str]:
     """The label and the id that a label member states, as far as it does.
 
     A caption in KEY.txt or metadata in KEY.json state none.
     """
     try:
         text = content.decode("utf-8-sig").strip()
-        value = json.loads(text) if ending == ".json" else {"label": text}
-    except (ValueError, RecursionError):
-        return _NOTHING
-    if not isinstance(value, dict):
-        return _NOTHING
-    label, id = value.get("label"), value.get("id")
-    label = str(label) if type(label) is int else label
-    is_name = isinstance(label, str) and label.isprintable()
-    return (label if is_name else None) or None, id if isinstance(id, str) else None
+        fields = json.loads(text) if ending == ".json" else {"label": text}
+        values = {name: fields.get(name) for name in ("label", "id")}
+    except (ValueError, RecursionError, AttributeError):
+        return {}
+    names = {name: str(value) for name, value in values.items() if type(value) in (str, int)}
+    return {name: text for name, text in names.items() if text.isprintable()}
 
 
-def _member(labels: _Labels, key: str, ending: str, offset: int, size: int) -> Member:
+def _member(stated: _Stated, key: str, ending: str, offset: int, size: int) -> Member:
     """A data member with its id, and with its label if there is one under either key."""
     folder, slash, base = key.rpartition("/")
     keys = key, folder + slash + base.partition(".")[0]
-    stated = (
-        labels.get((under, suffix), _NOTHING)[0] for under in keys for suffix in _LABEL_SUFFIXES
-    )
-    label = next((text for text in stated if text is not None), None)
-    return labels.get((key, ".json"), _NOTHING)[1] or key, label, ending, offset, size
+    places = [stated.get((under, suffix), {}) for under in keys for suffix in _LABEL_SUFFIXES]
+    label = next((fields["label"] for fields in places if fields.get("label")), None)
+    return stated.get((key, ".json"), {}).get("id") or key, label, ending, offset, size

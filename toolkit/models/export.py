@@ -13,7 +13,6 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -120,10 +119,9 @@ def export(
 
     The graph takes waves (B, S) or images (B, C, H, W) of levels 0 to 255 and gives raw embeddings
     (B, dim). The batch and the length of waves are free. The graph goes through torch.export;
-    front-ends are in it as they are (ONNX has the operator DFT). Where a front-end crops larger
-    images, they are cropped when they are read instead, so that the graph takes one size. The file
-    is written only if synthetic items of several lengths and batch sizes have the same embeddings
-    on ONNX Runtime within MAX_DISTANCE and MAX_NORM_ERROR.
+    front-ends are in it as they are (ONNX has the operator DFT). The file is written only if
+    synthetic items of several lengths and batch sizes have the same embeddings on ONNX Runtime
+    within MAX_DISTANCE and MAX_NORM_ERROR.
 
     A smaller precision gives other embeddings, so that neither limit holds for it, and its digest
     is another one.
@@ -198,12 +196,8 @@ def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
         return Inputs((None,), model.read, "waves", waves(rate_hz_of(model)))
     embedder, read = in_torch(model), cast(Any, model.read)
     frontend = cast(Any, embedder.frontend)
-    crop = getattr(frontend, "crop", 0)
-    if crop and "crop" in inspect.signature(read).parameters:
-        read = partial(read, crop=crop)
     known = (
-        crop
-        or _default(model, "crop")
+        _default(model, "crop")
         or _default(model, "size")
         or getattr(embedder.backbone, "image_size", None)
         or size

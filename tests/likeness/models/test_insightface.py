@@ -26,7 +26,7 @@ from likeness.modalities.face import align, images
 from likeness.model import Model
 from likeness.models import insightface as insight
 from likeness.models import load
-from likeness.toolkit.data.images import encode, to_floats
+from likeness.toolkit.data.images import as_channels, encode
 from likeness.toolkit.data.items import Item
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
@@ -423,7 +423,7 @@ def test_a_detector_serves_face_models_only_and_keeps_their_size(
     expected, _ = align.align_one(
         align.load_detector(pack / "det_tiny.onnx"), images.decode(Item("a", shot)), size=224
     )
-    assert np.array_equal(np.asarray(loaded), to_floats(expected))
+    assert np.array_equal(np.asarray(loaded), as_channels(expected))
     assert load.with_detector(model, None) is model
     # one number is a height, as likeness.modalities.face.align.read takes it
     for size, shape in ((112, (3, 112, 112)), ([224, 192], (3, 224, 192))):

@@ -53,11 +53,7 @@ META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 
 
 def made(
-    seed: int = 0,
-    *,
-    subjects: int = SUBJECTS,
-    dim: int = DIM,
-    meta: dict[str, str] | None = None,
+    seed: int = 0, *, subjects: int = SUBJECTS, dim: int = DIM, meta: dict[str, str] | None = None
 ) -> Embeddings:
     """Clouds about a centre per subject, with large noise on two axes that say nothing."""
     rng = np.random.default_rng(seed)
@@ -207,46 +203,6 @@ def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match="1 of 40 ids name no subject"):
         rows.items(tmp_path)
-
-
-def refused(tmp_path: Path) -> list[tuple[Embeddings | None, type[Exception], str]]:
-    whole = made()
-    zero = whole.matrix.copy()
-    zero[[3, 7]] = 0
-    return [
-        (Embeddings(whole.ids, zero, META), ValueError, "2 of 40 embeddings are zero"),
-        (
-            Embeddings(tuple(f"all/{id}" for id in whole.ids), whole.matrix, META),
-            ValueError,
-            "1 subject .'all'., the first part of ids such as 'all/s0/0.wav'.*subjects.txt",
-        ),
-        (
-            Embeddings(whole.ids[: 3 * EACH], whole.matrix[: 3 * EACH], META),
-            ValueError,
-            "3 subjects .*at least 4 .*subjects.txt",
-        ),
-        (made(meta={}), ValueError, "the model unknown"),
-        (made(meta={**META, "flip": "sum"}), ValueError, r"flip \(sum\)"),
-        (Embeddings(whole.ids[::EACH], whole.matrix[::EACH], META), ValueError, "single"),
-        (None, FileNotFoundError, "No such file"),
-    ]
-
-
-@pytest.mark.parametrize("number", range(7))
-def test_what_no_head_can_be_trained_on_is_refused_in_one_sentence(
-    tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data, kind, says = refused(tmp_path)[number]
-    if data is not None:
-        embeddings.write(tmp_path / "e.npz", data)
-    with pytest.raises(kind, match=says):
-        likeness.train("head", tmp_path / "e.npz", tmp_path / "run", settings=FEW)
-    assert (
-        command("train", "head", *FEW, "--data", tmp_path / "e.npz", "--out", tmp_path / "r") == 2
-    )
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")]
-    assert len(lines) == 1
-    assert not (tmp_path / "r" / "recipe.json").exists()
 
 
 def test_training_makes_subjects_clearer(tmp_path: Path) -> None:

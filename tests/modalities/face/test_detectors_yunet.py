@@ -133,31 +133,3 @@ def test_a_large_photograph_is_shrunk_and_its_landmarks_are_its_own(
     middle = found.landmarks[0].mean(axis=0) / factor
     assert np.abs(middle - expected.landmarks[:, :, :].mean(axis=1)).max(axis=1).min() < 8
     assert max(most) < max(large.shape)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"size": (96, 100)}, "multiples of 32"),
-        ({"size": (96, 8192)}, "up to 4096"),
-        ({"kps": 8}, "kps_8"),
-        ({"leave_out": "obj_16"}, "11 outputs"),
-    ],
-)
-def test_a_network_that_is_nearly_a_yunet_is_refused(
-    tmp_path: Path, settings: dict[str, object], says: str
-) -> None:
-    file = tiny_yunet(tmp_path / "y.onnx", **settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=says):
-        align.load_detector(file)
-
-
-def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    content = tiny_yunet(tmp_path / "y.onnx").read_bytes()
-    for number, broken in enumerate(
-        (content[: len(content) // 2], content[:-3], b"\xff" * 64 + content[64:], b"")
-    ):
-        (tmp_path / f"{number}.onnx").write_bytes(broken)
-        with pytest.raises(ValueError, match="ONNX model") as caught:
-            align.load_detector(tmp_path / f"{number}.onnx")
-        assert "\n" not in str(caught.value)

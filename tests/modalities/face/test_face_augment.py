@@ -4,7 +4,6 @@ determinism per item.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from likeness.modalities.face import augment, images
 from likeness.toolkit.data.batch import Draw, Views
-from likeness.toolkit.data.images import encode, to_floats, to_pixels
+from likeness.toolkit.data.images import as_channels, encode, to_pixels
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.parts import describe
 
@@ -147,7 +146,7 @@ def test_cvlface_warp_is_the_published_product_of_matrices() -> None:
 
 
 def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
-    image = to_floats(FACE)
+    image = as_channels(FACE)
     none: dict[str, Any] = {
         "scale": (1.0, 1.0),
         "rotate_prob": 0.0,
@@ -176,22 +175,10 @@ def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
         augment.geometric_view(image, rng(seed), rng(0), **(none | {"num_photo": 1})).tobytes()
         for seed in range(600)
     }  # type: ignore[arg-type]
-    equalized = to_floats(np.asarray(ImageOps.equalize(Image.fromarray(FACE))))
-    grey = to_floats(cv2.cvtColor(cv2.cvtColor(FACE, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB))
+    equalized = as_channels(np.asarray(ImageOps.equalize(Image.fromarray(FACE))))
+    grey = as_channels(cv2.cvtColor(cv2.cvtColor(FACE, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB))
     assert {image.tobytes(), equalized.tobytes(), grey.tobytes()} <= seen
     assert len(seen) > 20
-
-
-def test_bad_settings_are_refused() -> None:
-    image = to_floats(FACE)
-    for wrong, reason in [
-        ({"crop_prob": 1.5}, "'crop_prob': 1.5"),
-        ({"flip_prob": math.nan}, "flip_prob"),
-    ]:
-        with pytest.raises(ValueError, match=reason):
-            augment.train_view(image, rng(0), rng(0), **wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="blur_prob"):
-        augment.geometric_view(image, rng(0), rng(0), blur_prob=-0.1)
 
 
 def test_views_can_be_described() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from likeness.modalities.face import images
 from likeness.toolkit.data import pixels
-from likeness.toolkit.data.images import BadImage, encode, to_floats, to_pixels
+from likeness.toolkit.data.images import BadImage, as_channels, encode, to_pixels
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -48,7 +48,7 @@ def test_floats_and_pixels_are_inverse_and_saturate() -> None:
     assert np.array_equal(
         to_pixels(noise), np.clip(np.rint(noise), 0, 255).astype(np.uint8).transpose(1, 2, 0)
     )
-    assert np.array_equal(to_pixels(to_floats(SMOOTH)), SMOOTH)
+    assert np.array_equal(to_pixels(as_channels(SMOOTH)), SMOOTH)
 
 
 class Backbone(torch.nn.Module):

@@ -144,10 +144,7 @@ def test_images_are_told_from_identities_by_what_they_hold(tmp_path: Path) -> No
         if fits:
             assert [item.id for item in recordio.items(tmp_path / "x.rec")] == ["1", "3"]
         else:
-            with pytest.raises(
-                ValueError,
-                match=rf"2 images .*announces {announced - 1:.0f}",
-            ):
+            with pytest.raises(ValueError, match=rf"2 images .*announces {announced - 1:.0f}"):
                 recordio.items(tmp_path / "x.rec")
 
 

@@ -73,13 +73,3 @@ def test_pairs_are_those_of_the_sets_in_their_order(data: Path, sets: tuple[str,
     assert pairs(items, listed) == [row for name in sets for row in expected[name]]
     assert all(item.label is None and item.id.split("/")[0] in sets for item in items)
     assert len({item.id for item in items}) == len(items)
-
-
-def test_missing_sets_are_named(data: Path) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"2 of 4 .*calfw.*cplfw.*=lfw,agedb_30",
-    ):
-        validation.trials(data)
-    with pytest.raises(ValueError, match="each once"):
-        validation.trials(data, sets=("lfw", "lfw"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from likeness.modalities.image.hub import patched_size, read
-from likeness.toolkit.data.images import BadImage, encode
+from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.items import Item
 
 
@@ -42,11 +42,3 @@ def test_patches_fit_and_no_larger_scale_does(edges: tuple[int, int]) -> None:
     assert height % 16 == width % 16 == 0
     assert height * width // 256 <= 64
     assert (height // 16 + 1) * (width // 16 + 1) > 64 or min(edges) < 16
-
-
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    item = image(tmp_path, 20, 30)
-    with pytest.raises(BadImage, match="crop"):
-        read(item, crop=21)
-    with pytest.raises(BadImage, match="would become"):
-        read(item, size=(100_000, 100_000))

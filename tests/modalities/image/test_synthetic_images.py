@@ -7,7 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from likeness.eval.verification import eer
 from likeness.modalities import folders, synthetic_faces, synthetic_glyphs
@@ -105,12 +104,3 @@ def test_written_sets_are_read(tmp_path: Path) -> None:
     )
     assert (len(train), len(test), test[0].label) == (40, 4, "alphabet20/character00")
     np.testing.assert_array_equal(small_sets.read(train[0])[0], synthetic_glyphs.glyph(0, 0, 0))
-
-
-def test_refusals(tmp_path: Path) -> None:
-    for wrong in (
-        lambda: synthetic_faces.face(0, 0, size=8),
-        lambda: synthetic_glyphs.glyph(0, 0, 0, size=4),
-    ):
-        with pytest.raises(ValueError, match="size is"):
-            wrong()

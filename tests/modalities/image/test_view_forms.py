@@ -20,7 +20,7 @@ from likeness.modalities.face import augment as faces
 from likeness.modalities.image import transforms
 from likeness.modalities.image.images import raw_ending, read
 from likeness.toolkit.data.batch import Draw, Views
-from likeness.toolkit.data.images import EncodedImage, to_floats
+from likeness.toolkit.data.images import EncodedImage, as_channels
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Bad
 
@@ -89,16 +89,13 @@ def test_crop_view_is_that_of_albumentations_compose(
     compose = albumentations.Compose(steps)
     names = ("brightness", "contrast", "saturation", "hue")
     view = partial(
-        transforms.crop_view,
-        size=32,
-        scale=(0.1, 1.0),
-        **dict(zip(names, jitter, strict=True)),
+        transforms.crop_view, size=32, scale=(0.1, 1.0), **dict(zip(names, jitter, strict=True))
     )
     for seed in range(15):
         image = levels(seed, 40 + 7 * seed, 90 - 3 * seed)[:channels]
         rng = np.random.default_rng(seed)
         compose.set_random_state(rng, random.Random(int(rng.integers(2**62))))
-        expected = to_floats(compose(image=image.transpose(1, 2, 0))["image"])
+        expected = as_channels(compose(image=image.transpose(1, 2, 0))["image"])
         expected = expected[:, :, ::-1] if rng.random() < 0.5 else expected
         ours = view(image, np.random.default_rng(seed), np.random.default_rng(0))
         np.testing.assert_array_equal(ours, expected)

@@ -76,8 +76,3 @@ def test_resumes_bit_for_bit_and_embeds_without_masks(
         for _ in range(2)
     )
     assert np.array_equal(once, twice)
-
-
-def test_a_missing_folder_is_one_sentence(recipe: Recipe, voices: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere' is no folder"):
-        fit(override(recipe, ["augment.corrupt.musan=nowhere"]), data=voices, out=tmp_path / "run")

@@ -81,14 +81,3 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
         main(arguments)
     assert stopped.value.code == 0
     np.testing.assert_allclose(read_scores(tmp_path / "scores.txt", made)[1], ours, atol=1e-7)
-
-
-def test_a_missing_recording_is_named(data: Path) -> None:
-    (data / "CN-Celeb_flac" / "eval" / "test" / "id00801-vlog-01-001.flac").unlink()
-    with pytest.raises(ValueError, match=r"1 of .*'test/id00801-vlog-01-001.wav'"):
-        cnceleb.enrolment(data)
-
-
-def test_without_data_the_command_that_fetches_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="prepare cnceleb"):
-        cnceleb.enrolment(tmp_path / "nothing")

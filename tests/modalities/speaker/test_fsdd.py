@@ -40,12 +40,3 @@ def test_ids_name_speaker_digit_and_number(data: Path) -> None:
     )
     assert len(fsdd.items(data, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(data))
     assert read(who[0], rate_hz=fsdd.RATE_HZ).ndim == 1
-
-
-def test_trials_are_all_pairs(data: Path) -> None:
-    chosen, made = fsdd.trials(data, fold=7)
-    assert len(made) == 200 * 199 // 2
-    label = {item.id: item.label for item in chosen}
-    assert made.target is not None
-    for i, j, target in list(zip(made.enrol, made.probe, made.target, strict=True))[:500]:
-        assert (label[made.enrol_ids[i]] == label[made.probe_ids[j]]) == target

@@ -22,10 +22,7 @@ def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
 
     chosen, _ = matched(pair("x/1.flac", "x/2.wav"), both, where="list")
     assert [item.id for item in chosen] == ["x/1.flac", "x/2.flac"]
-    with pytest.raises(
-        ValueError,
-        match=r"2 of.*'x/1.m4a', 'x/3'.*; go",
-    ):
+    with pytest.raises(ValueError, match=r"2 of.*'x/1.m4a', 'x/3'.*; go"):
         matched(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
 
 

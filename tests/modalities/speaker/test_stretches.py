@@ -10,7 +10,6 @@ import soundfile
 
 from likeness.modalities.speaker import audio, long
 from likeness.modalities.speaker.decoding import BadAudio
-from likeness.toolkit.data import shards
 from likeness.toolkit.data.items import Item
 
 HZ, SECONDS = 16_000, 12
@@ -70,10 +69,3 @@ def test_another_speed_is_that_of_the_stretch(tmp_path: Path) -> None:
     (_, copy) = audio.speed_copies([item], speeds=(0.8,))
     assert copy.stretch == item.stretch
     assert len(audio.read(copy)) == pytest.approx(2 / 0.8 * HZ, abs=2)
-
-
-def test_shards_refuse_stretches(tmp_path: Path) -> None:
-    (tmp_path / "r.wav").write_bytes(b"RIFF")
-    item = Item("a", tmp_path / "r.wav", "ann", stretch=(0.0, 1.5))
-    with pytest.raises(ValueError, match="no stretches"):
-        shards.write([item], tmp_path / "s")

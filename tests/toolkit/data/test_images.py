@@ -13,14 +13,7 @@ import pytest
 from PIL import Image
 
 from likeness.toolkit.data import images
-from likeness.toolkit.data.images import (
-    BadImage,
-    Pixels,
-    decode_bytes,
-    encode,
-    file_bytes,
-    to_floats,
-)
+from likeness.toolkit.data.images import BadImage, Pixels, as_channels, decode_bytes, file_bytes
 from likeness.toolkit.data.items import Item
 
 RNG = np.random.default_rng(0)
@@ -48,12 +41,6 @@ def test_every_format_gives_the_pixels(form: str) -> None:
     )
     if form not in ("GIF", "JPEG"):
         assert np.array_equal(decode(contents), SMOOTH)
-
-
-def test_jpeg_agrees_with_opencv() -> None:
-    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=90)
-    theirs = cv2.imdecode(np.frombuffer(contents, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
-    assert np.abs(decode(contents).astype(int) - theirs).max() <= 1
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK"])
@@ -114,7 +101,7 @@ def test_damaged_files_are_refused_with_the_reason(
     ]:
         with pytest.raises(BadImage, match=f"{name}: .*{reason}"):
             decode_bytes(payload, name)
-    with pytest.raises(BadImage, match=r"missing.jpg: no such file"):
+    with pytest.raises(BadImage, match=r"missing.jpg: No such file"):
         file_bytes(Item("m", tmp_path / "missing.jpg"))
     monkeypatch.setattr(images, "MAX_BYTES", 2**17)
     (tmp_path / "large.jpg").write_bytes(bytes(2**17 + 1))
@@ -123,14 +110,10 @@ def test_damaged_files_are_refused_with_the_reason(
 
 
 def test_levels_become_floats_of_the_same_values() -> None:
-    assert np.array_equal(to_floats(SMOOTH), SMOOTH.transpose(2, 0, 1))
-    assert np.array_equal(to_floats(SMOOTH[:, :, 0]), SMOOTH[None, :, :, 0])
-    assert to_floats(SMOOTH).dtype == np.float32
-    assert to_floats(SMOOTH).flags.c_contiguous
-
-
-def test_a_jpeg_is_near_its_pixels() -> None:
-    assert np.abs(decode(encode(SMOOTH, ".jpg")).astype(int) - SMOOTH).max() <= 6
+    assert np.array_equal(as_channels(SMOOTH), SMOOTH.transpose(2, 0, 1))
+    assert np.array_equal(as_channels(SMOOTH[:, :, 0]), SMOOTH[None, :, :, 0])
+    assert as_channels(SMOOTH).dtype == np.float32
+    assert as_channels(SMOOTH).flags.c_contiguous
 
 
 def test_sizes_are_seen_before_decoding() -> None:
@@ -139,11 +122,3 @@ def test_sizes_are_seen_before_decoding() -> None:
     images.open_encoded(buffer.getvalue(), "a", max_pixels=60_000)
     with pytest.raises(images.BadImage, match="200 x 300 pixels"):
         images.open_encoded(buffer.getvalue(), "a", max_pixels=59_999)
-
-
-def test_32_bits_of_unknown_range_are_refused_like_floats() -> None:
-    # levels of 0 to 255 were taken for 16 bits, and all became black
-    with pytest.raises(BadImage, match="32-bit"):
-        decode(file_of(Image.fromarray(SMOOTH[..., 0].astype(np.int32)), "TIFF"))
-    grey = Image.fromarray(SMOOTH[..., 0].astype(np.uint16) * 257)
-    assert np.array_equal(decode(file_of(grey, "TIFF"))[..., 0], SMOOTH[..., 0])

@@ -8,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 
-from likeness.eval.formats.column_names import choose, parse_columns
 from likeness.toolkit.data.item_lists import items_of_frame
 from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.labels import LabelPattern
@@ -62,22 +61,6 @@ def test_every_way_gives_the_same_items(folder: Path) -> None:
     assert items_of_frame(frame, root=folder, columns={}) == expected
 
 
-def test_columns_beside_the_label_are_carried(folder: Path) -> None:
-    (folder / "t.csv").write_text(
-        "utt,wav,speaker,Gender,age,session,group\n"
-        "u1,ann/1.wav,ann,f,31,s1,north\nu2,bob/1.wav,bob,,,s2,\n"
-    )
-    items = listed(folder / "t.csv")
-    assert list(items.ids) == ["u1", "u2"]
-    found = {name: list(items.column(name)) for name in ("sex", "age", "session", "group")}
-    assert found == {
-        "sex": ["f", None],
-        "age": ["31", None],
-        "session": ["s1", "s2"],
-        "group": ["north", None],
-    }
-
-
 def test_stretches_of_a_table(folder: Path) -> None:
     (folder / "t.csv").write_text(
         "file;speaker;start;end\nann/1.wav;ann;0,5;1,5\nann/1.wav;ann;1,5;\nann/1.wav;ann;;\n"
@@ -95,16 +78,13 @@ def test_stretches_of_a_table(folder: Path) -> None:
     ("text", "says"),
     [
         ("file,speaker,class\nann/1.wav,a,b\n", r"2 columns .*label.*speaker, class.*--columns"),
-        ("file,wav\nann/1.wav,a\n", r"2 columns .*path"),
         ("clip,who\nann/1,a\n", r"\(clip, who\).*--columns path=clip"),
         ("file,speaker\n", "no rows"),
         ("file,speaker\n,ann\n\nann/1.wav,ann\n,bob\n", "the row .*ann.* has no path"),
         ("file,speaker\nann/1.wav,ann\nann/1.wav,ann\n", "twice|repeated"),
         ("file,start,end\nann/1.wav,2,1\n", "from 2 to 1 s"),
-        ("file,start,duration\nann/1.wav,2,-1\n", "from 2 to 1 s"),
         ("file,speaker\nann/9.wav,ann\nbob/1.wav,b\n", r"1 of 2 files.*9\.wav"),
         ("ann/1.wav,ann\nbob/1.wav,bob\n", "path,label"),
-        ("file,speaker\nhttps://x.org/a.wav,ann\n", "1 of 1 files"),
     ],
 )
 def test_a_wrong_table_is_one_sentence(folder: Path, text: str, says: str) -> None:
@@ -122,27 +102,6 @@ def test_rows_of_separators_alone_are_skipped(folder: Path) -> None:
 def test_an_empty_label_is_none(folder: Path) -> None:
     (folder / "t.csv").write_text("file,speaker\nann/1.wav,\nann/2.wav,nan\nbob/1.wav,bob\n")
     assert list(listed(folder / "t.csv").labels) == [None, None, "bob"]
-
-
-def test_paths_from_the_current_folder_are_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "lists").mkdir()
-    (folder / "lists" / "t.csv").write_text("file\nann/1.wav\n")
-    monkeypatch.chdir(folder)
-    with pytest.raises(ValueError, match=r"--root \."):
-        listed(Path("lists/t.csv"))
-    assert listed(Path("lists/t.csv"), root=".")[0].path == Path("ann/1.wav")
-
-
-def test_columns_are_stated_as_roles() -> None:
-    assert parse_columns("label=a, b,path=c") == {"label": "a, b", "path": "c"}
-    for wrong in ("label", "label=", "speaker=x"):
-        with pytest.raises(ValueError, match="columns"):
-            parse_columns(wrong)
-    for wrong, says in (({"label": "c"}, "no column 'c'"), ({"path": "3"}, "no column '3'")):
-        with pytest.raises(ValueError, match=says):
-            choose(["file", "b"], wrong, "t.csv")
 
 
 # ---------------------------------------------------------------- patterns
@@ -173,7 +132,7 @@ def test_what_does_not_fit_a_pattern_is_counted(folder: Path) -> None:
         items = listed(folder, label="ann/{session}.{label}")
     assert list(items.labels) == ["wav", "wav"]
     assert list(items.column("session")) == ["1", "2"]
-    with pytest.raises(ValueError, match="none of 3"):
+    with pytest.raises(ValueError, match="3 of 3"):
         listed(folder, label="{label}.wav")
     for wrong in ("*.wav", "{label", "{label}}", "{la bel}{label}"):
         with pytest.raises(ValueError, match="label"):
@@ -208,15 +167,11 @@ def test_a_kaldi_folder(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"wav_scp": "r1 a.wav\nr2 sph2pipe x |\n"}, r"line 2 \(r2\).*pipe"),
+        ({"wav_scp": "r1 a.wav\nr2 sph2pipe x |\n"}, r"r2 sph2pipe.*pipe"),
         ({"wav_scp": "r1 x.ark:17\n"}, "archive"),
-        ({"wav_scp": "r1\n"}, "line 1"),
-        ({"wav_scp": "r1 a.wav\nr1 b.wav\n"}, "line 2"),
-        ({"wav_scp": "r1 a.wav\n", "utt2spk": "r2 ann\n"}, "1 of 1 utterances have no speaker"),
-        ({"wav_scp": "r1 a.wav\n", "utt2spk": "r1 ann\nr1 bob\n"}, "more than one"),
-        ({"wav_scp": "r1 a.wav\n", "segments": "u r9 0 1\n"}, r"wav.scp .*r9"),
+        ({"wav_scp": "r1 a.wav\nr1 b.wav\n"}, "r1 b"),
+        ({"wav_scp": "r1 a.wav\n", "segments": "u r9 0 1\n"}, r"r9.*wav.scp"),
         ({"wav_scp": "r1 a.wav\n", "segments": "u r1 1 0\n"}, r"from 1 to 0 s"),
-        ({"wav_scp": "r1 a.wav\n", "segments": "u r1 0 1\nu r1 1 2\n"}, "twice|repeated"),
         ({"wav_scp": "r1 a.wav\n"}, "1 of 1 files do not exist"),
     ],
 )
@@ -260,10 +215,8 @@ def test_an_rttm_finds_recordings_whose_names_have_blanks(tmp_path: Path) -> Non
     ("text", "says"),
     [
         (rttm("n 1 0.5 2.25 by ann"), r"0 recordings.*'n'.*--root"),
-        (rttm("m 1 0.5 0 by ann"), "0.5 to 0.5"),
-        (rttm("m 1 x 1 by ann"), "line 1"),
-        ("m 0 1 ann\n", "no turns"),
-        (";; nothing\n", "no turns"),
+        (rttm("m 1 x 1 by ann"), "m 1 x 1"),
+        ("m 0 1 ann\n", "no rows"),
         (rttm("m 1 0 1 by ann", "m 2 0 1 by bob"), "one channel"),
         (rttm("m 1 0 1 by ann", "m 1 0 1 by ann"), "twice"),
         (rttm("m 1 -1 3 by ann"), "from -1 to 2 s"),
@@ -274,10 +227,3 @@ def test_wrong_rttm(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "m.rttm").write_text(text)
     with pytest.raises(ValueError, match=says):
         listed(tmp_path / "m.rttm")
-
-
-def test_what_has_no_columns_takes_none(folder: Path) -> None:
-    with pytest.raises(ValueError, match="no columns"):
-        listed(folder, columns="label=x")
-    with pytest.raises(ValueError, match="absent"):
-        listed(folder / "absent")

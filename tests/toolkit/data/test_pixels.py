@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-import pytest
 import torch
 from torch.testing import assert_close
 
@@ -35,20 +34,5 @@ def test_images_as_the_field_feeds_them() -> None:
     assert_close(scaled, expected, atol=2e-4, rtol=0)
     each = PixelScale((1.0, 2.0, 3.0), (1.0, 2.0, 4.0), scale=1.0, bgr=True)(BATCH)[0]
     assert torch.equal(each[0, 0], (BATCH[0, 2] - 3) / 4)
-    cropped, _ = PixelScale(crop=4, mean=(0.0,) * 3, std=(1.0,) * 3)(BATCH[:, :, :6, :9])
-    assert_close(cropped, BATCH[:, :, 1:5, 2:6] / 255)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert pixels.IMAGENET()(BATCH)[0].dtype == torch.float32
-
-
-def test_refusals() -> None:
-    scale = pixels.IMAGENET()
-    for wrong, lengths, reason in (
-        (BATCH[:, :1], None, "as many means"),
-        (BATCH[0], None, r"\(B, 3, H, W\)"),
-        (BATCH, torch.ones(1), "several widths"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            scale(wrong, lengths)
-    with pytest.raises(ValueError, match="a crop of 41 needs edges as long"):
-        PixelScale((0.0,) * 3, (1.0,) * 3, crop=41)(BATCH)

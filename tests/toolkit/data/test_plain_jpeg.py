@@ -59,12 +59,7 @@ def test_plain_jpegs_have_pillows_pixels(kind: str, mode: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        jpeg("CMYK"),
-        jpeg(exif=turned(6)),
-        jpeg() + b"more",
-        jpeg()[:-2],
-    ],
+    [jpeg("CMYK"), jpeg(exif=turned(6)), jpeg() + b"more", jpeg()[:-2]],
     ids=["CMYK", "turned", "bytes after the end", "no end"],
 )
 def test_pillow_decodes_the_others(content: bytes) -> None:

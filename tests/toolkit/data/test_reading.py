@@ -20,11 +20,9 @@ from likeness.toolkit.data.batch import Draw, Views, collate
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import INSIGHTFACE
-from likeness.toolkit.data.reading import Array, Bad, Unreadable, is_finite, reading_for
+from likeness.toolkit.data.reading import Array, Bad, Unreadable, reading_for
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.training.loading import views_of
-from likeness.toolkit.training.recipe import Recipe
 
 LEVELS = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), dtype=np.uint8)
 
@@ -79,10 +77,6 @@ def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> No
     assert padded.lengths.tolist() == [1.0, 0.625]
 
 
-def test_levels_are_finite() -> None:
-    assert is_finite(np.full((3, 400, 400), 255, np.uint8))
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_embeddings_are_the_same_from_uint8(tmp_path: Path, workers: int) -> None:
     items = []
@@ -124,25 +118,3 @@ def test_an_item_that_its_view_cannot_decode_is_bad_and_a_wrong_setting_is_an_er
     assert refuse(Unreadable)[Draw(0, 0, 0)] == Bad("a", "cut short")
     with pytest.raises(ValueError, match="cut short"):
         refuse(ValueError)[Draw(0, 0, 0)]
-
-
-def test_a_recipe_is_read_in_the_form_of_its_augmentation() -> None:
-    recipe = Recipe(
-        modality="image",
-        frontend=dict,
-        backbone=dict,
-        loss=dict,
-        items=dict,
-        read=partial(images.read, crop=224),
-        train_read=images.read,
-        augment=transforms.REVISITING,
-    )
-    views = views_of(recipe, [], np.zeros(0, np.int64), seed=0)
-    assert settings_of(views.read) == {"dtype": "uint8"}
-    assert settings_of(recipe.read) == {"crop": 224}
-
-
-@pytest.mark.parametrize("augment", [None, lambda image, rng, batch_rng: image])
-def test_decoding_is_left_only_to_what_decodes(augment: Any) -> None:
-    with pytest.raises(ValueError, match="crop_view"):
-        reading_for(partial(images.read, decoded=False), augment)

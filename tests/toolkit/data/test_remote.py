@@ -22,7 +22,7 @@ from likeness.toolkit.data import remote
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.item_lists import read_items, write_items
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.listing import list_items, read_kaldi_folder
+from likeness.toolkit.data.listing import list_items
 
 URL = "s3://voices/ann/1.flac"
 
@@ -48,7 +48,8 @@ def test_lists_name_urls_beside_files(tmp_path: Path) -> None:
         assert items[0].suffix == ".flac"
         assert items[0].id in (URL, "a")
     (tmp_path / "wav.scp").write_text(f"a {URL}\nb b.flac\n")
-    assert read_kaldi_folder(tmp_path)[0].name == URL
+    kaldi = list_items(tmp_path / "wav.scp", suffixes=[".flac"], missing="leave")
+    assert kaldi[0].name == URL
     written = tmp_path / "again.txt"
     write_items(written, items, tmp_path)
     assert URL in written.read_text()
@@ -84,7 +85,7 @@ def test_audio_and_images_are_read_as_from_a_disk(store: Any, voices: Path, tmp_
 def test_a_missing_file_is_an_unreadable_item(store: Any) -> None:
     for name in ("gone.flac", "gone.png"):
         item = Item("gone", Path(f"s3://voices/{name}"))
-        with pytest.raises(ValueError, match="no such file"):
+        with pytest.raises(ValueError, match=r"[Nn]o such file"):
             (audio.read if name == "gone.flac" else images.read)(item)
 
 
@@ -132,8 +133,6 @@ def test_a_list_leads_to_no_store_that_the_user_has_not_named(
         (tmp_path / name).write_text(f"{text}\n")
 
         def read(root: str, name: str = name) -> str:
-            if name == "wav.scp":
-                return read_kaldi_folder(tmp_path, root=Path(root))[0].name
             path = tmp_path / name
             items = list_items(path, suffixes=[".flac"], missing="leave", root=Path(root))
             return items[0].name
@@ -188,7 +187,7 @@ def test_python_embeds_urls(store: Any, voices: Path, tmp_path: Path) -> None:
     wave, rate_hz = soundfile.read(sorted(voices.rglob("*.flac"))[0])
     soundfile.write(tmp_path / "a.flac", np.tile(wave, 3), rate_hz)
     s3fs.S3FileSystem().put_file(tmp_path / "a.flac", "voices/ann/1.flac")
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match=r"[Nn]o such file"):
         model.embed("https://example.org/a.wav")
     found = [model.embed(URL), model.embed([URL]), model.embed({"a": URL})]
     assert [made.ids for made in found] == [(URL,), (URL,), ("a",)]

@@ -26,7 +26,6 @@ from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.small import SmallCNN
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.xvector import XVector
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale
 from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed
@@ -194,30 +193,6 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     )
     with pytest.raises(ValueError, match="images of any size"):
         export.export(any_size, tmp_path / "x.onnx")
-
-
-@pytest.mark.slow  # an export of its own
-def test_a_front_end_s_crop_moves_into_the_reading(tmp_path: Path) -> None:
-    """Whole images are read for it, and the graph has one size: the embeddings stay the same."""
-    from PIL import Image
-
-    model = picture_model(
-        PixelScale((0.5,) * 3, (0.5,) * 3, crop=28),
-        partial(SmallCNN, dim=8),
-        partial(images.read, short_edge=36),
-    )
-    export.export(model, tmp_path / "m.onnx")
-    other = exported_models.load(tmp_path / "m.onnx")
-    assert other is not None
-    items = []
-    for k, (height, width) in enumerate(((50, 60), (71, 40), (36, 36))):
-        levels = np.random.default_rng(k).integers(0, 255, (6, 6, 3), dtype=np.uint8)
-        Image.fromarray(levels).resize((width, height)).save(tmp_path / f"{k}.png")
-        items.append(Item(str(k), tmp_path / f"{k}.png"))
-    a, b = (
-        embed(value.embedder, items, value.read, batch_size=1)[0].matrix for value in (model, other)
-    )
-    np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow  # every backbone: about a minute and a half

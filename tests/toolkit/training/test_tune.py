@@ -114,7 +114,7 @@ def test_of_many_pairs_distinct_ones_are_drawn_half_of_them_target(
 ) -> None:
     part = partial(listed, num_classes=num_classes, num_each=num_each)
     if num_each == 1:
-        with pytest.raises(ValueError, match="both kinds are needed"):
+        with pytest.raises(ValueError, match="target trial"):
             validation_trials(Path(), items=part)
         return
     with patch.object(tuning, "MOST_PAIRS", num_pairs):

@@ -1,0 +1,237 @@
+"""Photographs for retrieval: CUB-200-2011, Cars196 and Stanford Online Products.
+
+Half of the classes train, and the unseen ones test. The layouts are those of the archives:
+
+- CUB, 11,788 photographs of 200 bird species (Wah et al. 2011): DATA/CUB_200_2011/images.txt and
+  images/001.Black_footed_Albatross/...
+- Cars196, 16,185 photographs of 196 models of cars (Krause et al. 2013), of which the first 98
+  train, whichever of the authors' two halves their images are in: DATA/cars_annos.mat with
+  DATA/car_ims/*.jpg; or the later DATA/cars_train/ and DATA/cars_test/ with
+  DATA/devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat (there or in DATA). Each may
+  also lie in DATA/cars196 or DATA/stanford_cars.
+- SOP, 120,053 photographs of 22,634 products in 12 categories, 2 to 12 of each (Song et al., CVPR
+  2016): DATA/Stanford_Online_Products/Ebay_train.txt, Ebay_test.txt and bicycle_final/...
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from likeness.eval.errors import LikenessError, first_line
+from likeness.eval.formats.files import read_mat, text_lines
+from likeness.eval.types import name_first, quoted
+from likeness.modalities.image import packed
+from likeness.modalities.image.splits import Protocol, Split, of_classes
+from likeness.toolkit.data.items import Item, Items, check_unique
+
+
+class _Facts(NamedTuple):
+    """What a whole data set has: its name, classes, training classes and images; where it is."""
+
+    name: str
+    num_classes: int
+    num_train: int
+    num_images: int
+    fetch: str
+
+
+_CUB = _Facts(
+    *("cub", 200, 100, 11_788),
+    "fetch CUB_200_2011.tgz (non-commercial research) from "
+    "https://data.caltech.edu/records/65de6-vp158 and unpack it in DATA",
+)
+_CARS = _Facts(
+    *("cars", 196, 98, 16_185),
+    "fetch car_ims.tgz and cars_annos.mat (non-commercial research; its site is gone, mirrors "
+    "carry it) and unpack them in DATA",
+)
+_SOP = _Facts(
+    *("sop", 22_634, 11_318, 120_053),
+    "fetch Stanford_Online_Products.zip from https://cvgl.stanford.edu/projects/lifted_struct and "
+    "unpack it in DATA",
+)
+_SOP_HEADER = ["image_id", "class_id", "super_class_id", "path"]
+# The published files have 0.4 MB. What a file inflates to is at most a thousand times as much.
+_MAX_MAT = 2**20
+
+
+def cub_items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    protocol: Protocol = "standard",
+    fold: int = 0,
+    whole: bool = True,
+) -> Items:
+    """List the images of one split in the order of images.txt, with the species' folder as label.
+
+    Ids are "001.Black_footed_Albatross/NAME.jpg". The standard protocol has 5,864 images of classes
+    1 to 100 to train and 5,924 of classes 101 to 200 to test.
+
+    Args:
+        data: The folder DATA.
+        split: "train", "validation", "test" or "all".
+        protocol: How the classes are divided; see splits.divide_classes.
+        fold: The fold of the protocols that have several.
+        whole: Whether all images must be there. False allows parts of the data set, for trying
+            things out; the classes are divided all the same.
+
+    Raises:
+        LikenessError: The list is missing; the message says what to fetch. The list is not this
+            data set's, or, if `whole`, images are missing; they are counted.
+    """
+    root = packed.locate(Path(data), ("CUB_200_2011", ""), _CUB.fetch)
+    every: list[Item] = []
+    classes: dict[int, str] = {}
+    for _, path in _rows(root / "images.txt", 2, _CUB.fetch):
+        folder = path.rpartition("/")[0]
+        label = int(folder[:3]) if re.fullmatch(r"[0-9]{3}\.[^/]*", folder) else 0
+        if not 1 <= label <= _CUB.num_classes or classes.setdefault(label, folder) != folder:
+            raise LikenessError(
+                f"{root / 'images.txt'}: {path!r} is no NUMBER.Species/name.jpg with 001 to 200; "
+                "unpack the archive again"
+            )
+        every.append(Item(path, root / "images" / path, folder))
+    names = [classes.get(i, f"class {i} is absent") for i in range(1, _CUB.num_classes + 1)]
+    return _of_split(_CUB, every, names, root, whole, split, protocol, fold)
+
+
+def cars_items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    protocol: Protocol = "standard",
+    fold: int = 0,
+    whole: bool = True,
+) -> Items:
+    """List the images of one split, with the number of the car's model as label.
+
+    Ids are "car_ims/000001.jpg" (or "cars_train/00001.jpg"), labels "001" to "196". The standard
+    protocol has 8,054 images of classes 1 to 98 to train and 8,131 of classes 99 to 196 to test.
+
+    The arguments, and what is refused, are those of cub_items().
+    """
+    data = Path(data)
+    folders = (data / "cars196", data / "stanford_cars")
+    root = next((folder for folder in folders if folder.is_dir()), data)
+    if (root / "cars_annos.mat").is_file():
+        listed = _annotations(root / "cars_annos.mat", "relative_im_path", "")
+    else:
+        listed = []
+        for part, name in (
+            ("cars_train", "cars_train_annos.mat"),
+            ("cars_test", "cars_test_annos_withlabels.mat"),
+        ):
+            names = [
+                f"{folder}{file}" for folder in ("devkit/", "") for file in ("cars_annos.mat", name)
+            ]
+            mat = packed.locate(root, tuple(names), _CARS.fetch)
+            listed += _annotations(mat, "fname", f"{part}/")
+    every = [Item(id, root / id, f"{number:03d}") for id, number in listed]
+    classes = [f"{i:03d}" for i in range(1, _CARS.num_classes + 1)]
+    return _of_split(_CARS, every, classes, root, whole, split, protocol, fold)
+
+
+def sop_items(
+    data: str | Path,
+    *,
+    split: Split = "train",
+    protocol: Protocol = "standard",
+    fold: int = 0,
+    whole: bool = True,
+) -> Items:
+    """List the images of one split in the lists' order, with the product's number as label.
+
+    Ids are "bicycle_final/NAME.JPG", labels "00001" to "22634". The standard protocol has 59,551
+    images of 11,318 products to train and 60,502 of 11,316 to test.
+
+    The arguments, and what is refused, are those of cub_items().
+    """
+    root = packed.locate(Path(data), ("Stanford_Online_Products", ""), _SOP.fetch)
+    every: list[Item] = []
+    for name, first, last in (
+        ("Ebay_train.txt", 1, _SOP.num_train),
+        ("Ebay_test.txt", _SOP.num_train + 1, _SOP.num_classes),
+    ):
+        for fields in _rows(root / name, 4, _SOP.fetch):
+            if fields == _SOP_HEADER:
+                continue
+            label = int(fields[1]) if re.fullmatch("[0-9]{1,5}", fields[1]) else 0
+            if not first <= label <= last:
+                raise LikenessError(
+                    f"{root / name}: {fields[3]!r} is of class {fields[1]!r}; {first} to {last} "
+                    "are allowed; unpack the archive again"
+                )
+            every.append(Item(fields[3], root / fields[3], f"{label:05d}"))
+    classes = [f"{i:05d}" for i in range(1, _SOP.num_classes + 1)]
+    return _of_split(_SOP, every, classes, root, whole, split, protocol, fold)
+
+
+def category(item: Item) -> str:
+    """Return the super-class of an item of SOP, which is its folder; there are 12.
+
+    Example:
+        >>> category(Item("bicycle_final/111_0.JPG", Path("111_0.JPG")))
+        'bicycle_final'
+    """
+    return item.id.partition("/")[0]
+
+
+def _annotations(path: Path, field: str, prefix: str) -> list[tuple[str, int]]:
+    """Return (path below the root, class 1 to 196) of every image in a .mat file."""
+    try:
+        content = read_mat(path, "annotations", max_bytes=_MAX_MAT, squeeze=True)
+        listed = [
+            (f"{prefix}{annotation[field]}", int(annotation["class"]))
+            for annotation in content.reshape(-1)
+        ]
+        if not all(1 <= number <= _CARS.num_classes for _, number in listed):
+            raise LikenessError(f"classes outside 1 to {_CARS.num_classes}")
+    except Exception as error:  # scipy's arrays of records raise many kinds
+        raise LikenessError(
+            f"{path}: no annotations with the fields {field!r} and 'class' ({first_line(error)}); "
+            f"{_CARS.fetch}"
+        ) from None
+    return listed
+
+
+def _rows(path: Path, num_fields: int, fetch: str) -> Iterator[list[str]]:
+    """Yield the fields of each line of a data set's own list, split at white space."""
+    if not path.is_file():
+        raise LikenessError(f"{path}: no such file; {fetch}")
+    for number, line in text_lines(path):
+        fields = line.split()
+        if len(fields) != num_fields:
+            raise LikenessError(
+                f"{path}: line {number} is {quoted(line)}; {num_fields} fields are needed; {fetch}"
+            )
+        yield fields
+
+
+def _of_split(
+    facts: _Facts,
+    every: Sequence[Item],
+    classes: Sequence[str],
+    root: Path,
+    whole: bool,
+    split: Split,
+    protocol: Protocol,
+    fold: int,
+) -> Items:
+    """Return the items of a split whose files exist; if `whole`, all files must."""
+    check_unique(every, str(root))
+    # Path.is_file raises an error where a name is too long; os.path.isfile is then false.
+    there = [item for item in every if os.path.isfile(item.path)]
+    if not there or (whole and not len(there) == len(every) == facts.num_images):
+        known = set(there)
+        missing = name_first(item.id for item in every if item not in known)
+        raise LikenessError(
+            f"{root}: {len(there)} of {len(every)} listed images are there (without {missing}); "
+            f"the data set has {facts.num_images}; {facts.fetch}"
+        )
+    how = {"split": split, "protocol": protocol, "fold": fold}
+    return of_classes(there, classes, facts.num_train, **how, name=facts.name)  # type: ignore[arg-type]
