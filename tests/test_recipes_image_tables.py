@@ -229,7 +229,6 @@ def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:
     settings = [
         *SHRUNK,
         "measure.validation.items.whole=false",
-        "frontend.crop=32",
         "train_read.short_edge=36",
         "augment.flip_prob=0",
     ]

@@ -53,17 +53,12 @@ def pack(root: str | Path, name: str = "") -> Pack:
         The faces.
 
     Raises:
-        LikenessError: Meta files or the images' folder are missing; they are counted. Faces have no
-            image or no landmarks, or lines are of another kind; all are counted.
+        LikenessError: Meta files are missing. Faces have no image or no landmarks, or lines are of
+            another kind; all are counted.
+        FileNotFoundError: The landmarks or the folder loose_crop are missing.
     """
     root, images = Path(root), Path(root) / "loose_crop"
     files = meta_files(root, name)
-    lacking = [str(path) for path in (files.landmarks, images) if not path.exists()]
-    if lacking:
-        raise LikenessError(
-            f"{root}: {len(lacking)} parts of the pack are missing ({name_first(lacking)}); unpack "
-            "it so that loose_crop and meta lie in it"
-        )
     faces = read_faces(files.faces)
     scores = read_detector_scores(files.landmarks, faces)
     # The landmarks are read before the processes that read images begin, so that these share them.

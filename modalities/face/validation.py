@@ -50,12 +50,11 @@ def trials(
         if not (data / f"{name}.bin").is_file() and pairs.find_list(data / name) is None
     ]
     if missing or not sets or len(set(sets)) < len(sets):
-        present = [name for name in sets if name not in missing]
         raise LikenessError(
             f"{data}: {len(missing)} of {len(sets)} verification sets are not there "
             f"({name_first(missing)}), or sets are named twice or not at all; put NAME.bin, or the "
             "folder NAME with its list of pairs and its images, there, or name those that you "
-            f"have, each once: trials.sets={','.join(present) or 'NAME'}"
+            "have by trials.sets, each once"
         )
     return joined([_read(data, name) for name in sets])
 

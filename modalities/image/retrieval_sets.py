@@ -233,5 +233,6 @@ def _of_split(
             f"{root}: {len(there)} of {len(every)} listed images are there (without {missing}); "
             f"the data set has {facts.num_images}; {facts.fetch}"
         )
-    how = {"split": split, "protocol": protocol, "fold": fold}
-    return of_classes(there, classes, facts.num_train, **how, name=facts.name)  # type: ignore[arg-type]
+    return of_classes(
+        there, classes, facts.num_train, split=split, protocol=protocol, fold=fold, name=facts.name
+    )

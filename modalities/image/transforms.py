@@ -137,16 +137,11 @@ def shift_view(
         (3, 32, 32)
     """
     channels, height, width = image.shape
-    if (
-        not 0 <= flip_prob <= 1
-        or not 0 <= pad < min(height, width)
-        or not 0 <= occlude <= min(height, width)
-        or len(fill) not in (1, channels)
-    ):
+    fits = 0 <= pad < min(height, width) and 0 <= occlude <= min(height, width)
+    if not (0 <= flip_prob <= 1 and fits and len(fill) in (1, channels)):
         raise LikenessError(
-            f"shift_view: pad {pad}, flip_prob {flip_prob}, occlude {occlude}, {len(fill)} fill "
-            f"values for an image of shape {image.shape}; a pad and a square that fit the image, a "
-            "probability, and one fill value or one for each channel, are needed"
+            f"shift_view: pad {pad}, flip_prob {flip_prob}, occlude {occlude} and {len(fill)} fill "
+            f"values do not fit an image of shape {image.shape}; make them smaller"
         )
     padded: Any = np.pad(image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
     top, left = map(int, rng.integers(2 * pad + 1, size=2))

@@ -335,8 +335,8 @@ def to_pixels(image: Array) -> Pixels:
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
     """Converts an image of any mode."""
     if image.mode.startswith(("I", "F")):
-        is_tiff = image.format == "TIFF"
-        bits = max(image.tag_v2.get(_TIFF_BITS, (1,))) if is_tiff else 16  # type: ignore[attr-defined]
+        tags = getattr(image, "tag_v2", {})
+        bits = max(tags.get(_TIFF_BITS, (1,))) if image.format == "TIFF" else 16
         grey = np.asarray(image)
         # Levels from 0 to 255 in 32 bits would become nearly black.
         if image.mode == "F" or bits > 16 or grey.min() < 0 or grey.max() > 65535:

@@ -195,11 +195,11 @@ def _candidates(deep: Sequence[Sequence[str]]) -> Iterable[tuple[str, list[tuple
     for place, mark in enumerate([*example[1::2], "."]):
         patterns.append(f"{written}{{label}}{mark}*")
         written += f"{{part{place + 1}}}{mark}"
-    for text in patterns:
-        fields = [(names[0], LabelPattern(text).fields("/".join(names))) for names in deep]
+    for pattern in map(LabelPattern, patterns):
+        fields = [(names[0], pattern.fields("/".join(names))) for names in deep]
         pairs = [(folder, values["label"]) for folder, values in fields if values is not None]
         if len(pairs) >= _MOST * len(deep):
-            yield text, pairs
+            yield pattern.text, pairs
 
 
 def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
