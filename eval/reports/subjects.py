@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from likeness.eval.reports.page import EMPTY, joined, prose, table
+from likeness.eval.reports.page import EMPTY, prose, table
 from likeness.eval.types import Bools, Scores, Trials
 
 Counts = NDArray[np.int64]
@@ -109,16 +109,13 @@ def who_errs(
         return EMPTY
     errors = errors_by_subject(trials, scores, subject_of, threshold)
     sentences = [prose(text) for text in _sentences(trials, scores, subject_of)]
-    return joined([*sentences, prose(_RULE, soft=True), _table(errors)])
+    return EMPTY.join([*sentences, prose(_RULE, soft=True), _table(errors)])
 
 
 def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> list[str]:
     """Which subjects the hardest trials are of, where one or two have a fair share of them."""
     sentences = []
-    for kind, chosen, sign in (
-        ("nontarget", ~scores.target, -1),
-        ("target", scores.target, 1),
-    ):
+    for kind, chosen, sign in (("nontarget", ~scores.target, -1), ("target", scores.target, 1)):
         place = np.flatnonzero(chosen)
         num = min(_NUM_HARDEST, place.size)
         place = place[np.argpartition(sign * scores.values[place], num - 1)[:num]]

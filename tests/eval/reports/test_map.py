@@ -32,12 +32,12 @@ def points_of(text: str) -> dict[str, Any]:
 
 def test_a_map_keeps_classes_together() -> None:
     contents, labels = clusters(4, 15, 20)
-    points = plane(contents.matrix)
+    points = plane(contents.unit())
     number = np.array([int(labels[item_id][1:]) for item_id in contents.ids])
     distance = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
     assert np.mean(number[distance.argmin(axis=1)] == number) > 0.95
     # no spread, one dimension, zero rows
-    for matrix in (np.ones((9, 3)), np.ones((9, 1)), np.vstack([np.zeros((5, 4)), np.eye(4)])):
+    for matrix in (np.full((9, 3), 3**-0.5), np.ones((9, 1)), np.eye(9, 4)):
         assert np.isfinite(plane(matrix)).all()
 
 
@@ -65,7 +65,7 @@ def test_the_first_plane_is_that_of_the_largest_variance() -> None:
     contents, _ = clusters(3, 20, 7)
     unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
     _, values, _ = np.linalg.svd(unit - unit.mean(axis=0))
-    points = principal_plane(contents.matrix)
+    points = principal_plane(contents.unit())
     assert np.linalg.norm(points, axis=0) == pytest.approx(values[:2], rel=1e-4)
     assert principal_plane(np.ones((4, 1))).tolist() == [[0, 0]] * 4
 
@@ -74,6 +74,6 @@ def test_a_point_is_told_its_neighbours() -> None:
     contents, labels = clusters(3, 4, 6)
     unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
     similar = unit @ unit.T - 9 * np.eye(12)
-    assert neighbours(contents.matrix, 3).tolist() == np.argsort(-similar, axis=1)[:, :3].tolist()
+    assert neighbours(contents.unit(), 3).tolist() == np.argsort(-similar, axis=1)[:, :3].tolist()
     points = points_of(embedding_map(contents, labels))
-    assert points["neighbours"] == neighbours(contents.matrix).tolist()
+    assert points["neighbours"] == neighbours(contents.unit()).tolist()
