@@ -418,8 +418,12 @@ def histogram_figure(scores: Scores, threshold: float | None, system: str = "") 
         {"class": "$name", "scores": "@left to @right", "trials": "@number{0,0}"},
     )
     if threshold is not None:
-        # Both are painted apart (level "overlay"): to move them repaints no bar.
-        for mark in (BoxAnnotation(left=threshold), Span(location=threshold, dimension="height")):
+        look = {"line_color": GREY, "line_dash": "dashed", "line_width": 2}
+        for mark in (
+            BoxAnnotation(left=threshold, fill_color=GREY, fill_alpha=0.12, line_color=None),
+            Span(location=threshold, dimension="height", **look),
+        ):
+            mark.level = "overlay"  # painted apart: to move it repaints no bar
             figure.add_layout(marked(mark, "threshold", system))
     return figure
 
@@ -482,7 +486,7 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
         shown = np.unique(places.clip(max=curve.coverage.size - 1))
         x, y = 100 * curve.coverage[shown], 100 * curve.risk[shown]
         line(figure, i, name, label=shortened(name), x=x, y=y)
-        look = {"line_color": COLOURS[i % len(COLOURS)], "line_dash": "dotted", "line_width": 1}
+        look = {"line_color": COLOURS[i % len(COLOURS)], "line_dash": "dotted"}
         figure.add_layout(Span(location=100 * float(curve.risk[-1]), dimension="width", **look))
     legend(figure)
     return figure

@@ -203,13 +203,12 @@ def _error_sentence(result: Result) -> str:
 
 def _subjects(compared: Compared) -> Markup:
     """Who the errors come from, of each system whose subjects are known."""
-    parts = {}
-    for name, trials in compared.trials.items():
-        scores = compared.scores[name]
-        threshold = threshold_at_eer(scores.targets, scores.nontargets)
-        if part := who_errs(trials, scores, compared.subject_of, threshold):
-            parts[name] = part
-    return folded(parts) if parts else EMPTY
+    parts = {
+        name: who_errs(trials, compared.scores[name], compared.subject_of)
+        for name, trials in compared.trials.items()
+    }
+    shown = {name: part for name, part in parts.items() if part}
+    return folded(shown) if shown else EMPTY
 
 
 def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
@@ -241,11 +240,8 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
     columns = []
     for names in systems.values():
         of_system = embeddings[names[0]]
-        used = {
-            id
-            for trials in (compared.trials[name] for name in names)
-            for id in (*trials.enrol_ids, *trials.probe_ids)
-        }
+        lists = [compared.trials[name] for name in names]
+        used = {id for trials in lists for id in (*trials.enrol_ids, *trials.probe_ids)}
         ids = tuple(id for id in of_system.ids if id in used)
         part = Embeddings(ids, of_system.matrix[of_system.rows(ids)], of_system.meta)
         heading = ", ".join(names) if len(systems) > 1 else ""

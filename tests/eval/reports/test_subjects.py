@@ -52,9 +52,9 @@ def test_errors_by_subject_are_those_of_a_loop() -> None:
 def test_the_page_names_the_pairs_and_escapes_them() -> None:
     trials, scores, subject_of = made()
     hostile = {id: f"</script><b>{name}" for id, name in subject_of.items()}
-    text = who_errs(trials, scores, hostile, 1.5)
+    text = who_errs(trials, scores, hostile)
     assert "The 100 hardest nontarget trials" in text
     assert "25 of subjects &lt;/script&gt;&lt;b&gt;4 and &lt;/script&gt;&lt;b&gt;5" in text
     assert "<b>" not in text
-    assert not who_errs(trials, scores, {}, 1.5)
-    assert not who_errs(trials, scores, dict.fromkeys(subject_of, "one"), 1.5)
+    assert not who_errs(trials, scores, {})
+    assert not who_errs(trials, scores, dict.fromkeys(subject_of, "one"))
