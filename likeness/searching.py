@@ -107,9 +107,9 @@ class SearchEvaluation:
         )
         page = Path(folder) / "index.html"
         if isinstance(self.measured, Identified):
-            search.identification(page, self.results, sides, self.measured.searched)
+            search.write_page(page, self.results, sides, searched=self.measured.searched)
         else:
-            search.retrieval(page, self.results, sides, self.measured.answers)
+            search.write_page(page, self.results, sides, rated=self.measured.answers)
         return page
 
 

@@ -52,7 +52,7 @@ def test_every_data_file_is_packaged() -> None:
     [
         (
             "likeness.eval.reports",
-            sorted(["blocks.html", "page.css", "page.html", *REPORT_SCRIPTS]),
+            sorted(["blocks.html", "figures.json", "page.css", "page.html", *REPORT_SCRIPTS]),
         ),
         (
             "likeness.service",

@@ -94,13 +94,13 @@ class _Measure(NamedTuple):
 
     Attributes:
         name: Its name.
-        of: (weights of the probes, exact: all count once) -> value and threshold.
+        of: Weights of the probes, None where all count once -> value and threshold.
         conventions: What the record says of it alone.
         behind: What its interval rests on: the kind of probes with fewer subjects.
     """
 
     name: str
-    of: Callable[..., tuple[float, float | None]]
+    of: Callable[[Counts | None], tuple[float, float | None]]
     conventions: Conventions
     behind: Drawn
 
@@ -135,12 +135,10 @@ class Identified(NamedTuple):
 
     def table(self) -> str:
         """Aligned text: a row per metric with its interval, the counts, the notes."""
+        intervals = [interval_text(result, show=percent_text) for result in self.results]
         rows = [
-            (
-                label(result.metric),
-                f"{100 * result.value:6.2f}  {interval_text(result, show=percent_text)}".rstrip(),
-            )
-            for result in self.results
+            (label(result.metric), f"{100 * result.value:6.2f}  {interval}")
+            for result, interval in zip(self.results, intervals, strict=True)
         ]
         counts = self.results[0].counts if self.results else {}
         rows += [
@@ -148,14 +146,13 @@ class Identified(NamedTuple):
             for name, count in counts.items()
             if count is not None and name != "subjects"
         ]
-        width = max((len(name) for name, _ in rows), default=0)
         rules = dict.fromkeys(
             str(result.conventions["rule"])
             for result in self.results
             if "rule" in result.conventions
         )
         lines = [
-            *(f"{name:<{width}}   {text}" for name, text in rows),
+            *report.aligned(rows),
             "",
             *(f"TPIR: {rule}." for rule in rules),
             *report.footnotes(self.results, label=label),
@@ -207,7 +204,7 @@ def identify(
         if probe_subjects is None
         else "given mapping",
         "probes_enrolled_themselves": len(
-            set(probes.ids).intersection(*[set().union(*(rows.ids for rows in apart))])
+            {id for rows in apart for id in rows.ids} & {*probes.ids}
         ),
     }
     return identify_labelled(
@@ -276,13 +273,12 @@ def identify_labelled(
     protocol = f"identification 1:N, {kind}{', galleries apart' if len(searched) > 1 else ''}"
     results = []
     for measure, drawn in zip(measures, values, strict=True):
-        value, threshold = measure.of(np.ones(mated.size, dtype=np.int64), exact=True)
-        ends = None
-        if settings.num_resamples:
-            ends = bounds(drawn, value, settings.level, measure.behind)
+        value, threshold = measure.of(None)
         own = measure.conventions | common
         result = Result(system, measure.name, value, None, threshold, counts, own, protocol)
-        results.append(with_bounds(result, ends))
+        if settings.num_resamples:
+            result = with_bounds(result, bounds(drawn, value, settings.level, measure.behind))
+        results.append(result)
     return Identified(results, notes, searched)
 
 
@@ -370,23 +366,17 @@ def _measures(
     return measures
 
 
-def _rank(hits: Floats, mated: Counts, weights: Counts, exact: bool = False) -> tuple[float, None]:
+def _rank(hits: Floats, mated: Counts, weights: Counts | None) -> tuple[float, None]:
     """Pooled over galleries: hits, mated: (Q,) sums over them."""
-    return float(np.sum(weights * hits) / np.sum(weights * mated)), None
+    counted = np.ones_like(mated) if weights is None else weights
+    return float(np.sum(counted * hits) / np.sum(counted * mated)), None
 
 
 def _tpir(
-    searched: Sequence[Searched],
-    fpir: float,
-    protocol: Protocol,
-    weights: Counts,
-    exact: bool = False,
+    searched: Sequence[Searched], fpir: float, protocol: Protocol, weights: Counts | None
 ) -> tuple[float, float | None]:
     """Mean over galleries; the threshold if there is one for all of them."""
-    each = [
-        tpir(search, fpir, protocol=protocol, weights=None if exact else weights)
-        for search in searched
-    ]
+    each = [tpir(search, fpir, protocol=protocol, weights=weights) for search in searched]
     threshold = each[0].threshold if len(each) == 1 and np.isfinite(each[0].threshold) else None
     return float(np.mean([measured.value for measured in each])), threshold
 

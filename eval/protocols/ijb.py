@@ -45,12 +45,12 @@ FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 _CELLS = 1 << 20
 _CHOICES = {
-    "flip": Flip,
-    "media": MediaPooling,
-    "template": TemplatePooling,
-    "tar_rule": TarRule,
-    "tpir_protocol": Protocol,
-}
+    "flip": get_args(Flip),
+    "media": get_args(MediaPooling),
+    "template": get_args(TemplatePooling),
+    "tar_rule": get_args(TarRule),
+    "tpir_protocol": get_args(Protocol),
+} | dict.fromkeys(("keep_norm", "detector_score", "final_norm"), (True, False))
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,7 @@ class Switches:
     tpir_protocol: Protocol = "open"
 
     def __post_init__(self) -> None:
-        allowed = {name: get_args(kind) for name, kind in _CHOICES.items()}
-        allowed |= dict.fromkeys(("keep_norm", "detector_score", "final_norm"), (True, False))
-        for name, choices in allowed.items():
+        for name, choices in _CHOICES.items():
             check_choice(f"switch {name}", getattr(self, name), choices)
         check_similarity(self.similarity)
 
@@ -234,12 +232,16 @@ def verification_1_1(
     no subjects, the 1:N lists do); None with num_resamples > 0: over trials, marked as optimistic.
     Errors: those of likeness.eval.verification.
     """
+    assert pairs.target is not None
     settings = VerificationSettings(
         p_targets=(), fars=fars, tar_rule=switches.tar_rule, num_resamples=num_resamples
     )
     source = "given" if subjects is not None else "unknown: the pairs name templates"
+    x, rows = _those_of(pooled, pairs.enrol_ids)
+    y, columns = _those_of(pooled, pairs.probe_ids)
+    values = score_pairs(x, y, rows[pairs.enrol], columns[pairs.probe], switches.similarity)
     measured = evaluate(
-        _pair_scores(pooled, pairs, switches.similarity),
+        Scores(values, pairs.target),
         settings,
         subjects=subjects,
         subjects_from=source,
@@ -250,14 +252,6 @@ def verification_1_1(
         replace(result, conventions={**result.conventions, **_record(switches)})
         for result in measured.results
     ]
-
-
-def _pair_scores(pooled: Embeddings, pairs: Trials, similarity: str) -> Scores:
-    assert pairs.target is not None
-    x, rows = _those_of(pooled, pairs.enrol_ids)
-    y, columns = _those_of(pooled, pairs.probe_ids)
-    values = score_pairs(x, y, rows[pairs.enrol], columns[pairs.probe], similarity)
-    return Scores(values, pairs.target)
 
 
 def _those_of(pooled: Embeddings, ids: Sequence[str]) -> tuple[Floats32, Ints]:

@@ -25,6 +25,9 @@ from likeness.eval.formats.files import text_lines
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, check_choice, nfc
 
 Thresholds = Literal["scores", "grid"]
+# The thresholds of the field on d, as scores -d from the strictest on. d < t means score > -t, so
+# that the next float above -t is the score to reach.
+_GRID = np.nextafter(-np.arange(0, 4, 0.01), np.inf)
 Folds = int | Sequence[int] | NDArray[np.integer]
 
 
@@ -75,7 +78,7 @@ def ten_fold_accuracy(
     values, labels, fold = _checked(scores, same, folds)
     if thresholds == "grid":
         values = _negative_distances(values)
-    candidates = np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _grid()
+    candidates = np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _GRID
     accepted = _accepted(values, labels, fold, candidates)
     num_different = np.bincount(fold[~labels], minlength=len(accepted))[:, None]
     right = accepted[:, 0] + (num_different - accepted[:, 1])  # decisions, (folds, candidates)
@@ -178,15 +181,6 @@ def _negative_distances(values: Floats) -> Floats:
             f"{values.max():g}; pass 2 cos - 2 for cosines, or use thresholds='scores'"
         )
     return np.minimum(values, 0.0)
-
-
-def _grid() -> Floats:
-    """The thresholds of the field on d, as scores -d from the strictest on.
-
-    d < t means score > -t, so the next float above -t is the score to reach.
-    """
-    grid: Floats = np.nextafter(-np.arange(0, 4, 0.01), np.inf)
-    return grid
 
 
 def _accepted(

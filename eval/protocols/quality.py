@@ -85,10 +85,7 @@ def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
     """
     if not isinstance(quality, Mapping):
         return queries.norms.astype(np.float64)
-    missing = [id for id in queries.ids if id not in quality]
-    if missing:
-        raise LikenessError(f"quality: {missing[0]!r} has none; give a number for each query")
-    return numbers_of([(id, quality[id]) for id in queries.ids])
+    return numbers_of([(id, quality.get(id)) for id in queries.ids])
 
 
 def rate_queries(
@@ -125,9 +122,7 @@ def rate_queries(
     risk = np.clip(1 - recall, 0, 1)
     answers = Answers(quality[used], risk, "norm" if is_norm else "quality")
     ranking = Ranking(answers.quality, answers.risk)
-    intervals: dict[str, Bounds] = {}
-    if draws is not None:
-        intervals = bounds_over_groups(ranking, codes, **draws)
+    intervals = {} if draws is None else bounds_over_groups(ranking, codes, **draws)
     stated: Conventions = {"quality": "norm" if is_norm else "given", "risk": "1 - recall@1"}
     return answers, _rows(ranking, "r_auroc", stated, intervals)
 

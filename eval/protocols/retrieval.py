@@ -43,9 +43,9 @@ from likeness.eval.types import (
 
 Conventions = dict[str, str | float | int]
 _DRAWS = 1 << 22  # drawn classes in memory at once
-_RULES = {
-    "map@r": "(1/R) sum over the first R places of precision(i) rel(i)",
-    "map@1000": "the same over 1,000 places, divided by min(R, 1000)",
+_RULES: dict[str, Conventions] = {
+    "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
+    "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},
 }
 
 
@@ -203,7 +203,7 @@ def retrieve(
         common |= {"interval": "bootstrap over classes of queries, gallery as it is", **draws}
     intervals = {} if draws is None else class_bounds(per_query, codes, settings)
     rows: list[Row] = [
-        (name, float(of_queries.mean()), _rule(name), intervals.get(name))
+        (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
         for name, of_queries in per_query.items()
     ]
     answers = None
@@ -217,10 +217,6 @@ def retrieve(
         for name, value, own, ends in rows
     ]
     return Retrieved(results, answers)
-
-
-def _rule(metric: str) -> Conventions:
-    return {"rule": _RULES[metric]} if metric in _RULES else {}
 
 
 def label(metric: str) -> str:

@@ -138,11 +138,18 @@ def evaluate_together(
     names_of = dict(subject_of or {})
     for name, listed in trials.items():
         numbers, source = subjects_of(listed, subject_of)
-        subjects = None if numbers is None else _of_trials(listed, numbers)
-        if numbers is not None and not subject_of:
-            names_of |= _named(listed, numbers, source)
+        subjects: Ints | None = None
+        if numbers is not None:
+            subjects = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
+            names_of |= {} if subject_of else _named(listed, numbers, source)
         for by, group_of in (groupings or {}).items():
-            system = _grouped(name, (listed, scores[name]), settings, subjects, group_of, names_of)
+            if subjects is None:
+                raise LikenessError(
+                    f"{name}: groups are compared by their subjects, and the ids do not name them; "
+                    "give an `id subject` list with --subjects"
+                )
+            sides = groups.sides_of(listed, group_of, names_of)
+            system = groups.evaluate_groups(name, scores[name], subjects, *sides, settings=settings)
             grouped.append(replace(system, by=by))
         evaluated = evaluate(
             scores[name], settings, subjects=subjects, subjects_from=source, system=name
@@ -164,24 +171,6 @@ def evaluate_together(
     return Compared(results, scores, trials, grouped, compared, names_of)
 
 
-def _grouped(
-    name: str,
-    system: tuple[Trials, Scores],
-    settings: VerificationSettings,
-    subjects: Ints | None,
-    group_of: Mapping[str, str],
-    subject_of: Mapping[str, str],
-) -> groups.Grouped:
-    if subjects is None:
-        raise LikenessError(
-            f"{name}: groups are compared by their subjects, and the ids do not name them; give an "
-            "`id subject` list with --subjects"
-        )
-    trials, scores = system
-    sides, names = groups.sides_of(trials, group_of, subject_of)
-    return groups.evaluate_groups(name, scores, subjects, sides, names, settings=settings)
-
-
 def _in_one_order(
     scores: dict[str, Scores], trials: dict[str, Trials], reference: str
 ) -> dict[str, Matched]:
@@ -193,9 +182,7 @@ def _in_one_order(
     from likeness.eval.paired import match_trials  # slow to import, needed here only
 
     unpaired = {}
-    for name in scores:
-        if name == reference:
-            continue
+    for name in [name for name in scores if name != reference]:
         matched = match_trials(trials[reference], trials[name])
         if matched.order is None:
             unpaired[name] = matched
@@ -204,11 +191,6 @@ def _in_one_order(
             scores[name] = Scores(in_order, scores[reference].target)
             trials[name] = trials[reference]
     return unpaired
-
-
-def _of_trials(trials: Trials, numbers: tuple[Ints, Ints]) -> Ints:
-    """(P, 2) subject numbers of both sides of each trial, from those of the ids of each side."""
-    return np.stack([numbers[0][trials.enrol], numbers[1][trials.probe]], axis=1)
 
 
 def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str, str]:

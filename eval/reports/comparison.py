@@ -16,17 +16,12 @@ from markupsafe import Markup
 
 from likeness.eval.comparison import LEVEL, Cell, Comparison, Run, difference_rows
 from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.progress import step
 from likeness.eval.reports.figures import course_figure, drawn, logged, shortened
 from likeness.eval.reports.page import EMPTY, block, document, prose
 from likeness.eval.reports.page import table as table_block
-from likeness.eval.results import (
-    aligned,
-    bracketed,
-    metric_label,
-    metric_text,
-    reasons,
-)
+from likeness.eval.results import aligned, bracketed, metric_label, metric_text, reasons
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
@@ -34,14 +29,7 @@ Logs = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
 _OPTIMISTIC = "bootstrap over trials, of the mean over seeds: optimistic, trials share subjects"
 
 
-def write(
-    out: Path,
-    comparison: Comparison,
-    logs: Logs,
-    *,
-    command: str,
-    version: str,
-) -> None:
+def write(out: Path, comparison: Comparison, logs: Logs, *, command: str) -> None:
     """Write comparison.json, table.txt, table.md, table.tex and report/index.html.
 
     Each file is written whole or not at all.
@@ -51,22 +39,21 @@ def write(
         comparison: what is written.
         logs: of the runs, for the curves.
         command: makes the comparison again.
-        version: of Likeness.
     """
     (out / "report").mkdir(exist_ok=True)
     texts = {
-        "comparison.json": to_json(comparison, command=command, version=version),
+        "comparison.json": to_json(comparison, command=command),
         "table.txt": table(comparison),
         "table.md": markdown(comparison),
         "table.tex": latex(comparison),
-        "report/index.html": html(comparison, logs, command=command, version=version),
+        "report/index.html": html(comparison, logs, command=command),
     }
     for name, text in texts.items():
         with atomic_path(out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
-def to_json(comparison: Comparison, *, command: str, version: str) -> str:
+def to_json(comparison: Comparison, *, command: str) -> str:
     """JSON text of schema "likeness.comparison/1".
 
     It has everything in the tables, every run with the SHA-256 of its scores, and every tuning
@@ -83,7 +70,7 @@ def to_json(comparison: Comparison, *, command: str, version: str) -> str:
         "p_holm": f"Holm 1979 over the {comparison.num_comparisons} comparisons",
         "seed": 0,
     }
-    head: dict[str, Any] = {"schema": SCHEMA, "version": version, "command": command}
+    head: dict[str, Any] = {"schema": SCHEMA, "version": likeness_version(), "command": command}
     head |= {"conventions": conventions, "num_comparisons": comparison.num_comparisons}
     content = _json_value(head | asdict(comparison))
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -102,30 +89,30 @@ def _json_value(value: Any) -> Any:
 
 
 @step("drawing the page")
-def html(comparison: Comparison, logs: Logs, *, command: str, version: str) -> str:
+def html(comparison: Comparison, logs: Logs, *, command: str) -> str:
     """One self-contained page: tables, notes, curves of the loss and the metrics, how to recompute.
 
     Args:
         comparison: what is shown.
         logs: of the runs.
         command: makes the comparison again.
-        version: of Likeness.
     """
-    head, *rows = main_rows(comparison)
+    tables = _tables(comparison)
+    head, *rows = tables[0]
     sections = {"Results": table_block(head, rows, kind="t")}
-    if differences := _differences(comparison):
-        sections[f"Differences to {comparison.reference}"] = table_block(
-            differences[0], differences[1:]
-        )
-    sections["What the numbers are"] = block("lines", texts=notes(comparison))
-    sections["Curves of the training"] = _curves(comparison, logs)
+    for differences in tables[1:]:
+        heading = f"Differences to {comparison.reference}"
+        sections[heading] = table_block(differences[0], differences[1:])
     rows = [[run.folder, run.scores or f"failed: {run.failed}"] for run in comparison.runs]
-    sections["Recompute"] = block("command", text=command) + table_block(
-        ["run", "scores, SHA-256"], rows, kind="id"
-    )
+    runs = table_block(["run", "scores, SHA-256"], rows, kind="id")
+    sections |= {
+        "What the numbers are": block("lines", texts=notes(comparison)),
+        "Curves of the training": _curves(comparison, logs),
+        "Recompute": block("command", text=command) + runs,
+    }
     return document(
         "Comparison of " + ", ".join(comparison.variants),
-        f"{len(comparison.runs)} runs. Likeness {version}.",
+        f"{len(comparison.runs)} runs. Likeness {likeness_version()}.",
         sections,
     )
 
@@ -160,13 +147,13 @@ def table(comparison: Comparison) -> str:
     First a row for each variant, with the mean, standard error and interval of each metric and the
     cost; then the differences; then what the numbers are.
     """
-    parts = aligned(main_rows(comparison)), aligned(_differences(comparison)), notes(comparison)
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+    parts = [*map(aligned, _tables(comparison)), notes(comparison)]
+    return "\n\n".join(map("\n".join, parts)) + "\n"
 
 
 def markdown(comparison: Comparison) -> str:
     """The same tables and notes in Markdown."""
-    tables = [_piped(rows) for rows in (main_rows(comparison), _differences(comparison)) if rows]
+    tables = map(_piped, _tables(comparison))
     listed = "\n".join(f"- {_plain(note)}" for note in notes(comparison))
     return "\n\n".join([*tables, listed]) + "\n"
 
@@ -174,14 +161,13 @@ def markdown(comparison: Comparison) -> str:
 def latex(comparison: Comparison) -> str:
     """The same tables in LaTeX, with the notes as comments. Needs \\usepackage{booktabs}."""
     lines = [f"% {line}" for line in " ".join(notes(comparison)).splitlines()]
-    for rows in (main_rows(comparison), _differences(comparison)):
-        if rows:
-            head, *body = ([_tex(text) for text in row] for row in rows)
-            columns = "l" + "r" * (len(head) - 1)
-            lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-            lines += [" & ".join(head) + r" \\", r"\midrule"]
-            lines += [" & ".join(row) + r" \\" for row in body]
-            lines += [r"\bottomrule", r"\end{tabular}", ""]
+    for rows in _tables(comparison):
+        head, *body = ([_tex(text) for text in row] for row in rows)
+        columns = "l" + "r" * (len(head) - 1)
+        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+        lines += [" & ".join(head) + r" \\", r"\midrule"]
+        lines += [" & ".join(row) + r" \\" for row in body]
+        lines += [r"\bottomrule", r"\end{tabular}", ""]
     return "\n".join(lines)
 
 
@@ -295,10 +281,11 @@ def main_rows(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-def _differences(comparison: Comparison) -> list[list[str]]:
-    """The head and a row for each difference to the reference; no row at all without any."""
+def _tables(comparison: Comparison) -> list[list[list[str]]]:
+    """The tables: the variants, and where there are any, the differences to the reference."""
     over, differences = over_what(comparison), comparison.differences
-    return difference_rows(comparison.reference, over, differences, seeds=True)
+    rows = difference_rows(comparison.reference, over, differences, seeds=True)
+    return [main_rows(comparison), *([rows] if rows else [])]
 
 
 def _cell_text(cell: Cell | None, otherwise: str) -> str:

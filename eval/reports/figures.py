@@ -8,8 +8,9 @@ them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from scipy.special import ndtr, ndtri
 
 from likeness.eval.classification import auroc
 from likeness.eval.groups import Grouped
-from likeness.eval.reports.page import EMPTY, block, can_plot, prose
+from likeness.eval.reports.page import EMPTY, block, can_plot, prose, source
 from likeness.eval.results import metric_label
-from likeness.eval.types import Bools, Floats, Scores
+from likeness.eval.types import Floats, Scores
 from likeness.eval.uncertainty import RiskCoverage
 from likeness.eval.verification import det, eer
 
@@ -55,8 +56,16 @@ def drawn(make: Callable[..., Any], *values: Any, alt: str, caption: str = "") -
     from bokeh.embed import json_item
 
     figure = make(*values)
-    item = _numbered(json_item(figure), {})
+    item = _numbered(json_item(figure, theme=_theme()), {})
     return block("figure", item=item, alt=alt, caption=caption, height=figure.height)
+
+
+@cache
+def _theme() -> Any:
+    """How all figures look, in templates/figures.json: no background of their own, grey axes."""
+    from bokeh.themes import Theme
+
+    return Theme(json=json.loads(source("figures.json")))
 
 
 def _numbered(value: Any, numbers: dict[str, str]) -> Any:
@@ -102,31 +111,16 @@ def plot(
     made = figure(
         height=height,
         max_width=width,
-        sizing_mode="stretch_width",
         # Nothing is active at first, so that a finger on the figure scrolls the page.
         tools="box_zoom,wheel_zoom,pan,reset",
         active_drag=None,
         active_scroll=None,
-        toolbar_location="below",
         x_axis_label=x_label or None,
         y_axis_label=y_label or None,
-        background_fill_color=None,
-        border_fill_color=None,
-        outline_line_color=None,
-        min_border_right=12,
         **more,
     )
-    made.toolbar.logo = None
     if tips:
         made.add_tools(HoverTool(tooltips=list(tips.items()), visible=False))  # always on
-    made.grid.grid_line_color = GREY
-    made.grid.grid_line_alpha = 0.22
-    made.axis.axis_line_color = GREY
-    made.axis.major_tick_line_color = GREY
-    made.axis.minor_tick_line_color = None
-    made.axis.axis_label_text_font_style = "normal"
-    made.axis.axis_label_text_font_size = "13px"
-    made.axis.major_label_text_font_size = "12px"
     return made
 
 
@@ -185,14 +179,8 @@ def shortened(name: str) -> str:
 def legend(figure: Any, columns: int = 1) -> None:
     """Put the legend above the axes, where no curve runs; a click on an entry hides its line."""
     for each in figure.legend:
-        each.location = "top_left"
         each.ncols = columns
         each.click_policy = "hide"
-        each.border_line_color = None
-        each.background_fill_color = None
-        each.inactive_fill_color = None
-        each.label_text_font_size = "12px"
-        each.spacing = each.padding = each.margin = 2
         figure.center.remove(each)
         figure.add_layout(each, "above")
 
@@ -430,12 +418,13 @@ def histogram_figure(scores: Scores, threshold: float | None, system: str = "") 
         {"class": "$name", "scores": "@left to @right", "trials": "@number{0,0}"},
     )
     if threshold is not None:
-        edge = Span(location=threshold, dimension="height", line_width=2)
-        edge.line_color, edge.line_dash = GREY, "dashed"
-        side = BoxAnnotation(left=threshold, fill_color=GREY, fill_alpha=0.12, line_color=None)
-        edge.level = side.level = "overlay"  # painted apart: to move them repaints no bar
-        figure.add_layout(marked(side, "threshold", system))
-        figure.add_layout(marked(edge, "threshold", system))
+        look = {"line_color": GREY, "line_dash": "dashed", "line_width": 2}
+        for mark in (
+            BoxAnnotation(left=threshold, fill_color=GREY, fill_alpha=0.12, line_color=None),
+            Span(location=threshold, dimension="height", **look),
+        ):
+            mark.level = "overlay"  # painted apart: to move it repaints no bar
+            figure.add_layout(marked(mark, "threshold", system))
     return figure
 
 
@@ -460,17 +449,14 @@ def norms_by_correct(norms: ArrayLike, correct: ArrayLike) -> Markup:
         f" AUROC of the norm: {auroc(values, right):.3f} (1: every right answer has a higher norm "
         "than every wrong one; 0.5: the norm says nothing)."
     )
-    alt = "Norms of right and wrong answers"
-    return prose(text) + drawn(_norms_figure, values, right, alt=alt)
-
-
-def _norms_figure(norms: Floats, right: Bools) -> Any:
-    return histogram(
+    return prose(text) + drawn(
+        histogram,
         "Norm",
         "Answers of a kind (%)",
-        histogram_edges(norms, 36),
-        {"wrong": norms[~right], "right": norms[right]},
+        histogram_edges(values, 36),
+        {"wrong": values[~right], "right": values[right]},
         {"answers": "$name", "norms": "@left to @right", "number": "@number{0,0}"},
+        alt="Norms of right and wrong answers",
     )
 
 
@@ -500,24 +486,18 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
         shown = np.unique(places.clip(max=curve.coverage.size - 1))
         x, y = 100 * curve.coverage[shown], 100 * curve.risk[shown]
         line(figure, i, name, label=shortened(name), x=x, y=y)
-        chance = Span(location=100 * float(curve.risk[-1]), dimension="width")
-        chance.line_color, chance.line_dash = COLOURS[i % len(COLOURS)], "dotted"
-        figure.add_layout(chance)
+        look = {"line_color": COLOURS[i % len(COLOURS)], "line_dash": "dotted"}
+        figure.add_layout(Span(location=100 * float(curve.risk[-1]), dimension="width", **look))
     legend(figure)
     return figure
 
 
-def group_chart(grouped: Grouped) -> Markup:
+def group_figure(grouped: Grouped) -> Any:
     """The EER of each group at a threshold of its own, with its interval."""
-    return drawn(_group_figure, grouped, alt="EER by group, at a threshold of its own")
-
-
-def _group_figure(grouped: Grouped) -> Any:
-    rows = [(row.group, row.rates["eer"]) for row in grouped.groups]
     points = [
-        (name, rate.value, *(rate.interval or (rate.value, rate.value)))
-        for name, rate in rows
-        if rate.value is not None
+        (row.group, rate.value, *(rate.interval or (rate.value, rate.value)))
+        for row in grouped.groups
+        if (rate := row.rates["eer"]).value is not None
     ]
     names, *numbers = zip(*points, strict=True) if points else [()] * 4
     y, low, high = (100 * np.array(each) for each in numbers)

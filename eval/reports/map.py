@@ -52,16 +52,18 @@ def embedding_map(
     text += (
         "; on such a map neighbours are near, but gaps between groups and their sizes mean nothing."
     )
-    matrix, ids = embeddings.matrix[rows], [embeddings.ids[i] for i in rows]
-    planes = {"PCA": principal_plane(matrix), "t-SNE": plane(matrix)}
-    norms, alt = embeddings.norms[rows], "Map of the embeddings"
+    norms, ids = embeddings.norms[rows], [embeddings.ids[i] for i in rows]
+    matrix = embeddings.matrix[rows].astype(np.float64)
+    directions = unit_rows(matrix, norms_of(matrix))
+    planes = {"PCA": principal_plane(directions), "t-SNE": plane(directions)}
+    alt = "Map of the embeddings"
     figure = drawn(_map_figure, planes["PCA"], ids, classes, norms, alt=alt, caption=text)
     points = {
         "planes": {name: points.round(4).T.tolist() for name, points in planes.items()},
         "ids": ids,
         "classes": classes,
         "norms": [f"{norm:.4g}" for norm in norms],
-        "neighbours": neighbours(matrix).tolist(),
+        "neighbours": neighbours(directions).tolist(),
     }
     return block("explored", figure=figure, points=points, names=list(planes))
 
@@ -102,50 +104,48 @@ def _map_figure(
     return figure
 
 
-def neighbours(matrix: ArrayLike, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int64]:
+def neighbours(directions: Floats, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int64]:
     """The nearest items of each by cosine similarity, itself left out.
 
     Args:
-        matrix: (N, D).
+        directions: (N, D) of length 1.
         num: how many, at most N - 1.
 
     Returns:
         (N, num) row numbers, the nearest first.
 
-    >>> neighbours([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1]], 1).tolist()
+    >>> neighbours(np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]]), 1).tolist()
     [[2], [2], [0]]
     """
-    directions = _unit(matrix)
     similarities = directions @ directions.T
     np.fill_diagonal(similarities, -np.inf)
     count = min(num, len(directions) - 1)
     return np.argsort(-similarities, axis=1, kind="stable")[:, :count]
 
 
-def principal_plane(matrix: ArrayLike) -> Floats:
+def principal_plane(directions: Floats) -> Floats:
     """The first two principal components of the directions of embeddings.
 
     Args:
-        matrix: (N, D).
+        directions: (N, D) of length 1.
 
     Returns:
         (N, 2).
     """
     from sklearn.decomposition import PCA
 
-    directions = _unit(matrix)
     with np.errstate(invalid="ignore"):  # where no item differs from another
         points = PCA(min(2, *directions.shape), random_state=0).fit_transform(directions)
     return np.column_stack([points, np.zeros((len(points), 2 - points.shape[1]))])
 
 
-def plane(matrix: ArrayLike) -> Floats:
+def plane(directions: Floats) -> Floats:
     """A map of embeddings by their directions.
 
     It is made by PCA to min(50, N - 1, D) dimensions, then by t-SNE of perplexity min(30, N / 4).
 
     Args:
-        matrix: (N, D), N >= 8.
+        directions: (N, D) of length 1, N >= 8.
 
     Returns:
         (N, 2).
@@ -153,7 +153,6 @@ def plane(matrix: ArrayLike) -> Floats:
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    directions = _unit(matrix)
     size, dim = directions.shape
     if dim < 2 or np.ptp(directions, axis=0).max() < 1e-9:  # a line, or one point
         return np.column_stack([directions[:, 0], np.zeros(size)])
@@ -203,9 +202,3 @@ def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
         name: (COLOURS[i % number], MARKERS[(i + i // number) % len(MARKERS)])
         for i, name in enumerate(names)
     }
-
-
-def _unit(matrix: ArrayLike) -> Floats:
-    """The rows at length 1; those of length 0 stay as they are."""
-    values = np.asarray(matrix, dtype=np.float64)
-    return unit_rows(values, norms_of(values))

@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -60,9 +61,7 @@ def environment() -> Environment:
 
 def source(name: str) -> str:
     """The text of a file of templates/ as it is, such as a script."""
-    loader = environment().loader
-    assert loader is not None
-    return loader.get_source(environment(), name)[0]
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def block(name: str, /, **values: Any) -> Markup:
@@ -80,6 +79,16 @@ def block(name: str, /, **values: Any) -> Markup:
     """
     macro = getattr(environment().get_template("blocks.html").module, name)
     return Markup(macro(**values))
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with a true minus sign, nothing for NaN."""
+    return "" if np.isnan(value) else f"{value:.{digits}f}".replace("-", MINUS)
+
+
+def listed(conventions: Mapping[str, object]) -> str:
+    """Conventions as text."""
+    return "; ".join(f"{key}: {value}" for key, value in conventions.items())
 
 
 def prose(text: str, *, soft: bool = False) -> Markup:
@@ -122,11 +131,6 @@ def table(
     """
     shown = {"head": list(head), "rows": [list(row) for row in rows], "texts": list(texts)}
     return block("table", kind=kind, caption=caption, sortable=sortable, **shown)
-
-
-def joined(parts: Iterable[Markup]) -> Markup:
-    """Fragments, one after the other."""
-    return EMPTY.join(parts)
 
 
 def can_plot() -> bool:
@@ -185,7 +189,8 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
 
 def recompute(command: str, inputs: Mapping[str, str]) -> Markup:
     """How to make the results again: the command, and file -> SHA-256 of what it read."""
-    return block("command", text=command) + (block("inputs", digests=inputs) if inputs else EMPTY)
+    shown = table(["Input", "SHA-256"], inputs.items(), kind="id") if inputs else EMPTY
+    return block("command", text=command) + shown
 
 
 def write(path: Path, title: str, about: str, sections: Mapping[str, Markup]) -> Path:

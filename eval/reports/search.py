@@ -27,11 +27,11 @@ from likeness.eval.reports.map import embedding_map
 from likeness.eval.reports.media import SECONDS, Media
 from likeness.eval.reports.page import (
     EMPTY,
-    MINUS,
     block,
     folded,
     headed,
-    joined,
+    listed,
+    number,
     prose,
     recompute,
     table,
@@ -113,8 +113,8 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
     gallery = sides.gallery or sides.queries
     own, of_gallery = np.asarray(sides.labels)[rows], np.asarray(sides.gallery_labels)
     # An item of the gallery with the query's id is the query.
-    number = {id: i for i, id in enumerate(gallery.ids)}
-    itself = np.array([number.get(sides.queries.ids[i], -1) for i in rows.tolist()])
+    row_of = {id: i for i, id in enumerate(gallery.ids)}
+    itself = np.array([row_of.get(sides.queries.ids[i], -1) for i in rows.tolist()])
     found = itself >= 0
     num = min(num, len(gallery) - bool(found.any()))
     score = against(gallery.matrix, sides.similarity)
@@ -135,70 +135,48 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
 
 
 @step("drawing the page")
-def retrieval(
-    path: str | Path, results: Sequence[Result], sides: Sides, rated: Answers | None = None
+def write_page(
+    path: str | Path,
+    results: Sequence[Result],
+    sides: Sides,
+    *,
+    searched: Sequence[Searched] = (),
+    rated: Answers | None = None,
 ) -> None:
-    """Write the page of a retrieval.
-
-    Args:
-        path: of the page; its folder is made.
-        results: of the whole search.
-        sides: what was searched.
-        rated: the quality and the risk of the queries, where a quality was measured.
-    """
-    answers = nearest(sides)
-    labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
-    sections = {
-        "Results": _results(results, retrieved.label, interval_notes),
-        "Queries and their nearest items": _examples(sides, answers),
-        "Quality": EMPTY if rated is None else _quality(rated),
-        "Classes": _by_class(sides, answers, "Class"),
-        "Embedding map": embedding_map(sides.queries, labels),
-    }
-    _write(path, "Retrieval report", sections, sides, results)
-
-
-@step("drawing the page")
-def identification(
-    path: str | Path, results: Sequence[Result], sides: Sides, searched: Sequence[Searched]
-) -> None:
-    """Write the page of an identification.
+    """Write the page of a retrieval or an identification.
 
     Args:
         path: of the page; its folder is made.
         results: of the whole search.
         sides: what was searched; the first gallery, where there are two.
-        searched: the search in each gallery.
+        searched: of an identification, the search in each gallery.
+        rated: the quality and the risk of the queries, where a quality was measured.
     """
     answers = nearest(sides)
-    sections = {
-        "Results": _results(results, identified.label, footnotes),
-        "Curves": _curves(searched),
-        "Probes and their nearest items": _examples(sides, answers),
-        "Subjects": _by_class(sides, answers, "Subject"),
-    }
-    _write(path, "Identification report", sections, sides, results)
-
-
-def _write(
-    path: str | Path,
-    title: str,
-    sections: Mapping[str, Markup],
-    sides: Sides,
-    results: Sequence[Result],
-) -> None:
     counts = ", ".join(
         f"{count:,} {_COUNTED.get(name, name.replace('_', ' '))}"
         for name, count in results[0].counts.items()
         if count and name != "subjects"
     )
-    conventions = "; ".join(f"{key}: {value}" for key, value in results[0].conventions.items())
-    last = {
+    if searched:
+        title, queries, what, classes = "Identification report", "Probes", "Subject", "Subjects"
+        shown = _results(results, identified.label, footnotes)
+    else:
+        title, queries, what, classes = "Retrieval report", "Queries", "Class", "Classes"
+        shown = _results(results, retrieved.label, interval_notes)
+    labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
+    sections = {
+        "Results": shown,
+        "Curves": _curves(searched) if searched else EMPTY,
+        f"{queries} and their nearest items": _examples(sides, answers),
+        "Quality": EMPTY if rated is None else _quality(rated),
+        classes: _by_class(sides, answers, what),
+        "Embedding map": EMPTY if searched else embedding_map(sides.queries, labels),
         "Images and sound": prose(sides.media.note()),
-        "Conventions": prose(f"{results[0].protocol}; {conventions}", soft=True),
+        "Conventions": prose(f"{results[0].protocol}; {listed(results[0].conventions)}", soft=True),
         "Recompute": recompute(sides.command, sides.inputs),
     }
-    write(Path(path), title, counts, {**sections, **last})
+    write(Path(path), title, counts, sections)
 
 
 def _quality(rated: Answers) -> Markup:
@@ -258,10 +236,9 @@ def _curves(searched: Sequence[Searched]) -> Markup:
 
 
 def _curve_figure(x: Floats, y: Floats, x_label: str, y_label: str) -> Any:
-    log: dict[str, Any] = {"x_axis_type": "log"} if x_label.startswith("FPIR") else {}
-    figure = plot(
-        x_label, y_label, height=320, tips={x_label: "@x{0.[000]}", y_label: "@y{0.00}"}, **log
-    )
+    tips = {x_label: "@x{0.[000]}", y_label: "@y{0.00}"}
+    scale = "log" if x_label.startswith("FPIR") else "linear"
+    figure = plot(x_label, y_label, height=320, tips=tips, x_axis_type=scale)
     line(figure, 0, y_label, dots=4, steps=True, x=x, y=y)
     return figure
 
@@ -289,7 +266,7 @@ def _examples(sides: Sides, answers: Nearest) -> Markup:
         if queries.size:
             rows = [_example(sides, answers, q) for q in queries.tolist()]
             parts.append(block("neighbours", caption=heading, rows=rows))
-    return joined(parts)
+    return EMPTY.join(parts)
 
 
 def _example(sides: Sides, answers: Nearest, q: int) -> dict[str, Any]:
@@ -301,7 +278,7 @@ def _example(sides: Sides, answers: Nearest, q: int) -> dict[str, Any]:
             "id": gallery.ids[item],
             "label": sides.gallery_labels[item],
             "right": right,
-            "score": f"{score:.4f}".replace("-", MINUS),
+            "score": number(score),
         }
         for item, score, right in zip(
             *(each[q].tolist() for each in (answers.items, answers.scores, answers.right)),
@@ -389,10 +366,6 @@ def clustering(
     return write(Path(folder) / "index.html", "Clusters", about, sections)
 
 
-def _number(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.3f}".replace("-", MINUS)
-
-
 def _doubtful(ids: Sequence[str], clusters: Counts, fit: Fit, media: Media) -> Markup:
     """The items that are nearly as similar to another cluster as to their own."""
     margin = fit.own - fit.other
@@ -401,7 +374,7 @@ def _doubtful(ids: Sequence[str], clusters: Counts, fit: Fit, media: Media) -> M
         return EMPTY
     rows = [
         {
-            "score": _number(float(margin[i])),
+            "score": number(margin[i], 3),
             "sides": [(media.show(ids[i]), f"{ids[i]}: in {clusters[i]}, near {fit.nearest[i]}")],
             "number": "",
         }
@@ -418,17 +391,17 @@ def _doubtful(ids: Sequence[str], clusters: Counts, fit: Fit, media: Media) -> M
 def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media: Media) -> Markup:
     """The items of each cluster, the most typical first, each with its mean score with the rest."""
     parts = {}
-    for number in [*range(1, min(len(sizes) - 1, _NUM_CLUSTERS) + 1), *([0] if sizes[0] else [])]:
-        inside = np.flatnonzero(clusters == number)
+    for cluster in [*range(1, min(len(sizes) - 1, _NUM_CLUSTERS) + 1), *([0] if sizes[0] else [])]:
+        inside = np.flatnonzero(clusters == cluster)
         own = np.where(np.isnan(fit.own[inside]), np.inf, -fit.own[inside])
         order = inside[np.argsort(own, kind="stable")]
         items = [
-            {"id": ids[i], "shown": media.show(ids[i]), "score": _number(float(fit.own[i]))}
+            {"id": ids[i], "shown": media.show(ids[i]), "score": number(fit.own[i], 3)}
             for i in order[:_NUM_ITEMS].tolist()
         ]
         for item in items:
             item["named"] = 'class="shown image"' not in item["shown"]
-        name = f"Cluster {number}" if number else "In no cluster"
+        name = f"Cluster {cluster}" if cluster else "In no cluster"
         heading = f"{name}: {len(inside):,} item{'' if len(inside) == 1 else 's'}"
         if len(inside) > len(items):
             heading += f", {len(inside) - len(items):,} not shown"
@@ -442,6 +415,6 @@ def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media:
         "Below each item stands its mean score with the others of its cluster, highest first; of "
         f"recordings the first {SECONDS:g} seconds can be heard."
     )
-    if "<audio" in joined(parts.values()):  # players take a line each
+    if "<audio" in EMPTY.join(parts.values()):  # players take a line each
         return prose(text, soft=True) + folded(parts)
-    return prose(text, soft=True) + joined(headed(heading, part) for heading, part in parts.items())
+    return prose(text, soft=True) + EMPTY.join(headed(*part) for part in parts.items())

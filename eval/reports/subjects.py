@@ -10,8 +10,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from likeness.eval.reports.page import EMPTY, joined, prose, table
+from likeness.eval.reports.page import EMPTY, prose, table
 from likeness.eval.types import Bools, Scores, Trials
+from likeness.eval.verification import threshold_at_eer
 
 Counts = NDArray[np.int64]
 
@@ -91,34 +92,29 @@ def errors_by_subject(
     )
 
 
-def who_errs(
-    trials: Trials, scores: Scores, subject_of: Mapping[str, str], threshold: float
-) -> Markup:
+def who_errs(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> Markup:
     """The hardest trials by subjects, and a row for each subject.
 
     Args:
         trials: of one system.
         scores: of the trials.
         subject_of: id -> subject.
-        threshold: of the counts.
 
     Returns:
         HTML, which is empty where fewer than two subjects are known.
     """
     if len(set(subject_of.values())) < 2:
         return EMPTY
+    threshold = threshold_at_eer(scores.targets, scores.nontargets)
     errors = errors_by_subject(trials, scores, subject_of, threshold)
     sentences = [prose(text) for text in _sentences(trials, scores, subject_of)]
-    return joined([*sentences, prose(_RULE, soft=True), _table(errors)])
+    return EMPTY.join([*sentences, prose(_RULE, soft=True), _table(errors)])
 
 
 def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> list[str]:
     """Which subjects the hardest trials are of, where one or two have a fair share of them."""
     sentences = []
-    for kind, chosen, sign in (
-        ("nontarget", ~scores.target, -1),
-        ("target", scores.target, 1),
-    ):
+    for kind, chosen, sign in (("nontarget", ~scores.target, -1), ("target", scores.target, 1)):
         place = np.flatnonzero(chosen)
         num = min(_NUM_HARDEST, place.size)
         place = place[np.argpartition(sign * scores.values[place], num - 1)[:num]]

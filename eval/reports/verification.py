@@ -10,15 +10,13 @@ moved, all of them stand at the threshold of the equal error rate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from scipy.special import ndtri
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.groups import Grouped, blocks, notes
 from likeness.eval.paired import Paired
 from likeness.eval.paired import notes as paired_notes
@@ -29,7 +27,7 @@ from likeness.eval.reports.figures import (
     coverage_figure,
     det_figure,
     drawn,
-    group_chart,
+    group_figure,
     histogram_figure,
     training_curves,
 )
@@ -41,7 +39,8 @@ from likeness.eval.reports.page import (
     block,
     folded,
     headed,
-    joined,
+    listed,
+    number,
     prose,
     recompute,
     table,
@@ -96,28 +95,23 @@ def write_page(
         The path of the page.
 
     Raises:
-        LikenessError: items of the trials have no embedding, or embeddings belong to no system.
+        LikenessError: items of the trials have no embedding.
     """
     results, scores, paired = compared.results, compared.scores, compared.paired
     systems, _, _ = by_system(results)
     shown, used = media or Media(lambda _: None), embeddings or {}
-    if unknown := sorted(set(used) - set(compared.trials)):
-        raise LikenessError(
-            f"Embeddings of {unknown} belong to no system; name those of {sorted(compared.trials)}"
-        )
+    assert set(used) <= set(compared.trials)
     together = _on_the_same_trials(results, scores)
-
-    def metrics_of(names: Sequence[str]) -> Markup:
-        return metric_table([each for each in results if each.system in names])
-
     groups = {
-        f"{each.system} {each.by}".strip(): group_chart(each) + grouped_table(each)
+        f"{each.system} {each.by}".strip(): drawn(group_figure, each, alt=_GROUPS)
+        + grouped_table(each)
         for each in compared.grouped
     }
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
-        "Results": _by_trials(together, metrics_of) + block("lines", texts=footnotes(results)),
+        "Results": _by_trials(together, lambda names: metric_table(results, names))
+        + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
         "Training": training_curves(log, logged),
         "Groups": folded(groups),
@@ -156,7 +150,7 @@ def _by_trials(
     """
     if len(together) == 1:
         return make(*together.values())
-    return joined(
+    return EMPTY.join(
         headed(f"{', '.join(names)}: {trials}", make(names)) for trials, names in together.items()
     )
 
@@ -187,7 +181,7 @@ def glance(results: Sequence[Result], scores: Mapping[str, Scores], names: Seque
         "for which. Nearer to the lower left is better, and the dot is the equal error rate."
     )
     shown = block("two", parts=pictures) + prose(text, soft=True) if any(pictures) else EMPTY
-    return joined(map(prose, sentences)) + shown
+    return EMPTY.join(map(prose, sentences)) + shown
 
 
 def _error_sentence(result: Result) -> str:
@@ -209,13 +203,12 @@ def _error_sentence(result: Result) -> str:
 
 def _subjects(compared: Compared) -> Markup:
     """Who the errors come from, of each system whose subjects are known."""
-    parts = {}
-    for name, trials in compared.trials.items():
-        scores = compared.scores[name]
-        threshold = threshold_at_eer(scores.targets, scores.nontargets)
-        if part := who_errs(trials, scores, compared.subject_of, threshold):
-            parts[name] = part
-    return folded(parts) if parts else EMPTY
+    parts = {
+        name: who_errs(trials, compared.scores[name], compared.subject_of)
+        for name, trials in compared.trials.items()
+    }
+    shown = {name: part for name, part in parts.items() if part}
+    return folded(shown) if shown else EMPTY
 
 
 def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
@@ -247,11 +240,8 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
     columns = []
     for names in systems.values():
         of_system = embeddings[names[0]]
-        used = {
-            id
-            for trials in (compared.trials[name] for name in names)
-            for id in (*trials.enrol_ids, *trials.probe_ids)
-        }
+        lists = [compared.trials[name] for name in names]
+        used = {id for trials in lists for id in (*trials.enrol_ids, *trials.probe_ids)}
         ids = tuple(id for id in of_system.ids if id in used)
         part = Embeddings(ids, of_system.matrix[of_system.rows(ids)], of_system.meta)
         heading = ", ".join(names) if len(systems) > 1 else ""
@@ -260,43 +250,23 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
     return block("two", parts=columns) if columns else EMPTY
 
 
+_GROUPS = "EER by group, at a threshold of its own"
 _NUM_HARDEST = 10  # trials of each kind
 _NUM_EACH = 500  # thresholds of each of four kinds, see `positions`
 
 
-@dataclass(frozen=True, eq=False)
-class Positions:
+class Positions(NamedTuple):
     """What is accepted at some thresholds: a trial is, if its score is at least the threshold.
 
     Attributes:
         thresholds: (K,) rising; the last accepts nothing.
         false_accepts: (K,) nontarget trials that are accepted.
         false_rejects: (K,) target trials that are rejected.
-        num_targets: of all trials.
-        num_nontargets: of all trials.
-        all_distinct: whether every distinct score is among the thresholds.
     """
 
     thresholds: Floats
     false_accepts: Ints
     false_rejects: Ints
-    num_targets: int
-    num_nontargets: int
-    all_distinct: bool
-
-    @property
-    def far(self) -> Floats:
-        """(K,) false accept rates."""
-        return np.asarray(self.false_accepts / self.num_nontargets)
-
-    @property
-    def frr(self) -> Floats:
-        """(K,) false reject rates."""
-        return np.asarray(self.false_rejects / self.num_targets)
-
-    def nearest(self, threshold: float) -> int:
-        """The number of the position whose threshold is nearest."""
-        return int(np.argmin(np.abs(self.thresholds - threshold)))
 
 
 def positions(scores: Scores, wanted: Iterable[float] = ()) -> Positions:
@@ -330,9 +300,6 @@ def positions(scores: Scores, wanted: Iterable[float] = ()) -> Positions:
         chosen.astype(np.float64),
         (num_nontargets - np.searchsorted(s.nontarget, chosen)).astype(np.int32),
         np.searchsorted(s.target, chosen).astype(np.int32),
-        num_targets,
-        num_nontargets,
-        max(num_targets, num_nontargets) <= _NUM_EACH,
     )
 
 
@@ -355,22 +322,27 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
     """
     systems, most = [], 0
     for name, of_system in scores.items():
-        at_eer = threshold_at_eer(of_system.targets, of_system.nontargets)
-        stated = {
+        sizes_of = of_system.targets.size, of_system.nontargets.size
+        thresholds = {"": threshold_at_eer(of_system.targets, of_system.nontargets)} | {
             metric_label(result.metric).replace(" (%)", ""): result.threshold
             for result in results
             if result.system == name and result.threshold is not None
         }
-        each = positions(of_system, [at_eer, *stated.values()])
-        start = each.nearest(at_eer)
-        row = {
-            "name": name,
-            "data": _data(name, each, start),
-            "points": {label: each.nearest(value) for label, value in stated.items()},
-            "row": _row(each, start),
+        each = positions(of_system, thresholds.values())
+        stops = {
+            label: int(np.argmin(np.abs(each.thresholds - value)))
+            for label, value in thresholds.items()
         }
-        systems.append(row)
-        most = most if each.all_distinct else max(most, each.thresholds.size)
+        with np.errstate(divide="ignore"):
+            deviates = ndtri([each.false_accepts / sizes_of[1], each.false_rejects / sizes_of[0]])
+        # On the axes of the DET curve; beyond its edges where a rate is 0 or 1.
+        x, y = np.clip(deviates, -9, 9).round(3).tolist()
+        data = {"system": name, "start": stops.pop(""), "x": x, "y": y}
+        data |= dict(zip(("targets", "nontargets"), sizes_of, strict=True))
+        data |= {key: values.tolist() for key, values in each._asdict().items()}
+        systems.append({"data": data, "points": stops})
+        if max(sizes_of) > _NUM_EACH:  # else every distinct score is among the thresholds
+            most = max(most, each.thresholds.size)
     text = (
         "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
         "the DET curves, the line in the histogram and the verdicts on the hardest trials."
@@ -382,35 +354,6 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
             "shown."
         )
     return prose(text) + block("operating", systems=systems, note=note)
-
-
-def _data(system: str, each: Positions, start: int) -> dict[str, Any]:
-    """What threshold.js needs of a system."""
-    with np.errstate(divide="ignore"):
-        x, y = ndtri(each.far), ndtri(each.frr)
-    return {
-        "system": system,
-        "start": start,
-        "targets": each.num_targets,
-        "nontargets": each.num_nontargets,
-        "thresholds": each.thresholds.tolist(),
-        "false_accepts": each.false_accepts.tolist(),
-        "false_rejects": each.false_rejects.tolist(),
-        # On the axes of the DET curve; beyond its edges where a rate is 0 or 1.
-        "x": np.clip(x, -9, 9).round(3).tolist(),
-        "y": np.clip(y, -9, 9).round(3).tolist(),
-    }
-
-
-def _row(each: Positions, i: int) -> dict[str, str]:
-    """The cells of the table at position i, as threshold.js writes them."""
-    return {
-        "threshold": f"{each.thresholds[i]:.4f}".replace("-", MINUS),
-        "far": f"{100 * each.far[i]:.3f}",
-        "frr": f"{100 * each.frr[i]:.3f}",
-        "false_accepts": f"{each.false_accepts[i]:,} of {each.num_nontargets:,}",
-        "false_rejects": f"{each.false_rejects[i]:,} of {each.num_targets:,}",
-    }
 
 
 def hardest_trials(
@@ -447,14 +390,15 @@ def _hardest(system: str, scores: Scores, trials: Trials | None, media: Media) -
         rows = []
         for i in index[near[np.argsort(ease[near], kind="stable")[:_NUM_HARDEST]]].tolist():
             value, target = float(scores.values[i]), bool(scores.target[i])
-            sides = [] if trials is None else [trials.enrol_ids[trials.enrol[i]]]
-            sides += [] if trials is None else [trials.probe_ids[trials.probe[i]]]
+            sides: tuple[str, ...] = ()
+            if trials is not None:
+                sides = trials.enrol_ids[trials.enrol[i]], trials.probe_ids[trials.probe[i]]
             row = {
                 "system": system,
                 "value": repr(value),
-                "target": int(target),
-                "verdict": _verdict(value >= threshold, target),
-                "score": f"{value:.4f}".replace("-", MINUS),
+                "target": target,
+                "accepted": value >= threshold,
+                "score": number(value),
                 "sides": [(media.show(id), id) for id in sides],
                 "number": f"{i + 1:,}",
             }
@@ -462,11 +406,6 @@ def _hardest(system: str, scores: Scores, trials: Trials | None, media: Media) -
         head = "Trial" if trials is None else "Enrol, probe"
         tables.append(block("trials", caption=caption, head=head, rows=rows))
     return block("two", parts=tables)
-
-
-def _verdict(accepted: bool, target: bool) -> str:
-    """What a trial is at a threshold, as threshold.js writes it."""
-    return ("✓ " if accepted == target else "✗ false ") + ("accept" if accepted else "reject")
 
 
 def sizes(results: Sequence[Result]) -> str:
@@ -479,9 +418,9 @@ def sizes(results: Sequence[Result]) -> str:
     return texts.pop() if len(texts) == 1 else "different trial lists"
 
 
-def metric_table(results: Sequence[Result]) -> Markup:
-    """A row for each metric: of each system the value, its interval and its threshold."""
-    systems, metrics, by_cell = by_system(results)
+def metric_table(results: Sequence[Result], names: Sequence[str]) -> Markup:
+    """A row for each metric: of each of these systems the value, its interval and threshold."""
+    systems, metrics, by_cell = by_system([each for each in results if each.system in names])
     rows = []
     for metric in metrics:
         cells = []
@@ -502,7 +441,7 @@ def differences(paired: Paired | None) -> Markup:
         return EMPTY
     rows = paired_rows(paired)
     shown = table(rows[0], rows[1:], kind="t") if rows else EMPTY
-    return shown + joined(prose(note, soft=True) for note in paired_notes(paired))
+    return shown + EMPTY.join(prose(note, soft=True) for note in paired_notes(paired))
 
 
 def grouped_table(grouped: Grouped) -> Markup:
@@ -511,7 +450,7 @@ def grouped_table(grouped: Grouped) -> Markup:
         headed(caption.removeprefix(f"{grouped.system}: "), table(head, rows, kind="t"))
         for caption, head, rows in blocks(grouped)
     ]
-    return joined(tables) + joined(prose(note, soft=True) for note in notes(grouped))
+    return EMPTY.join(tables) + EMPTY.join(prose(note, soft=True) for note in notes(grouped))
 
 
 def conventions_table(results: Sequence[Result]) -> Markup:
@@ -521,10 +460,10 @@ def conventions_table(results: Sequence[Result]) -> Markup:
         for key, value in results[0].conventions.items()
         if all(result.conventions.get(key) == value for result in results)
     }
-    lines = {("All", _listed({"protocol": results[0].protocol, **shared})): dict[str, None]()}
+    lines = {("All", listed({"protocol": results[0].protocol, **shared})): dict[str, None]()}
     for result in results:
         own = {key: value for key, value in result.conventions.items() if key not in shared}
-        line = metric_label(result.metric), _listed(own)
+        line = metric_label(result.metric), listed(own)
         lines.setdefault(line, {})[result.system] = None
     num_systems = len({result.system for result in results})
     rows = []
@@ -533,7 +472,3 @@ def conventions_table(results: Sequence[Result]) -> Markup:
         if text:
             rows.append((label + only, text))
     return table([], rows)
-
-
-def _listed(conventions: Mapping[str, object]) -> str:
-    return "; ".join(f"{key}: {value}" for key, value in conventions.items())

@@ -18,7 +18,7 @@ from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media
-from likeness.eval.reports.page import block, joined, prose, recompute, table, write
+from likeness.eval.reports.page import block, prose, recompute, table, write
 from likeness.eval.results import aligned
 from likeness.files import media_of_items, write_rows
 
@@ -143,7 +143,7 @@ def write_page(folder: Path, checked: Checked, *, command: str) -> None:
     if not checked.findings:
         sections["Findings"] = prose("Nothing looks wrong.")
     if checked.notes:
-        sections["What is not known"] = joined(prose(note) for note in checked.notes)
+        sections["What is not known"] = Markup("").join(prose(note) for note in checked.notes)
     sections["What could not be shown"] = prose(media.note(), soft=True)
     sections["How to make this page again"] = recompute(command, {})
     count = len(checked.findings)

@@ -214,7 +214,7 @@ def compare(
     runs.sort(key=lambda run: list(chosen).index(run.variant))
     result = _summary(chosen, runs, out, terms.reference, tuned)
     logs = {(run.variant, run.seed): read_log(out / run.folder) for run in runs}
-    comparison.write(out, result, logs, command=terms.command, version=likeness_version())
+    comparison.write(out, result, logs, command=terms.command)
     return result
 
 

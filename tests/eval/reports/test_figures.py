@@ -46,16 +46,8 @@ def test_histograms_of_nearly_equal_scores_have_edges(
 
 
 def test_the_frame_escapes_headings_and_leaves_out_what_is_empty() -> None:
-    page = document(
-        "<t>",
-        "<a>",
-        {
-            "<One>": Markup("<p>1</p>"),
-            "Gone": Markup(""),
-            "Two words": Markup("<p>2</p>"),
-            "Made by no block": "<p>3</p>",
-        },
-    )
+    sections = {"<One>": Markup("<p>1</p>"), "Gone": Markup(""), "Two words": Markup("<p>2</p>")}
+    page = document("<t>", "<a>", {**sections, "Made by no block": "<p>3</p>"})
     assert '<h2 id="one-heading">&lt;One&gt;</h2><p>1</p></section>' in page
     assert "Gone" not in page
     assert '<a href="#two-words">Two words</a>' in page

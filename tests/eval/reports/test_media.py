@@ -8,6 +8,7 @@ import base64
 import io
 import os
 import re
+import struct
 import zlib
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from likeness.eval.reports.media import (
-    MAX_PAGE,
     SIDE,
     Media,
     Stretch,
@@ -51,14 +51,8 @@ def seen(content: bytes) -> Image.Image:
 def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "a secret place"  # turned by 90 degrees; a description
-    contents = thumbnail(
-        picture(
-            tmp_path / "a.jpg",
-            exif=exif.tobytes(),
-            comment=b"another secret",
-            icc_profile=b"x" * 200,
-        )
-    )
+    more = {"exif": exif.tobytes(), "comment": b"another secret", "icc_profile": b"x" * 200}
+    contents = thumbnail(picture(tmp_path / "a.jpg", **more))
     image = seen(contents)
     assert (image.format, image.size) == ("JPEG", (171, SIDE))
     assert b"secret" not in contents
@@ -69,21 +63,12 @@ def test_thumbnails_are_small_upright_and_without_metadata(tmp_path: Path) -> No
 
 
 def test_bombs_false_headers_and_damaged_images_are_refused_before_decoding(tmp_path: Path) -> None:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
-        )
-
-    header = (60_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
-    (tmp_path / "bomb.png").write_bytes(
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(bytes(100_000)))
-        + chunk(b"IEND", b"")
-    )
-    (tmp_path / "script.jpg").write_text(
-        "<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>"
-    )
+    header = b"IHDR" + struct.pack(">2I5B", 60_000, 60_000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n"
+    for chunk in (header, b"IDAT" + zlib.compress(bytes(100_000)), b"IEND"):
+        bomb += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (tmp_path / "bomb.png").write_bytes(bomb)
+    (tmp_path / "script.jpg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     whole = picture(tmp_path / "whole.jpg", (600, 600)).read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 3])
     (tmp_path / "empty.png").touch()
@@ -101,14 +86,11 @@ def test_clips_are_mono_16_bit_and_10_seconds_at_most(
     tmp_path: Path, rate: int, seconds: float, channels: int
 ) -> None:
     time = np.arange(int(rate * seconds)) / rate
-    soundfile.write(
-        tmp_path / "a.wav",
-        np.stack([0.5 * np.sin(2 * np.pi * 440 * time)] * channels, axis=1),
-        rate,
-        subtype="FLOAT",
-    )
-    wave, hz = soundfile.read(io.BytesIO(clip(tmp_path / "a.wav")), always_2d=True)
-    assert soundfile.info(io.BytesIO(clip(tmp_path / "a.wav"))).subtype == "PCM_16"
+    tone = np.stack([0.5 * np.sin(2 * np.pi * 440 * time)] * channels, axis=1)
+    soundfile.write(tmp_path / "a.wav", tone, rate, subtype="FLOAT")
+    contents = clip(tmp_path / "a.wav")
+    wave, hz = soundfile.read(io.BytesIO(contents), always_2d=True)
+    assert soundfile.info(io.BytesIO(contents)).subtype == "PCM_16"
     assert (hz, wave.shape[1]) == (min(rate, 16_000), 1)
     assert len(wave) / hz == pytest.approx(min(seconds, 10.0), rel=2e-3)
     spectrum = np.abs(np.fft.rfft(wave[:, 0]))
@@ -143,12 +125,9 @@ def test_what_is_shown_twice_takes_its_bytes_once(tmp_path: Path) -> None:
 
 
 def test_bad_recordings_are_refused_and_nan_is_silence(tmp_path: Path) -> None:
-    soundfile.write(
-        tmp_path / "nan.wav", np.array([0.1, np.nan, np.inf, 0.2]), 8000, subtype="FLOAT"
-    )
-    assert soundfile.read(io.BytesIO(clip(tmp_path / "nan.wav")))[0].tolist() == pytest.approx(
-        [0.1, 0, 1, 0.2], abs=1e-4
-    )
+    values = np.array([0.1, np.nan, np.inf, 0.2])
+    soundfile.write(tmp_path / "nan.wav", values, 8000, subtype="FLOAT")
+    assert read_sound(tmp_path / "nan.wav").wave == pytest.approx([0.1, 0, 1, 0.2], abs=1e-4)
     soundfile.write(tmp_path / "none.wav", np.zeros(0), 8000)
     (tmp_path / "text.flac").write_text("not sound")
     for name in ("none.wav", "text.flac", "gone.wav"):
@@ -166,16 +145,8 @@ def test_ids_are_found_below_the_folder_and_nowhere_else(tmp_path: Path) -> None
     whole = str(media.show("s1/a.png"))
     assert whole == str(media.show("s1/a")).replace('"s1/a"', '"s1/a.png"')
     assert whole != ""
-    for value in (
-        "../outside.png",
-        str(tmp_path / "outside.png"),
-        "s1/../../outside.png",
-        "s1/notes.txt",
-        "s1",
-        "",
-        "a\0b",
-        "x" * 5000,
-    ):
+    outside = ("../outside.png", str(tmp_path / "outside.png"), "s1/../../outside.png")
+    for value in (*outside, "s1/notes.txt", "s1", "", "a\0b", "x" * 5000):
         assert media.show(value) == ""
     # a name that no file can have
     assert media.note().startswith("1 files could not be shown ('xxx")
@@ -187,14 +158,12 @@ def test_names_are_escaped_and_the_budget_holds(tmp_path: Path) -> None:
     first = Media(lambda id: noise).show(name)
     assert "<script" not in first
     assert "&#34;&gt;&lt;script" in first
-    size = len(re.search('base64,([^"]*)', first)[1])
-    base64.b64decode(re.search('base64,([^"]*)', first)[1], validate=True)
+    data = re.search('base64,([^"]*)', first)[1]
+    base64.b64decode(data, validate=True)
+    size = len(data)
     media = Media(lambda id: noise, max_bytes=3 * size)
     assert [bool(media.show(str(i))) for i in range(6)] == [True] * 3 + [False] * 3
-    assert (
-        media.note() == f"3 more were left out, as a page holds at most {MAX_PAGE >> 20} MiB of "
-        "images and sound."
-    )
+    assert media.note().startswith("3 more were left out")
 
 
 @pytest.fixture(scope="module")
@@ -222,12 +191,11 @@ def test_damaged_files_are_shown_or_counted_and_nothing_else(
     assert "<img" in shown or name in media.note()
 
 
-def decoded(shown: str) -> tuple[np.ndarray, int]:
+def decoded(shown: str) -> np.ndarray:
     """The sound that a block plays."""
     data = re.search(r"data:audio/flac;base64,([^\"]+)", shown)
     assert data
-    wave, rate = soundfile.read(io.BytesIO(base64.b64decode(data[1])))
-    return wave, rate
+    return soundfile.read(io.BytesIO(base64.b64decode(data[1])))[0]
 
 
 def test_of_a_stretch_only_the_stretch_is_heard(tmp_path: Path) -> None:
@@ -255,11 +223,11 @@ def test_a_table_with_times_shows_its_stretches(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", ramp, rate, subtype="PCM_16")
     (tmp_path / "items.csv").write_text("id,path,start,end\none,a.wav,1,2.5\nall,a.wav,,\n")
     media = media_of(tmp_path / "items.csv")
-    wave, _ = decoded(media.show("one"))
+    wave = decoded(media.show("one"))
     np.testing.assert_allclose(wave, ramp[rate : int(2.5 * rate)], atol=1e-4)
-    assert decoded(media.show("all"))[0].size == ramp.size
+    assert decoded(media.show("all")).size == ramp.size
     assert media.show("other") == ""
     (tmp_path / "turns.rttm").write_text("SPEAKER a 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n")
     turns = media_of(tmp_path / "turns.rttm")
-    wave, _ = decoded(turns.show("ann/a@0.5-1.5"))
+    wave = decoded(turns.show("ann/a@0.5-1.5"))
     np.testing.assert_allclose(wave, ramp[rate // 2 : 3 * rate // 2], atol=1e-4)

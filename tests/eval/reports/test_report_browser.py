@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("report")
     rng = np.random.default_rng(0)
-    ids = tuple(
-        f"s{i // 4}/{'<img src=x onerror=alert(1)>' if i == 5 else 'a' * 60}{i}."
-        f"{'png' if i % 2 else 'wav'}"
-        for i in range(24)
-    )
+    names = ["a" * 60] * 24
+    names[5] = "<img src=x onerror=alert(1)>"
+    ids = tuple(f"s{i // 4}/{names[i]}{i}.{('wav', 'png')[i % 2]}" for i in range(24))
     for i, item_id in enumerate(ids):
         path = folder / "media" / item_id
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,35 +42,31 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             soundfile.write(path, 0.1 * rng.standard_normal(4000), 8000)
     a, b = np.triu_indices(len(ids), 1)
     trials = Trials(ids, ids, a, b, a // 4 == b // 4)
-    assert trials.target is not None
     embedded = Embeddings(ids, rng.standard_normal((24, 3)) + 3 * np.eye(3)[np.arange(24) // 4 % 3])
     files.write(folder / "e.npz", embedded)
-    for name in ("one", "a-system-of-a-rather-long-name"):
-        write_scores(
-            folder / f"{name}.txt", trials, 2 * trials.target + rng.standard_normal(len(trials))
-        )
-    result = likeness.evaluate(
-        [folder / "one.txt", folder / "a-system-of-a-rather-long-name.txt"],
-        VerificationSettings(llr=True, num_resamples=20),
-        embeddings=folder / "e.npz",
-    )
-    result.report(
-        folder / "out",
-        media=folder / "media",
-        command="likeness evaluate " + "x" * 300,
-    )
-    return folder / "out" / "index.html"
+    systems = [folder / "one.txt", folder / "a-system-of-a-rather-long-name.txt"]
+    for path in systems:
+        write_scores(path, trials, 2 * trials.target + rng.standard_normal(len(trials)))
+    settings = VerificationSettings(llr=True, num_resamples=20)
+    result = likeness.evaluate(systems, settings, embeddings=folder / "e.npz")
+    return result.report(folder / "out", media=folder / "media", command="x" * 300)
+
+
+@pytest.fixture
+def page(page_file: Path, browser: Any) -> Iterator[Any]:
+    """The page, drawn, in a window of a desktop."""
+    context = browser.new_context(viewport={"width": 1100, "height": 780}, accept_downloads=True)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    yield page
+    context.close()
 
 
 def luminance(colour: str) -> float:
-    red, green, blue = (
-        int(word) / 255 for word in colour[colour.index("(") + 1 : colour.index(")")].split(",")[:3]
-    )
-    linear = [
-        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-        for value in (red, green, blue)
-    ]
-    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+    values = np.array(re.findall(r"\d+", colour)[:3], dtype=float) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
 @pytest.mark.parametrize(
@@ -93,11 +89,8 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
     bright, dim = sorted((luminance(ink), luminance(paper)), reverse=True)
     assert (bright + 0.05) / (dim + 0.05) > 7  # contrast of WCAG AAA
     assert (luminance(paper) > luminance(ink)) == (scheme == "light")
-    images = page.evaluate(
-        "[...document.images].map(one => one.decode().then(() => one.naturalWidth, () => 0))".join(
-            ["Promise.all(", ")"]
-        )
-    )
+    width_of = "one => one.decode().then(() => one.naturalWidth, () => 0)"
+    images = page.evaluate(f"Promise.all([...document.images].map({width_of}))")
     assert len(images) > 10
     assert min(images) > 0
     play = (
@@ -113,14 +106,10 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
     context.close()
 
 
-def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, browser: Any) -> None:
+def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, page: Any) -> None:
     """Against counts over the scores in the file."""
     trials, values = read_scores(page_file.parent.parent / "one.txt")
     assert trials.target is not None
-    context = browser.new_context(viewport={"width": 1100, "height": 780})
-    page = context.new_page()
-    page.goto(page_file.as_uri())
-    page.wait_for_selector("html[data-drawn]", state="attached")
     row = page.locator(".operating tr[data-system='one']")
     data = json.loads(page.locator(".operating .points script").first.text_content())
     slider = page.locator(".bar input")
@@ -152,16 +141,11 @@ def test_the_slider_shows_exact_counts_and_moves_all(page_file: Path, browser: A
     page.keyboard.press("ArrowLeft")
     assert slider.evaluate("one => Number(one.value)") == len(data["thresholds"]) - 2
     assert slider.get_attribute("aria-valuetext").count("%") == 2
-    context.close()
 
 
-def test_a_point_of_the_map_is_told_by_its_name(page_file: Path, browser: Any) -> None:
-    context = browser.new_context(viewport={"width": 1100, "height": 780})
-    page = context.new_page()
+def test_a_point_of_the_map_is_told_by_its_name(page: Any) -> None:
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-    page.goto(page_file.as_uri())
-    page.wait_for_selector("html[data-drawn]", state="attached")
     points = json.loads(page.locator(".map > script").first.text_content())
     hostile = next(id for id in points["ids"] if "<img" in id)
     field = page.locator(".map input").first
@@ -175,14 +159,9 @@ def test_a_point_of_the_map_is_told_by_its_name(page_file: Path, browser: Any) -
     assert points["ids"][first] in about.locator("strong").text_content()
     page.locator(".map select").first.select_option("t-SNE")
     assert dialogs == []
-    context.close()
 
 
-def test_everything_can_be_saved_and_printed(page_file: Path, browser: Any, tmp_path: Path) -> None:
-    context = browser.new_context(viewport={"width": 1100, "height": 780}, accept_downloads=True)
-    page = context.new_page()
-    page.goto(page_file.as_uri())
-    page.wait_for_selector("html[data-drawn]", state="attached")
+def test_everything_can_be_saved_and_printed(page: Any, tmp_path: Path) -> None:
     starts = {"PNG": b"\x89PNG", "SVG": b"<svg", "CSV": b"one,x,y"}
     for name, start in starts.items():
         with page.expect_download() as download:
@@ -198,6 +177,4 @@ def test_everything_can_be_saved_and_printed(page_file: Path, browser: Any, tmp_
     assert sorted(row[0] for row in rows[1:]) == [f"s{i}" for i in range(6)]
     page.locator("table.sortable th button").nth(2).click()
     assert page.locator("th[aria-sort=descending]").count() == 1
-    printed = page.pdf(format="A4")
-    assert printed.startswith(b"%PDF")
-    context.close()
+    assert page.pdf(format="A4").startswith(b"%PDF")

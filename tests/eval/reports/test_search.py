@@ -47,7 +47,7 @@ def test_the_nearest_are_those_of_a_full_ranking() -> None:
 def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
     queries = made()
     results = retrieve(queries, settings=RetrievalSettings(num_resamples=20)).results
-    search.retrieval(tmp_path / "index.html", results, sides_of(queries))
+    search.write_page(tmp_path / "index.html", results, sides_of(queries))
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     page = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     recall = next(result.value for result in results if result.metric == "recall@1")
@@ -64,7 +64,7 @@ def test_the_page_of_an_identification(tmp_path: Path) -> None:
     queries, gallery = made(seed=0), made(3, 2, seed=0)
     identified = identify(gallery, queries, IdentificationSettings(num_resamples=0))
     sides = sides_of(queries, gallery)
-    search.identification(tmp_path / "i.html", identified.results, sides, identified.searched)
+    search.write_page(tmp_path / "i.html", identified.results, sides, searched=identified.searched)
     page = (tmp_path / "i.html").read_text(encoding="utf-8")
     rank_1 = next(result.value for result in identified.results if result.metric == "rank_k(1)")
     assert f"CMC curve. Rank 1: {100 * rank_1:.2f} %." in page

@@ -623,7 +623,6 @@ def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
         awkward(),
         {("a_b|c", 0): [{"step": 1, "loss": 2.0}]},
         command="likeness compare x && y",
-        version="0",
     )
     assert "&lt;gone&gt;" in gone
     assert "<gone>" not in gone
@@ -635,7 +634,7 @@ def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
         bare = re.sub(r"<script>/\* BEGIN bokeh.*?</script>", "", markup, flags=re.DOTALL)
         assert "http" not in bare.replace("http-equiv", "")
     assert "over trials, hence optimistic" in table(awkward())
-    assert json.loads(to_json(awkward(), command="", version="0"))["cells"][0][
+    assert json.loads(to_json(awkward(), command=""))["cells"][0][
         "standard_error"
     ] == pytest.approx(0.01)
 
