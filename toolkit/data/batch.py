@@ -14,20 +14,12 @@ from torch import Tensor
 
 from likeness.eval.temporary import folder_of_process
 from likeness.toolkit.backbones.part_outputs import is_tensor
+from likeness.toolkit.data import reading
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.reading import (
-    NOT_FINITE,
-    Array,
-    Bad,
-    Unreadable,
-    as_input,
-    is_finite,
-    padded,
-)
 
 # What is read and augmented is an array, or an opened file of which the augmentation decodes a part
 # (likeness.toolkit.data.images.EncodedImage, likeness.modalities.speaker.audio.Recording).
-Augment = Callable[[Any, np.random.Generator, np.random.Generator], Array]
+Augment = Callable[[Any, np.random.Generator, np.random.Generator], reading.Array]
 
 
 class Batch(NamedTuple):
@@ -67,13 +59,13 @@ class View(NamedTuple):
         place: Which of the items it is.
     """
 
-    input: Array
+    input: reading.Array
     label: int
     place: int
 
 
 @dataclass(eq=False)
-class Views(torch.utils.data.Dataset[View | Bad]):
+class Views(torch.utils.data.Dataset[View | reading.Bad]):
     """Training views: items that are read and augmented, each with random numbers of its own.
 
     View `draw` is item `draw.item`, read and augmented with generators that are seeded by (seed,
@@ -98,31 +90,31 @@ class Views(torch.utils.data.Dataset[View | Bad]):
     cache: bool = False
     _values: dict[int, Any] = field(default_factory=dict, init=False)
 
-    def __getitem__(self, draw: Draw) -> View | Bad:
+    def __getitem__(self, draw: Draw) -> View | reading.Bad:
         item = self.items[draw.item]
         try:
             value = self._values[draw.item] if draw.item in self._values else self.read(item)
         except (ValueError, OSError) as error:
-            return Bad(item.id, str(error))
+            return reading.Bad(item.id, str(error))
         if self.cache:
             self._values[draw.item] = value
         # A reading may give an opened file to the augmentation, which is no value of Python's own.
         plain = is_tensor(value) or type(value).__module__ == "builtins"
         if plain or self.augment is None:
-            value = as_input(value, self.read, item.id)
+            value = reading.as_input(value, self.read, item.id)
         if self.augment is not None:
             rng = np.random.default_rng((self.seed, draw.step, draw.position))
             batch_rng = np.random.default_rng((self.seed, draw.step))
             try:
-                value = as_input(self.augment(value, rng, batch_rng), self.augment, item.id)
-            except Unreadable as error:
-                return Bad(item.id, str(error))
-        if not is_finite(value):
-            return Bad(item.id, NOT_FINITE + ", as read or augmented" * bool(self.augment))
+                value = reading.as_input(self.augment(value, rng, batch_rng), self.augment, item.id)
+            except reading.Unreadable as error:
+                return reading.Bad(item.id, str(error))
+        if not reading.is_finite(value):
+            return reading.Bad(item.id, reading.NOT_FINITE)
         return View(value, self.labels.item(draw.item), draw.item)
 
 
-def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Batch:
+def collate(inputs: Sequence[reading.Array], labels: Sequence[int] | None = None) -> Batch:
     """Stacks inputs into a batch; shorter ones are padded with zeros on the last axis.
 
     Args:
@@ -138,16 +130,16 @@ def collate(inputs: Sequence[Array], labels: Sequence[int] | None = None) -> Bat
         >>> batch.inputs.tolist(), batch.lengths.tolist()
         ([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], [1.0, 0.5])
     """
-    stacked, sizes = padded(inputs)
+    stacked, sizes = reading.padded(inputs)
     lengths = None if sizes is None else torch.from_numpy(sizes)
     classes = torch.as_tensor([-1] * len(inputs) if labels is None else labels, dtype=torch.int64)
     return Batch(torch.from_numpy(stacked), classes, lengths)
 
 
-def collate_views(views: Sequence[View | Bad]) -> tuple[Batch | None, list[Bad]]:
+def collate_views(views: Sequence[View | reading.Bad]) -> tuple[Batch | None, list[reading.Bad]]:
     """Separates views into a Batch of the readable ones (None if there are none) and the others."""
-    bad = [view for view in views if isinstance(view, Bad)]
-    good = [view for view in views if not isinstance(view, Bad)]
+    bad = [view for view in views if isinstance(view, reading.Bad)]
+    good = [view for view in views if not isinstance(view, reading.Bad)]
     if not good:
         return None, bad
     inputs, labels, places = zip(*good, strict=True)

@@ -24,16 +24,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
+from likeness.toolkit.data import reading
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.reading import (
-    Array,
-    Content,
-    DType,
-    Header,
-    Inspection,
-    Unreadable,
-    size_of,
-)
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner
@@ -47,7 +39,7 @@ _TURNS = range(2, 9)  # values of this tag that turn or mirror an image; those f
 _TIFF_BITS = 258  # the tag of a TIFF with the bits of each channel
 
 
-class BadImage(Unreadable):
+class BadImage(reading.Unreadable):
     """One image that cannot be used.
 
     The message names the file, what is wrong, the value and what is allowed. Callers count such
@@ -288,7 +280,7 @@ def encode(pixels: Pixels, suffix: str = ".png", *, quality: int = 95) -> bytes:
     return buffer.getvalue()
 
 
-def as_channels(pixels: Pixels, dtype: DType = "float32") -> NDArray[Any]:
+def as_channels(pixels: Pixels, dtype: reading.DType = "float32") -> NDArray[Any]:
     """Turns (H, W, 3) or (H, W) uint8 into (3, H, W) or (1, H, W) of the same values.
 
     Args:
@@ -312,7 +304,7 @@ def as_channels(pixels: Pixels, dtype: DType = "float32") -> NDArray[Any]:
     return channels if channels.flags.writeable else channels.copy("K")
 
 
-def to_pixels(image: Array) -> Pixels:
+def to_pixels(image: reading.Array) -> Pixels:
     """Turns (C, H, W) levels, float32 or uint8, into (H, W, C) uint8.
 
     It is the inverse of as_channels(). Floats are rounded, halves to even, and cut
@@ -350,7 +342,7 @@ def _to_rgb(image: Image.Image, name: str) -> Pixels:
     return np.array((image.convert("RGBA") if image.mode == "P" else image).convert("RGB"))
 
 
-def image_header(item: Item) -> Header:
+def image_header(item: Item) -> reading.Header:
     """Returns what the header of an image says.
 
     Raises:
@@ -360,15 +352,15 @@ def image_header(item: Item) -> Header:
     with item.open() as file, opened(file, item.name) as image:
         kind, size = str(image.format), (image.height, image.width)
         if kind == "JPEG":
-            file.seek(max(0, size_of(item) - _AFTER_JPEG))
+            file.seek(max(0, reading.size_of(item) - _AFTER_JPEG))
             if _END_OF_JPEG not in file.read(_AFTER_JPEG):
                 raise CutImage(
                     f"{item.name}: the file is cut short, it has no end of a JPEG; fetch it again"
                 )
-    return Header(kind, size_of(item), size=size)
+    return reading.Header(kind, reading.size_of(item), size=size)
 
 
-def image_content(item: Item, header: Header) -> Content:
+def image_content(item: Item, header: reading.Header) -> reading.Content:
     """Returns what the pixels of an image show.
 
     Raises:
@@ -378,7 +370,7 @@ def image_content(item: Item, header: Header) -> Content:
     pixels = decode_bytes(file_bytes(item), item.name)
     if (pixels == pixels[0, 0]).all():
         raise BlankImage(f"{item.name}: all its pixels have one colour; remove it")
-    return Content(hashlib.sha256(np.array(pixels.shape).tobytes() + pixels.tobytes()).digest())
+    return reading.Content(hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).digest())
 
 
-INSPECTION = Inspection(image_header, image_content)
+INSPECTION = reading.Inspection(image_header, image_content)

@@ -165,8 +165,7 @@ def items_of_rows(blocks: Iterable[dict[str, list[str]]], where: str, root: Path
     try:
         items = Items.joined(_of_block(cells, root) for cells in blocks)
     except LikenessError as error:
-        text = str(error)
-        raise LikenessError(text if text.startswith(where) else f"{where}: {text}") from None
+        raise LikenessError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     if not items:
         raise LikenessError(f"{where}: it has no rows; one for each item is needed")
     check_unique(items, where)
