@@ -16,7 +16,7 @@ import pytest
 import likeness.modalities
 from likeness.eval.verification import eer, min_dcf
 from likeness.modalities import folders
-from likeness.modalities.image import cub
+from likeness.modalities.image.retrieval_sets import cub_items
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
@@ -113,7 +113,7 @@ def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -
             "items.split='dev' must be one of train, validation, test, all",
         ),
         (
-            {"items": partial(cub.items, protocol="closed")},
+            {"items": partial(cub_items, protocol="closed")},
             "items.protocol='closed' must be one of standard, vmf",
         ),
     ):
@@ -123,7 +123,7 @@ def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -
         replace(
             BASE,
             loss=partial(SphereFaceR, version=2, margin=None),
-            items=partial(cub.items, protocol="vmf"),
+            items=partial(cub_items, protocol="vmf"),
         )
     )
 
