@@ -150,7 +150,9 @@ def command_page() -> str:
             for sub in sorted(getattr(command, "commands", {}))
         ]
     for name, command in commands:
-        context = command.make_context(f"likeness {name}", [], resilient_parsing=True)
+        context = command.make_context(
+            f"likeness {name}", [], resilient_parsing=True, obj=f"likeness {name}"
+        )
         help_text = command.get_help(context)
         lines += [f"## likeness {name}", "", "```text", help_text.strip(), "```", ""]
     return "\n".join(lines)
