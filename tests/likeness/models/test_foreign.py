@@ -623,6 +623,8 @@ def test_a_network_in_several_files_needs_one_trust(
 def test_a_network_in_several_files_is_exported_and_served(several: Path, voices: Path) -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("granian")
+    from starlette.testclient import TestClient
+
     from likeness.service.server import Setup, _application
     from likeness.thresholds import Rule
 
@@ -632,8 +634,9 @@ def test_a_network_in_several_files_is_exported_and_served(several: Path, voices
     call("export", "run", "--out", "model.onnx", "--trust", "own files")
     assert likeness.load("model.onnx").dim == 8
     forget_several()
-    _, modality, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["own files"]))
-    assert modality == "speaker"
+    app, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["own files"]))
+    client = TestClient(app, base_url="http://localhost")
+    assert client.get("/health").json()["modality"] == "speaker"
 
 
 def test_a_folder_opens_its_files_and_no_installed_module(several: Path) -> None:
