@@ -46,6 +46,7 @@ def wait_for_steps(run: subprocess.Popen[str], out: Path, number: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow  # a run that is ended, resumed and repeated: 50 seconds on a busy machine
 def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(
     voices: Path, tmp_path: Path
 ) -> None:
