@@ -29,7 +29,7 @@ class _WithFields(typer.core.TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         super().format_epilog(ctx, formatter)
-        word = next(iter(shlex.split(ctx.obj or "")[2:]), "-")
+        word = next(iter(shlex.split(ctx.obj)[2:]), "-")
         if not word.startswith("-"):
             from likeness.toolkit.training.recipe import fields_of, load
 

@@ -82,7 +82,7 @@ def test_a_server_answers_bounds_and_ends(model: Path, files: list[bytes], tmp_p
     gallery.close()
 
 
-@pytest.mark.slow  # three starts of a server: 30 seconds on a busy machine
+@pytest.mark.slow  # a server that starts a process anew: 30 seconds on a busy machine
 def test_a_worker_that_was_killed_is_started_anew(model: Path, tmp_path: Path) -> None:
     with likeness_serve(model, tmp_path, "--workers", 2) as (url, process):
         before = children_of(process.pid)
