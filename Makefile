@@ -27,7 +27,7 @@ $(READY): pyproject.toml | $(MADE)
 
 # The demo needs a third of what the development needs. A later `make test` adds the rest.
 $(DEMO_READY): pyproject.toml | $(MADE)
-	$(BIN)/python $(INSTALL) --editable ".[report]"
+	$(BIN)/python $(INSTALL) --editable ".[train]"
 	@touch $(DEMO_READY)
 
 # The main job on synthetic voices, synthetic faces and real digits: train, embed, score, evaluate,

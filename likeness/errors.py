@@ -18,13 +18,13 @@ from likeness.eval.errors import LikenessError, Unreachable
 from likeness.toolkit.console import one_line, say, silence, warn
 
 _EXTRAS = {  # packages that no plain installation has, and the extra that brings them
-    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
+    **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "train"),
+    **dict.fromkeys(("albumentations", "onnxscript", "yaml"), "train"),
     **dict.fromkeys(("fastapi", "starlette", "granian", "prometheus_client"), "serve"),
-    **dict.fromkeys(("transformers", "peft"), "hub"),
-    "faiss": "search",
+    **dict.fromkeys(("transformers", "peft", "huggingface_hub"), "hub"),
+    "faiss": "faiss",
     "psycopg": "postgres",
     "optuna": "tune",
-    "bokeh": "report",
     "kaldiio": "kaldi",
     "av": "m4a",
     "fsspec": "s3",

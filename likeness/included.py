@@ -1,7 +1,8 @@
 """The models that come with Likeness, and where they are taken unless another one is named.
 
-`likeness:voice` is a small model of voices. It lies in likeness/voice/, in the layout of a run,
-beside its card, its thresholds and its calibration.
+`likeness:voice` is a small model of voices. It lies in likeness/voice/: model.onnx, which is used
+without torch, and the run that it was exported from, which is fine-tuned, joined and exported. Its
+card, its thresholds and its calibration lie beside them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def resolved(model: str) -> str:
             f"model {model!r} does not come with Likeness; {', '.join(_FOLDERS)} does"
         )
     return str(_FOLDERS[model])
+
+
+def onnx_file(model: str) -> Path:
+    """The .onnx file of a model that comes with Likeness."""
+    return _FOLDERS[model] / "model.onnx"
 
 
 def is_included(model: str) -> bool:

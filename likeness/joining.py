@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.writing import remove_abandoned
+from likeness.included import resolved
 from likeness.presence import refuse_missing_model
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def join(
     from likeness.toolkit.models.embedder import in_torch
 
     trusted = entries_of(trust)
-    base = load_model(str(model), frontend=frontend, trust=trusted)
+    base = load_model(resolved(str(model)), frontend=frontend, trust=trusted)
     path = checkpoint.find_model(Path(head))
     trained, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     load_model(str(path), trust=trusted)  # its weights are those of its description

@@ -13,6 +13,7 @@ from likeness.eval.calibration import Calibration
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import name_first
 from likeness.files import Embeddings
+from likeness.included import is_included, resolved
 from likeness.presence import refuse_missing_files, refuse_missing_model
 from likeness.toolkit.console import shown
 
@@ -341,7 +342,12 @@ class Model:
         from likeness.thresholds import carry
         from likeness.toolkit.models.export import export
 
-        parity = export(self.loaded, Path(path), size=size)
+        loaded = self.loaded
+        if is_included(self.source):  # it runs in ONNX Runtime; its network lies beside it
+            from likeness.models.load import load as load_model
+
+            loaded = load_model(resolved(self.source))
+        parity = export(loaded, Path(path), size=size)
         carry(self.source, self.meta, Path(path))
         return parity
 

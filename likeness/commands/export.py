@@ -13,6 +13,7 @@ import typer
 from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
+from likeness.included import resolved
 from likeness.presence import check_written
 from likeness.toolkit.console import say
 
@@ -97,7 +98,7 @@ def export(
     from likeness.exports import writing
     from likeness.models import load
 
-    loaded = load.load(model, frontend=frontend, trust=trust or ())
+    loaded = load.load(resolved(model), frontend=frontend, trust=trust or ())
     if runtime == "sherpa-onnx":
         writing.for_sherpa(loaded, out)
     elif precision == "float32":

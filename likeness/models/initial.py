@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
+from likeness.included import resolved
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training import start
 from likeness.toolkit.training.start import Initial
@@ -30,7 +31,7 @@ def read_initial(init: str) -> Initial:
         return start.read_initial(init)  # its weights alone: no part that it names is imported
     from likeness.models.load import load
 
-    loaded = load(init)
+    loaded = load(resolved(init))
     embedder = loaded.embedder
     if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
         raise LikenessError(

@@ -47,7 +47,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.progress import step
 from likeness.eval.types import check_counts
-from likeness.included import resolved
+from likeness.included import is_included, onnx_file, resolved
 from likeness.models.filterbanks import Frontend
 from likeness.toolkit.models.loaded import Loaded
 
@@ -80,7 +80,9 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
         raise LikenessError(
             f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}"
         )
-    included, model = model, resolved(model)
+    resolved(model)  # a name that does not come with Likeness is refused
+    if is_included(model):
+        return _load_onnx(onnx_file(model), frontend, trust)
     named = _MODEL_FILE.fullmatch(model)
     kind, colon, source = model.partition(":")
     if not named and not (colon and kind in _KINDS):
@@ -92,7 +94,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
             )
         if Path(model).suffix.lower() == ".onnx":
             return _load_onnx(Path(model), frontend, trust)
-        _refuse_without_torch(included)
+        _refuse_without_torch(model)
         from likeness.models.run import load_model
 
         return load_model(Path(model), trust=trust)
@@ -116,8 +118,9 @@ def _refuse_without_torch(model: str) -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise LikenessError(
-            f"model {model!r} needs torch, which cannot be imported here ({error}); where it can, "
-            f"run `likeness export {model} --out FILE.onnx`, and give that file here as the model"
+            f"model {model!r} needs torch, which cannot be imported here ({error}); run `pip "
+            f"install 'likeness[train]'`, or where torch is `likeness export {model} --out "
+            "FILE.onnx`, and give that file here as the model"
         ) from None
 
 

@@ -33,9 +33,8 @@ from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 
-pytest.importorskip("onnxruntime")
-
 ROOT = Path(__file__).parents[2]
+VOICE = ROOT / "likeness" / "voice"  # the model that comes along, in torch
 WITHOUT = """
 import contextlib, importlib, io, json, pkgutil, sys
 
@@ -199,11 +198,26 @@ given.append([name for name in WITHOUT if name in sys.modules])
     assert score == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_model_of_torch_is_refused_in_one_sentence(world: Path) -> None:
+def test_what_needs_torch_names_the_extra_in_one_sentence(world: Path) -> None:
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
-    ((code, _, err),) = without_torch(f"given.append(run('verify', {first!r}, {second!r}))", world)
-    assert code == 2
-    lines = [line for line in err.splitlines() if line.startswith("likeness: ")]
-    assert len(lines) == 1
-    assert "torch" in lines[0]
-    assert "likeness export likeness:voice" in lines[0]
+    code = f"""
+given.append(run("verify", {first!r}, {second!r}, "--model", "speechbrain:somewhere"))
+given.append(run("train", "speaker/folders", "--data", "voices", "--out", "run"))
+given.append(run("export", "likeness:voice", "--out", "again.onnx"))
+"""
+    for ended, _, err in without_torch(code, world):
+        assert ended == 2
+        (line,) = [line for line in err.splitlines() if line.startswith("likeness: ")]
+        assert "likeness[train]" in line
+
+
+def test_the_model_that_comes_along_needs_no_torch(world: Path) -> None:
+    write_voices(world / "long", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
+    first, second = sorted(map(str, (world / "long").rglob("*.flac")))
+    code = f"given.append(run('verify', {first!r}, {second!r}, '--json', 'long.json'))"
+    ((ended, _, err),) = without_torch(code, world)
+    assert ended == 0, err
+    expected = likeness.load(VOICE).verify(first, second)
+    stated = json.loads((world / "long.json").read_text())
+    assert stated["score"] == pytest.approx(expected.score, rel=1e-4)
+    assert stated["probability"] == pytest.approx(expected.probability, rel=1e-3)

@@ -1,6 +1,6 @@
 """A gallery of millions in one process, searched by FAISS.
 
-FAISS (Johnson, Douze, Jegou: Billion-scale similarity search with GPUs, 2017; the extra "search")
+FAISS (Johnson, Douze, Jegou: Billion-scale similarity search with GPUs, 2017; the extra "faiss")
 proposes candidates, which are scored exactly. Somebody may be missed, so measure
 likeness.toolkit.gallery.gallery.recall before relying on it.
 """
@@ -42,7 +42,7 @@ class FaissStore(SqliteStore):
     """
 
     def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
-        self._faiss = package_of("search", "faiss")
+        self._faiss = package_of("faiss", "faiss")
         super().__init__(folder, new)
         self._index: Any = None
         self._largest = 0  # the number of templates up to which the index suits

@@ -13,7 +13,6 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -46,7 +45,6 @@ _MAX_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_SAMPLES = 10 * 16_000  # of a wave for calibration
 # Their advice is for those who wrote the network.
 _ADVISERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
-_NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 class Parity(NamedTuple):
@@ -273,11 +271,6 @@ def write(proto: Any, metadata: Mapping[str, str], file: Path, path: Path) -> No
 
 def check_exportable(model: Loaded, path: Path) -> None:
     """Raise what stands against exporting this model to this file, before any work is done."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise LikenessError(
-            f"export needs {', '.join(missing)}; run `pip install 'likeness[export]'`"
-        )
     if path.suffix.lower() != ".onnx":
         raise LikenessError(
             f"{path}: an ONNX model is named FILE.onnx, which is how it is known as a model"

@@ -84,7 +84,7 @@ def read(path: Path) -> tuple[OnnxEmbedder, dict[str, Any]] | None:
 
     Raises:
         LikenessError: The file is damaged, has tensors outside it or foreign operators, or has a
-            description that is none. A package is missing; the message names the extra to install.
+            description that is none.
     """
     session = Session(path)
     if session.text is None:
@@ -183,17 +183,10 @@ def parse(content: bytes, path: Path) -> Any:
         path: The file, for errors.
 
     Raises:
-        LikenessError: It is no ONNX model, or has tensors outside it. A package is missing; the
-            message names the extra to install.
+        LikenessError: It is no ONNX model, or has tensors outside it.
     """
-    try:
-        import onnx
-        import onnxruntime  # noqa: F401
-    except ImportError:
-        raise LikenessError(
-            f"{path}: an .onnx model needs onnx and ONNX Runtime; run `pip install "
-            "'likeness[export]'`"
-        ) from None
+    import onnx
+
     try:
         model = onnx.ModelProto.FromString(content)
     except Exception:  # the DecodeError of google.protobuf, among others
