@@ -26,8 +26,8 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-from likeness.errors import one_sentence
 from likeness.eval.formats.files import atomic_path, json_object
+from likeness.recipe import one_sentence
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # the back end comes first

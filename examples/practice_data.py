@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from likeness.modalities import synthetic, synthetic_faces, synthetic_glyphs
+from likeness.data import synthetic, synthetic_faces, synthetic_glyphs
 
 # So many that the held-out fifth has the nontarget trials that a FAR of 1 % needs.
 PEOPLE = ("ann", "bob", *(f"who{number:02d}" for number in range(88)))

@@ -9,9 +9,9 @@
     result = likeness.evaluate(scores)
     result.eer, result.threshold(far=0.01), result.report("report")
 
-`likeness.losses`, `likeness.backbones` and `likeness.metrics` are flat lists of what there is.
-Importing this package is quick and does not import torch: each name is imported when it is first
-used.
+`likeness.recipe`, `likeness.data`, `likeness.frontends`, `likeness.losses`, `likeness.backbones`
+and `likeness.metrics` are flat lists of what recipes and measurements are written with. Importing
+this package is quick and does not import torch: each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ _NAMES = {
     "likeness.toolkit.gallery.gallery": ("open_gallery",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("backbones", "losses", "metrics")
+_MODULES = ("backbones", "data", "frontends", "losses", "metrics", "recipe")
 
 __all__ = sorted(["__version__", *_MODULES, *_HOMES])
 
 if TYPE_CHECKING:
     from likeness import backbones as backbones
+    from likeness import data as data
+    from likeness import frontends as frontends
     from likeness import losses as losses
     from likeness import metrics as metrics
+    from likeness import recipe as recipe
     from likeness.eval.calibration import Calibration as Calibration
     from likeness.eval.calibration import load_calibration as load_calibration
     from likeness.eval.errors import LikenessError as LikenessError
@@ -110,4 +113,4 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -9,8 +9,12 @@ Example:
     0.3333333333333333
 """
 
+from likeness.eval import per_item as per_item
+from likeness.eval.bootstrap import bounds as bounds
+from likeness.eval.bootstrap import drawn_from as drawn_from
 from likeness.eval.bootstrap import interval as interval
 from likeness.eval.bootstrap import intervals as intervals
+from likeness.eval.bootstrap import resample as resample
 from likeness.eval.calibration import error_versus_reject as error_versus_reject
 from likeness.eval.calibration import fit_calibration as fit_calibration
 from likeness.eval.classification import accuracy as accuracy

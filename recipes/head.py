@@ -30,14 +30,11 @@ docs/reference/results.md has those of score_norm between corpora of voices.
 from dataclasses import replace
 from functools import partial
 
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities.embedding import rows
-from likeness.toolkit.backbones.head import Head
-from likeness.toolkit.backbones.score_norm import ScoreNorm
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.contrast import SupCon
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule, Verification
+from likeness.backbones import Head, ScoreNorm
+from likeness.data import rows
+from likeness.losses import ArcFace, SupCon
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import Optim, Recipe, Sampling, Schedule, Verification
 
 LINEAR = Recipe(
     modality="embedding",

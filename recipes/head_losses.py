@@ -18,27 +18,32 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities.embedding import rows
-from likeness.toolkit.backbones.head import Head
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.adaptive import AdaFace, MagFace
-from likeness.toolkit.losses.contrast import SupCon
-from likeness.toolkit.losses.hyperbolic import Hyperbolic
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.pair import Contrastive
-from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
-from likeness.toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus, SoftTriple
-from likeness.toolkit.losses.rank import SmoothAP
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Cosine, Softmax
-from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from likeness.toolkit.losses.triplet import Triplet
-from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.losses.weighted import MultiSimilarity
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
-from likeness.toolkit.training.tune import Range
+from likeness.backbones import Head
+from likeness.data import rows
+from likeness.losses import (
+    VMF,
+    AdaFace,
+    ArcFace,
+    Contrastive,
+    CosFace,
+    Cosine,
+    Hyperbolic,
+    MagFace,
+    MultiSimilarity,
+    ProbabilisticNCA,
+    ProxyAnchor,
+    ProxyNCAPlusPlus,
+    SimPLE,
+    SmoothAP,
+    Softmax,
+    SoftTriple,
+    SphereFace2,
+    SphereFaceR,
+    SupCon,
+    Triplet,
+)
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import Compute, Memory, Optim, Range, Recipe, Sampling, Schedule, Verification
 
 SOFTMAX = Recipe(
     modality="embedding",

@@ -42,7 +42,11 @@ INTERNAL = {
     **{name: {"toolkit", "eval"} for name in SYNTHETIC},
     "modalities.folders": {"modalities", "toolkit", "eval"},
     "likeness": {"likeness", "modalities", "toolkit", "eval"},
-    "recipes": {"likeness", "modalities", "toolkit", "eval"},
+    # Recipes are written with what is public, as those of users are.
+    "recipes": {
+        *(f"likeness.{name}" for name in ("backbones", "data", "frontends", "losses", "metrics")),
+        *("likeness.recipe", "likeness.demo", "likeness.Embeddings", "likeness.LikenessError"),
+    },
 }
 OURS = ("eval", "toolkit", "modalities", "likeness", "recipes", "tests")
 FLOORS = OURS[:3]
@@ -91,9 +95,8 @@ def test_imports_follow_the_table(path: Path) -> None:
     for name in imports(path):
         top = name.split(".")[0]
         if top in OURS:
-            assert any(f"{name}.".startswith(f"{value}.") for value in allowed), (
-                f"{mine} must not import {name}"
-            )
+            is_allowed = any(f"{name}.".startswith(f"{value}.") for value in allowed)
+            assert is_allowed or name == "likeness", f"{mine} must not import {name}"
         elif mine in EXTERNAL:
             import sys
 

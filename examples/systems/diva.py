@@ -51,6 +51,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from likeness.recipe import Memory, Recipe
 from likeness.toolkit.losses.common import against, checked
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import (
@@ -59,8 +60,6 @@ from likeness.toolkit.losses.mining import (
     mine_distance_weighted,
 )
 from likeness.toolkit.losses.pairing import distance
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import Step, step
 
 

@@ -42,12 +42,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from likeness.eval.retrieval import clusters
+from likeness.recipe import Recipe
 from likeness.toolkit.data.batch import Batch, Draw, collate_views
 from likeness.toolkit.data.sampling import draws, fitted
 from likeness.toolkit.losses.common import checked
 from likeness.toolkit.training.loading import on_device
 from likeness.toolkit.training.plan import Plan
-from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
 
 

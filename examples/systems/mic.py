@@ -45,10 +45,10 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.retrieval import clusters
+from likeness.recipe import Recipe
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.common import checked
 from likeness.toolkit.training.plan import Plan
-from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
 
 LAYER = "backbone.fc"  # the last layer of the network: it is the class encoder

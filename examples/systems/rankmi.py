@@ -43,10 +43,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize
 
+from likeness.recipe import Recipe
 from likeness.toolkit.losses.common import checked
 from likeness.toolkit.losses.contract import Rates
 from likeness.toolkit.losses.pairing import distance, pair_up
-from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import Step, step
 
 

@@ -53,19 +53,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from likeness.errors import one_sentence
+from likeness.data import Item
+from likeness.losses import MarginLoss
+from likeness.recipe import Recipe, fit, one_sentence
 from likeness.recipe_files import located
 from likeness.toolkit.data.batch import collate
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.losses.mining import Triplets
-from likeness.toolkit.losses.triplet import MarginLoss
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.loading import on_device
 from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.plan import plan
-from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import Step, fit, step
+from likeness.toolkit.training.train import Step, step
 
 # Omniglot: the network, views, batches and optimiser with which docs/reference/results.md compares
 # losses.

@@ -8,16 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from likeness.eval.verification import eer, tar_at_far
-from likeness.modalities import folders
-from likeness.modalities.face import images, validation
-from likeness.modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
-from likeness.toolkit.data.pixels import INSIGHTFACE
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness.data import faces, folders, validation
+from likeness.frontends import ADAFACE_VIEW, FLIP_VIEW, INSIGHTFACE
+from likeness.losses import SimPLE
+from likeness.metrics import eer, tar_at_far
+from likeness.recipe import Compute, Memory, Optim, Part, Recipe, Sampling, Schedule, Verification
 
 # On a few hundred trials; the field reports lower rates of false accepts, on more of them.
 FEW_TRIALS: dict[str, Part] = {"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)}
@@ -42,7 +37,7 @@ def aligned(
         backbone=backbone,
         loss=loss,
         items=partial(folders.items, modality="face", split="all"),
-        read=partial(images.read, size=(112, 112)),
+        read=partial(faces.read, size=(112, 112)),
         augment=partial(ADAFACE_VIEW),
         sampling=Sampling(batch_size=512),
         optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=grad_clip),

@@ -15,18 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness import demo
-from likeness.eval.types import Embeddings
-from likeness.eval.verification import eer, tar_at_far
-from likeness.modalities import folders, synthetic_faces
-from likeness.modalities.face import images
-from likeness.modalities.face.augment import geometric_view
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pixels import INSIGHTFACE
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness import Embeddings, demo
+from likeness.backbones import SFNet
+from likeness.data import Item, faces, folders, synthetic_faces
+from likeness.frontends import INSIGHTFACE, geometric_view
+from likeness.losses import ArcFace
+from likeness.metrics import eer, tar_at_far
+from likeness.recipe import Compute, Optim, Recipe, Sampling, Schedule, Verification
 
 NUM_SUBJECTS, NUM_SHOTS = 80, 10
 SIZE = 48
@@ -42,7 +37,7 @@ RECIPES = {
             trials=partial(folders.trials, modality="face", split="test", test_share=0.25),
             metrics={"eer": eer, "tar_at_far(.01)": partial(tar_at_far, far=0.01)},
         ),
-        read=partial(images.read, size=(SIZE, SIZE), fit="resize"),
+        read=partial(faces.read, size=(SIZE, SIZE), fit="resize"),
         augment=partial(
             geometric_view,
             scale=(0.9, 1.1),
@@ -63,7 +58,7 @@ RECIPES = {
 def baseline(items: list[Item]) -> Embeddings:
     """The pixels that the network sees, scaled as for it."""
     rows = [
-        (images.read(item, size=(SIZE, SIZE), fit="resize").ravel() - 127.5) / 127.5
+        (faces.read(item, size=(SIZE, SIZE), fit="resize").ravel() - 127.5) / 127.5
         for item in items
     ]
     return Embeddings(

@@ -30,16 +30,11 @@ from functools import partial
 
 from _shared import FEW_TRIALS, simple
 
-from likeness.modalities import folders
-from likeness.modalities.face import images
-from likeness.modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW, geometric_view
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.data.pixels import INSIGHTFACE
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule, Verification
-from likeness.toolkit.training.schedules import multistep
+from likeness.backbones import IResNet, SFNet
+from likeness.data import faces, folders
+from likeness.frontends import ADAFACE_VIEW, FLIP_VIEW, INSIGHTFACE, geometric_view
+from likeness.losses import ArcFace
+from likeness.recipe import Optim, Recipe, Sampling, Schedule, Verification, multistep
 
 SMALL = Recipe(
     modality="face",
@@ -51,7 +46,7 @@ SMALL = Recipe(
         trials=partial(folders.trials, modality="face", split="test", test_share=0.2),
         metrics=FEW_TRIALS,
     ),
-    read=partial(images.read, size=(64, 64), fit="resize"),
+    read=partial(faces.read, size=(64, 64), fit="resize"),
     augment=partial(
         geometric_view, scale=(0.9, 1.15), rotate_prob=0.5, max_degrees=10.0, extra_offset=0.05
     ),
@@ -64,7 +59,7 @@ SFNET20 = replace(
     SMALL,
     backbone=partial(SFNet, dim=512, depth=20, batch_norm=True),
     loss=partial(ArcFace, margin=0.5, scale=64.0),
-    read=partial(images.read, size=(112, 112)),
+    read=partial(faces.read, size=(112, 112)),
     augment=partial(FLIP_VIEW),
     sampling=Sampling(batch_size=512),
     optim=Optim(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, grad_clip=5.0),

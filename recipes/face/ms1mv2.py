@@ -97,19 +97,22 @@ from functools import partial
 
 from _shared import aligned, by_cosine, readings, released, simple, with_512
 
-from likeness.modalities.face.augment import FLIP_VIEW
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
-from likeness.toolkit.losses.broadface import BroadFace
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.softmax import NormFace
-from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from likeness.toolkit.losses.vmf import SCF
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.recipe import Recipe, Schedule
-from likeness.toolkit.training.schedules import multistep, polynomial
+from likeness.backbones import IResNet, SFNet
+from likeness.frontends import FLIP_VIEW
+from likeness.losses import (
+    SCF,
+    AdaFace,
+    ArcFace,
+    BroadFace,
+    CircleSoftmax,
+    CosFace,
+    CurricularFace,
+    MagFace,
+    NormFace,
+    SphereFace2,
+    SphereFaceR,
+)
+from likeness.recipe import Part, Recipe, Sampling, Schedule, multistep, polynomial
 
 LOSSES: dict[str, Part] = {
     "sphereface": partial(SphereFaceR, version=1, margin=1.7, scale=32.0),

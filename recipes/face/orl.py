@@ -28,35 +28,27 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from likeness.errors import one_sentence
-from likeness.eval.bootstrap import bounds, drawn_from, resample
-from likeness.eval.formats import embeddings
-from likeness.eval.retrieval import query_metrics
-from likeness.eval.similarity import score_trials
-from likeness.eval.types import Embeddings, Scores
-from likeness.eval.verification import eer
-from likeness.modalities.face import images, orl
-from likeness.modalities.face.augment import geometric_view
-from likeness.models.run import load_model
-from likeness.toolkit.backbones.gradients import GradientHistograms
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.console import argument_parser, say
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pixels import INSIGHTFACE
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.models.embed import embed
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import (
+import likeness
+from likeness import Embeddings, Scores
+from likeness.backbones import GradientHistograms, SFNet
+from likeness.data import Item, faces, orl
+from likeness.frontends import INSIGHTFACE, geometric_view
+from likeness.losses import ArcFace, SimPLE
+from likeness.metrics import bounds, drawn_from, eer, query_metrics, resample
+from likeness.recipe import (
     Compute,
+    Memory,
     Optim,
     Recipe,
+    Sampling,
     Schedule,
     Verification,
+    argument_parser,
+    fit,
+    one_sentence,
     override,
+    say,
 )
-from likeness.toolkit.training.train import fit
 
 SIZE, NUM_FOLDS = 48, 5
 Floats = NDArray[np.float64]
@@ -72,7 +64,7 @@ ARCFACE = Recipe(
         trials=partial(orl.trials, split="test", fold=0),
         metrics=FEW_TRIALS,
     ),
-    read=partial(images.read, size=(64, 64), fit="resize"),
+    read=partial(faces.read, size=(64, 64), fit="resize"),
     augment=partial(
         geometric_view,
         scale=(0.95, 1.15),
@@ -93,7 +85,7 @@ DEEP = replace(
     ARCFACE,
     # the demo's, so that `init` fits
     backbone=partial(SFNet, dim=64, depth=10, width=16, image_size=SIZE, batch_norm=True),
-    read=partial(images.read, size=(SIZE, SIZE), fit="resize"),
+    read=partial(faces.read, size=(SIZE, SIZE), fit="resize"),
     augment=partial(
         geometric_view,
         scale=(0.9, 1.15),
@@ -126,7 +118,7 @@ BASELINES = ("pixels", "pixels less their mean", "PCA", "PCA and LDA")
 def pixels(items: list[Item]) -> Floats:
     """(N, SIZE * SIZE) grey levels, as the network sees them."""
     return np.stack(
-        [images.read(item, size=(SIZE, SIZE), fit="resize")[0].ravel() for item in items]
+        [faces.read(item, size=(SIZE, SIZE), fit="resize")[0].ravel() for item in items]
     ).astype(np.float64)
 
 
@@ -161,7 +153,7 @@ def network(variant: str, seed: int, fold: int, data: Path, init: str, out: Path
     file = out / variant / f"seed{seed}" / f"fold{fold}.npz"
     if not file.exists():
         if variant == "init":
-            model = load_model(Path(init))
+            model = likeness.load(init)
         else:
             first = override(
                 RECIPES[variant], [f"items.fold={fold}", f"measure.trials.fold={fold}"]
@@ -171,13 +163,12 @@ def network(variant: str, seed: int, fold: int, data: Path, init: str, out: Path
                 init=init if variant.startswith("deep_") else "",
                 seed=seed,
             )
-            model = load_model(fit(recipe, data=data, out=file.parent / f"run{fold}", resume=True))
-        embedded, _ = embed(
-            model.embedder, orl.items(data, split="test", fold=fold), model.read, meta=model.meta
-        )
+            model = likeness.load(
+                fit(recipe, data=data, out=file.parent / f"run{fold}", resume=True)
+            )
         file.parent.mkdir(parents=True, exist_ok=True)
-        embeddings.write(file, embedded)
-    return embeddings.read(file)
+        model.embed(orl.items(data, split="test", fold=fold)).save(file)
+    return likeness.read_embeddings(file)
 
 
 def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn]) -> Drawn:
@@ -195,14 +186,13 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
             np.array([row_of[item_id] for item_id in ids])[index]
             for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
         ]
-        similarity = embedded.meta.get("similarity", "cosine")
-        values.append(score_trials(trials, embedded, similarity=similarity))
+        values.append(likeness.score(trials, embedded).values)
         target.append(trials.target)
         subjects.append(np.stack(sides, axis=1))
         per_query = query_metrics(
             embedded.matrix[embedded.rows([item.id for item in items])],
             labels,
-            similarity=similarity,
+            similarity=embedded.meta["similarity"],
         )["map@r"]
         precisions += [per_query[labels == label].mean() for label in np.unique(labels)]
     scores = Scores(np.concatenate(values), np.concatenate(target))

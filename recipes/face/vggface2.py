@@ -87,14 +87,18 @@ from functools import partial
 
 from _shared import aligned, by_cosine, readings, released, simple, with_512
 
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.losses.adaptive import CircleSoftmax, CurricularFace
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.softmax import NormFace, Softmax
-from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.recipe import Schedule
-from likeness.toolkit.training.schedules import multistep
+from likeness.backbones import SFNet
+from likeness.losses import (
+    ArcFace,
+    CircleSoftmax,
+    CosFace,
+    CurricularFace,
+    NormFace,
+    Softmax,
+    SphereFace2,
+    SphereFaceR,
+)
+from likeness.recipe import Part, Schedule, multistep
 
 TABLE_3: dict[str, Part] = {
     "normface": partial(NormFace, scale=30.0),

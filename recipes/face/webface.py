@@ -56,14 +56,11 @@ from functools import partial
 
 from _shared import aligned
 
-from likeness.modalities.face import validation
-from likeness.modalities.face.augment import FLIP_VIEW
-from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.vit import FaceViT
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import CosFace
-from likeness.toolkit.training.recipe import Optim, Parallel, Recipe, Schedule
-from likeness.toolkit.training.schedules import polynomial
+from likeness.backbones import FaceViT, IResNet
+from likeness.data import validation
+from likeness.frontends import FLIP_VIEW
+from likeness.losses import CosFace
+from likeness.recipe import Optim, Parallel, Recipe, Sampling, Schedule, polynomial
 
 NUM_IMAGES = {
     "webface4m": 4_235_242,

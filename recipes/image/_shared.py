@@ -6,14 +6,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from likeness.eval import per_item
-from likeness.modalities.image import images, small_sets
-from likeness.modalities.image.transforms import REVISITING, warp_view
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.data.pixels import IMAGENET, PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule
+from likeness.backbones import SFNet
+from likeness.data import images, small_sets
+from likeness.frontends import IMAGENET, REVISITING, PixelScale, warp_view
+from likeness.metrics import per_item
+from likeness.recipe import Compute, Optim, Part, Recipe, Retrieval, Sampling, Schedule
 
 
 def means(*columns: str) -> dict[str, Part]:

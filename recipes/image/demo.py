@@ -15,17 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness import demo
-from likeness.eval import per_item
-from likeness.eval.types import Embeddings
-from likeness.modalities.image import images, small_sets
-from likeness.modalities.image.transforms import warp_view
-from likeness.toolkit.backbones.small import SmallCNN
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
+from likeness import Embeddings, demo
+from likeness.backbones import SmallCNN
+from likeness.data import Item, images, small_sets
+from likeness.frontends import PixelScale, warp_view
+from likeness.losses import ArcFace
+from likeness.metrics import per_item
+from likeness.recipe import Classification, Compute, Optim, Recipe, Sampling, Schedule
 
 SIZE = 16
 

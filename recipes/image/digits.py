@@ -19,22 +19,11 @@ from functools import partial
 
 from _shared import CALIBRATION, means
 
-from likeness.modalities.image import small_sets
-from likeness.modalities.image.transforms import warp_view
-from likeness.toolkit.backbones.small import SmallCNN
-from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.softmax import Cosine, Softmax
-from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.training.recipe import (
-    Classification,
-    Compute,
-    Optim,
-    Recipe,
-    Retrieval,
-    Schedule,
-)
+from likeness.backbones import SmallCNN
+from likeness.data import small_sets
+from likeness.frontends import PixelScale, warp_view
+from likeness.losses import VMF, ArcFace, Cosine, Softmax
+from likeness.recipe import Classification, Compute, Optim, Recipe, Retrieval, Sampling, Schedule
 
 SIZE = 16
 _VALIDATION = partial(small_sets.digits_items, split="validation", validation_share=0.15)

@@ -26,15 +26,11 @@ from functools import partial
 
 from _shared import means
 
-from likeness.modalities import folders
-from likeness.modalities.image import images
-from likeness.modalities.image.transforms import crop_view
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.sfnet import SFNet
-from likeness.toolkit.data.pixels import IMAGENET, PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
+from likeness.backbones import ImageResNet, SFNet
+from likeness.data import folders, images
+from likeness.frontends import IMAGENET, PixelScale, crop_view
+from likeness.losses import ArcFace
+from likeness.recipe import Optim, Recipe, Retrieval, Sampling, Schedule
 
 SMALL = Recipe(
     modality="image",

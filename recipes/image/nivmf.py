@@ -115,19 +115,29 @@ from typing import Any, NamedTuple
 
 from _shared import means, of_unseen
 
-from likeness.modalities.image.retrieval_sets import cars_items, cub_items, sop_items
-from likeness.toolkit.backbones.bninception import BNInception
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.data.pixels import BN_INCEPTION
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.probabilistic import Joint, ProbabilisticNCA
-from likeness.toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus
-from likeness.toolkit.losses.triplet import MarginLoss
-from likeness.toolkit.losses.weighted import MultiSimilarity
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.recipe import Optim, Recipe, Retrieval, Schedule
-from likeness.toolkit.training.schedules import constant, multistep
-from likeness.toolkit.training.tune import Choice, Search
+from likeness.backbones import BNInception, ImageResNet
+from likeness.data import cars_items, cub_items, sop_items
+from likeness.frontends import BN_INCEPTION
+from likeness.losses import (
+    Joint,
+    MarginLoss,
+    MultiSimilarity,
+    ProbabilisticNCA,
+    ProxyAnchor,
+    ProxyNCAPlusPlus,
+)
+from likeness.recipe import (
+    Choice,
+    Optim,
+    Part,
+    Recipe,
+    Retrieval,
+    Sampling,
+    Schedule,
+    Search,
+    constant,
+    multistep,
+)
 
 
 class Size(NamedTuple):

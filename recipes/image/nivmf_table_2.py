@@ -96,21 +96,22 @@ from typing import NamedTuple
 
 from _shared import of_unseen
 
-from likeness.modalities.image.retrieval_sets import cars_items, cub_items, sop_items
-from likeness.toolkit.backbones.bninception import BNInception
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.data.pixels import BN_INCEPTION
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.compositional import DCML
-from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
-from likeness.toolkit.losses.memvir import MemVir
-from likeness.toolkit.losses.softmax import NormSoft, Softmax
-from likeness.toolkit.losses.triplet import EasyPositive, MarginLoss
-from likeness.toolkit.losses.weighted import CirclePair, MultiSimilarity
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
-from likeness.toolkit.training.schedules import multistep
-from likeness.toolkit.training.tuning import Tuning
+from likeness.backbones import BNInception, ImageResNet
+from likeness.data import cars_items, cub_items, sop_items
+from likeness.frontends import BN_INCEPTION
+from likeness.losses import (
+    DCML,
+    CirclePair,
+    EasyPositive,
+    GroupLoss,
+    MarginLoss,
+    MemVir,
+    MultiSimilarity,
+    NormSoft,
+    ProxyGML,
+    Softmax,
+)
+from likeness.recipe import Optim, Part, Recipe, Sampling, Schedule, Tuning, multistep
 
 
 class Group(NamedTuple):

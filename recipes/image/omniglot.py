@@ -28,14 +28,17 @@ from functools import partial
 
 from _shared import of_characters
 
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
-from likeness.toolkit.losses.proxy import ProxyAnchor
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Cosine, Softmax
-from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.losses.weighted import MultiSimilarity
-from likeness.toolkit.training.memory import Memory
+from likeness.losses import (
+    VMF,
+    ArcFace,
+    Cosine,
+    MultiSimilarity,
+    ProbabilisticNCA,
+    ProxyAnchor,
+    SimPLE,
+    Softmax,
+)
+from likeness.recipe import Memory
 
 SOFTMAX = of_characters(Softmax)
 SIMPLE = replace(

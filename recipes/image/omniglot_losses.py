@@ -24,27 +24,37 @@ from functools import partial
 
 from _shared import of_characters
 
-from likeness.toolkit.losses.adaptive import AdaFace, MagFace
-from likeness.toolkit.losses.compositional import DCML
-from likeness.toolkit.losses.contrast import SupCon
-from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
-from likeness.toolkit.losses.hyperbolic import Hyperbolic
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.memvir import MemVir
-from likeness.toolkit.losses.pair import Contrastive, PairBCE
-from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
-from likeness.toolkit.losses.proxy import ProxyAnchor, ProxyNCAPlusPlus, SoftTriple
-from likeness.toolkit.losses.rank import SmoothAP
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Cosine, NormSoft, Softmax
-from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
-from likeness.toolkit.losses.triplet import EasyPositive, SNRTriplet, Triplet
-from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.losses.weighted import MultiSimilarity
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.tune import Range
+from likeness.losses import (
+    DCML,
+    VMF,
+    AdaFace,
+    ArcFace,
+    Contrastive,
+    CosFace,
+    Cosine,
+    EasyPositive,
+    GroupLoss,
+    Hyperbolic,
+    MagFace,
+    MemVir,
+    MultiSimilarity,
+    NormSoft,
+    PairBCE,
+    ProbabilisticNCA,
+    ProxyAnchor,
+    ProxyGML,
+    ProxyNCAPlusPlus,
+    SimPLE,
+    SmoothAP,
+    SNRTriplet,
+    Softmax,
+    SoftTriple,
+    SphereFace2,
+    SphereFaceR,
+    SupCon,
+    Triplet,
+)
+from likeness.recipe import Memory, Part, Range, Recipe
 
 
 def with_loss(loss: Part, *, gain: float = 1.0, proxy_lr_scale: float = 1.0) -> Recipe:

@@ -76,33 +76,43 @@ from pathlib import Path
 import numpy as np
 from _shared import means
 
-from likeness.errors import one_sentence
-from likeness.eval import per_item
-from likeness.eval.bootstrap import bounds
-from likeness.eval.per_item import PerItem
-from likeness.eval.retrieval import query_metrics
-from likeness.modalities.image import images
-from likeness.modalities.image.retrieval_sets import cub_items
-from likeness.modalities.image.transforms import BENCHMARKER
-from likeness.toolkit.backbones.bninception import BNInception
-from likeness.toolkit.console import argument_parser, say
-from likeness.toolkit.data.pixels import BN_INCEPTION
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.contrast import NTXent
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.pair import Contrastive, SNRContrastive
-from likeness.toolkit.losses.proxy import ProxyNCAPlusPlus, SoftTriple
-from likeness.toolkit.losses.rank import FastAP
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import NormFace
-from likeness.toolkit.losses.triplet import MarginLoss, Triplet
-from likeness.toolkit.losses.weighted import MultiSimilarity
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.measure import load_model, measure_items
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Retrieval, Schedule, override
-from likeness.toolkit.training.schedules import constant
-from likeness.toolkit.training.train import fit
+from likeness.backbones import BNInception
+from likeness.data import cub_items, images
+from likeness.frontends import BENCHMARKER, BN_INCEPTION
+from likeness.losses import (
+    ArcFace,
+    Contrastive,
+    CosFace,
+    FastAP,
+    MarginLoss,
+    MultiSimilarity,
+    NormFace,
+    NTXent,
+    ProxyNCAPlusPlus,
+    SimPLE,
+    SNRContrastive,
+    SoftTriple,
+    Triplet,
+)
+from likeness.metrics import bounds, per_item, query_metrics
+from likeness.recipe import (
+    Compute,
+    Memory,
+    Optim,
+    Part,
+    Recipe,
+    Retrieval,
+    Sampling,
+    Schedule,
+    argument_parser,
+    constant,
+    fit,
+    load_model,
+    measure_items,
+    one_sentence,
+    override,
+    say,
+)
 
 NUM_FOLDS = 4
 XAVIER = (2 / (75 + 128)) ** 0.5  # deviation of class vectors at the start: 75 classes, 128-D
@@ -225,7 +235,9 @@ def of_fold(recipe: Recipe, fold: int) -> Recipe:
     return override(recipe, [f"items.fold={fold}", f"measure.validation.items.fold={fold}"])
 
 
-def joined(recipe: Recipe, data: Path, out: Path) -> tuple[PerItem, list[PerItem]]:
+def joined(
+    recipe: Recipe, data: Path, out: Path
+) -> tuple[per_item.PerItem, list[per_item.PerItem]]:
     """Each test image's values by the four folds' joined embeddings, and by each alone.
 
     Runs are kept in `out` and go on where they were stopped.

@@ -103,34 +103,32 @@ from typing import NamedTuple
 
 from _shared import CALIBRATION, means
 
-from likeness.eval import per_item
-from likeness.modalities.image import images, small_sets
-from likeness.modalities.image.retrieval_sets import cars_items, cub_items, sop_items
-from likeness.modalities.image.transforms import (
+from likeness.backbones import ImageResNet, SmallCNN
+from likeness.data import cars_items, cub_items, images, small_sets, sop_items
+from likeness.frontends import (
+    CIFAR10,
+    CIFAR100,
+    IMAGENET,
     VMF_CARS,
     VMF_CIFAR10,
     VMF_CIFAR100,
     VMF_CUB,
     VMF_SOP,
+    PixelScale,
 )
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.small import SmallCNN
-from likeness.toolkit.data.pixels import CIFAR10, CIFAR100, IMAGENET, PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.hyperbolic import Hyperbolic
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.softmax import Cosine, Softmax
-from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.models.parts import Part
-from likeness.toolkit.training.recipe import (
+from likeness.losses import VMF, ArcFace, Cosine, Hyperbolic, Softmax
+from likeness.metrics import per_item
+from likeness.recipe import (
     Classification,
     Compute,
     Optim,
+    Part,
     Recipe,
     Retrieval,
+    Sampling,
     Schedule,
+    constant,
 )
-from likeness.toolkit.training.schedules import constant
 
 
 class Row(NamedTuple):

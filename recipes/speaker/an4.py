@@ -23,22 +23,20 @@ share of positive pairs of so few classes (simple).
 from dataclasses import replace
 from functools import partial
 
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities.speaker import an4, audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.contrast import MultiSimilarity
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.losses.vmf import VMF
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
-from likeness.toolkit.training.tune import Range
+from likeness.backbones import ECAPA, OrderStatistics
+from likeness.data import an4, audio
+from likeness.frontends import KaldiFbank, train_view
+from likeness.losses import (
+    VMF,
+    ArcFace,
+    CosFace,
+    MultiSimilarity,
+    ProbabilisticNCA,
+    SimPLE,
+    Softmax,
+)
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import Compute, Memory, Optim, Range, Recipe, Sampling, Schedule, Verification
 
 ARCFACE = Recipe(
     modality="speaker",

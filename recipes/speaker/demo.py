@@ -16,19 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from likeness import demo
-from likeness.eval.types import Embeddings
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities import folders, synthetic
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.pooling import statistics
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
+from likeness import Embeddings, demo
+from likeness.backbones import OrderStatistics
+from likeness.data import Item, audio, folders, synthetic
+from likeness.frontends import KaldiFbank, statistics, train_view
+from likeness.losses import ArcFace
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import Compute, Optim, Recipe, Sampling, Schedule, Verification
 
 NUM_SPEAKERS, NUM_UTTERANCES = 60, 10
 

@@ -20,19 +20,12 @@ comparison: AN4 (54 speakers) in docs/reference/results.md.
 from dataclasses import replace
 from functools import partial
 
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.resnet import ResNet34
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule, Verification
+from likeness.backbones import ECAPA, OrderStatistics, ResNet34
+from likeness.data import audio, folders
+from likeness.frontends import KaldiFbank, train_view
+from likeness.losses import ArcFace, SimPLE
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import Memory, Optim, Recipe, Sampling, Schedule, Verification
 
 STATISTICS = Recipe(
     modality="speaker",

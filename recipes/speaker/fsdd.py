@@ -24,35 +24,26 @@ import numpy as np
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from likeness.errors import one_sentence
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats import embeddings
-from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.similarity import score_trials
-from likeness.eval.types import Embeddings
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities.speaker import audio, fsdd
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.models.run import load_model
-from likeness.toolkit.backbones.pooling import statistics
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.console import say
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.models.embed import embed
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import (
+import likeness
+from likeness import Embeddings, LikenessError
+from likeness.backbones import OrderStatistics
+from likeness.data import Item, audio, fsdd, read_scores
+from likeness.frontends import KaldiFbank, statistics, train_view
+from likeness.losses import ArcFace, SimPLE
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import (
     Compute,
+    Memory,
     Optim,
     Recipe,
+    Sampling,
     Schedule,
     Verification,
+    fit,
+    one_sentence,
     override,
+    say,
 )
-from likeness.toolkit.training.train import fit
 
 ARCFACE = Recipe(
     modality="speaker",
@@ -121,16 +112,13 @@ def run_fold(name: str, data: Path, fold: int, out: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         items, trials = fsdd.trials(data, fold=fold)
         if name in BASELINES:
-            embedded, similarity = baseline(name, data, fold), "cosine"
+            embedded = baseline(name, data, fold)
         else:
             recipe = override(RECIPES[name], [f"items.fold={fold}", f"measure.trials.fold={fold}"])
-            model = load_model(fit(recipe, data=data, out=out / name / f"run{fold}", resume=True))
-            embedded, similarity = (
-                embed(model.embedder, items, model.read, meta=model.meta)[0],
-                model.similarity,
-            )
-            embeddings.write(out / name / f"fold{fold}.npz", embedded)
-        write_scores(file, trials, score_trials(trials, embedded, similarity=similarity))
+            model = fit(recipe, data=data, out=out / name / f"run{fold}", resume=True)
+            embedded = likeness.load(model).embed(items)
+            embedded.save(out / name / f"fold{fold}.npz")
+        likeness.score(trials, embedded).save(file)
     return file
 
 

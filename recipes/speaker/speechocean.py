@@ -21,20 +21,12 @@ share of positive pairs of so few classes (simple).
 from dataclasses import replace
 from functools import partial
 
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities.speaker import audio, speechocean
-from likeness.modalities.speaker.augment import train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.mixture import MixtureStatistics
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Tuning, Verification
+from likeness.backbones import ECAPA, MixtureStatistics, OrderStatistics, ResNet
+from likeness.data import audio, speechocean
+from likeness.frontends import KaldiFbank, train_view
+from likeness.losses import ArcFace, SimPLE, Softmax
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import Compute, Memory, Optim, Recipe, Sampling, Schedule, Tuning, Verification
 
 STATISTICS = partial(OrderStatistics, dim=128, dropout=0.5, differences=(2, 8), num_correlated=20)
 

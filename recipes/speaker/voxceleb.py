@@ -80,26 +80,25 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from likeness.errors import one_sentence
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats.trials import write_trials
-from likeness.eval.verification import eer, min_dcf
-from likeness.modalities.speaker import audio, voxceleb
-from likeness.modalities.speaker.augment import WESPEAKER_VIEW, train_view
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
-from likeness.toolkit.backbones.resnet import ResNet34
-from likeness.toolkit.console import say
-from likeness.toolkit.data.item_lists import write_items
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.intertopk import InterTopK
-from likeness.toolkit.losses.margin import ArcFace, CosFace
-from likeness.toolkit.losses.simple import SimPLE
-from likeness.toolkit.losses.softmax import Softmax
-from likeness.toolkit.losses.sphereface import SphereFace
-from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
-from likeness.toolkit.training.schedules import exponential, multistep
+from likeness import LikenessError
+from likeness.backbones import ResNet34, WeSpeakerECAPA
+from likeness.data import audio, voxceleb, write_items, write_trials
+from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, train_view
+from likeness.losses import ArcFace, CosFace, InterTopK, SimPLE, Softmax, SphereFace
+from likeness.metrics import eer, min_dcf
+from likeness.recipe import (
+    Compute,
+    Memory,
+    Optim,
+    Recipe,
+    Sampling,
+    Schedule,
+    Verification,
+    exponential,
+    multistep,
+    one_sentence,
+    say,
+)
 
 SIMPLE = Recipe(
     modality="speaker",
