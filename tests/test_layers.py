@@ -45,7 +45,8 @@ INTERNAL = {
     # Recipes are written with what is public, as those of users are.
     "recipes": {
         *(f"likeness.{name}" for name in ("backbones", "data", "frontends", "losses", "metrics")),
-        *("likeness.recipe", "likeness.demo", "likeness.Embeddings", "likeness.LikenessError"),
+        *("likeness.recipe", "likeness.demo"),
+        *(f"likeness.{name}" for name in ("Embeddings", "LikenessError", "Scores")),
     },
 }
 OURS = ("eval", "toolkit", "modalities", "likeness", "recipes", "tests")
