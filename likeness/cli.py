@@ -53,6 +53,8 @@ GROUPS = {  # of commands, in the order of --help
     "Measure": (embed, score, fit, evaluate, identify, retrieve),
     "Use": (verify, gallery, export, serve),
 }
+_OUTPUTS = {"out", "json_file", "report", "page"}  # options of what is written
+_RESUME = ("train", "compare", "embed", "demo")  # commands that go on with what is there
 # What stands for a value in help, by its type.
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 # ClickException: of click, or of the copy of it that newer versions of typer hold
@@ -100,8 +102,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+_common = typer.Typer(add_completion=False)
 for module in itertools.chain(*GROUPS.values()):
     app.add_typer(module.app)
+
+
+@_common.command()
+def _of_outputs(
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """The option that every command has which writes files and does not resume."""
 
 
 def _print_version(asked: bool) -> None:
@@ -150,6 +160,8 @@ def _complete(command: Any) -> None:
     for below in getattr(command, "commands", {}).values():
         _complete(below)
         if below.callback and not hasattr(below, "commands"):
+            if below.name not in _RESUME and _OUTPUTS & {each.name for each in below.params}:
+                below.params += typer.main.get_command(_common).params
             below.callback = partial(_checked, below.callback)
 
 
@@ -174,11 +186,17 @@ def _show_plainly(argument: Any) -> None:
     argument.get_usage_pieces = lambda ctx: [word]
 
 
-def _checked(run: Callable[..., None], **options: Any) -> None:
-    """Run a command, unless an output would replace one of the files that it reads."""
-    outputs = {name: options.get(name) for name in ("out", "json_file")}
-    for name, out in outputs.items():
-        if not isinstance(out, Path) or not out.is_file():
+def _checked(run: Callable[..., None], force: bool = True, **options: Any) -> None:
+    """Run a command, unless an output would replace one of the files that it reads, or any file
+    without --force.
+    """
+    for name in sorted(_OUTPUTS & options.keys()):
+        out = options[name]
+        if not isinstance(out, Path):
+            continue
+        # A report is a folder with a page, and lists are a folder as well.
+        written = next(filter(Path.is_file, (out, out / "index.html", out / "items.txt")), None)
+        if written is None:
             continue
         inputs = [
             read
@@ -191,6 +209,8 @@ def _checked(run: Callable[..., None], **options: Any) -> None:
                 f"{out} is one of the inputs, and the output would replace it; name another file "
                 "for the output"
             )
+        if not force:
+            raise LikenessError(f"{written} exists; --force replaces it, or name another place")
     run(**options)
 
 

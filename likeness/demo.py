@@ -127,17 +127,17 @@ def _by_hand(
         example: Two files that `likeness verify` compares.
         own_data: As for `run`.
     """
-    listed, pairs_file = out / "items.txt", out / "trials.txt"
-    embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", "mine.npz")
-    scores = ("--trials", pairs_file, "--embeddings", "mine.npz", "--out", "mine.txt")
-    shows = ("--embeddings", "mine.npz", "--media", made.media, "--report", "mine-report")
+    listed, pairs_file, mine = out / "items.txt", out / "trials.txt", f"my-{out.name}"
+    embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", f"{mine}.npz")
+    scores = ("--trials", pairs_file, "--embeddings", f"{mine}.npz", "--out", f"{mine}.txt")
+    shows = ("--embeddings", f"{mine}.npz", "--media", made.media, "--report", f"{mine}-report")
     return f"""
 Made: the model {model}, raw embeddings {made.embeddings[0]}, scores {made.scores[0]}, the report \
 {out / "report" / "index.html"}
 Next, the same by hand, on the same files:
   {command(program(), "embed", *embeds)}
   {command(program(), "score", *scores)}
-  {command(program(), "evaluate", "mine.txt", *shows)}
+  {command(program(), "evaluate", f"{mine}.txt", *shows)}
   {command(program(), "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
   {command(program(), "serve", "--model", model, "--examples", made.media)}

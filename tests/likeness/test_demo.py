@@ -68,12 +68,13 @@ def test_every_command_can_be_pasted(
         words[1]: words for words in (shlex.split(line) for line in output if line.startswith("  "))
     }
     listed, pairs = ("--items", f"{out}/items.txt"), ("--trials", f"{out}/trials.txt")
-    model, mine = ("--model", f"{out}/run"), ("--embeddings", "mine.npz")
+    mine = f"my-{out.name}"
+    model, embedding = ("--model", f"{out}/run"), ("--embeddings", f"{mine}.npz")
     media = ("--media", str(data))
     expected = {
-        "embed": [*model, *listed, "--root", str(data), "--out", "mine.npz"],
-        "score": [*pairs, *mine, "--out", "mine.txt"],
-        "evaluate": ["mine.txt", *mine, *media, "--report", "mine-report"],
+        "embed": [*model, *listed, "--root", str(data), "--out", f"{mine}.npz"],
+        "score": [*pairs, *embedding, "--out", f"{mine}.txt"],
+        "evaluate": [f"{mine}.txt", *embedding, *media, "--report", f"{mine}-report"],
         "verify": [str(data / IDS[0]), str(data / IDS[1]), *model],
         "serve": [*model, "--examples", str(data)],
     }
