@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from likeness.eval.bootstrap import Bounds, draws_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.results import Result, with_bounds
-from likeness.eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials, quoted
+from likeness.eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials
 from likeness.eval.uncertainty import (
     METRICS,
     Ranking,
@@ -50,22 +50,6 @@ class Answers(NamedTuple):
     quality: Floats
     risk: Floats
     name: str
-
-
-def check_quality(quality: object) -> None:
-    """Refuses what is neither "norm" nor a mapping from ids to numbers.
-
-    >>> check_quality("length")  # doctest: +IGNORE_EXCEPTION_DETAIL
-    Traceback (most recent call last):
-    ...
-    likeness.LikenessError: quality: 'length' is neither 'norm' nor a mapping from ids to numbers
-    """
-    is_norm = isinstance(quality, str) and quality == "norm"
-    if quality is not None and not is_norm and not isinstance(quality, Mapping):
-        raise LikenessError(
-            f"quality: {quoted(quality)} is neither 'norm' nor a mapping from ids to numbers; give "
-            "one"
-        )
 
 
 def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:

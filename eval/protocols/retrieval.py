@@ -6,11 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, get_args
 
 import numpy as np
 
-from likeness.eval.bootstrap import Bounds, bounds, check_draws, drawn_groups, draws_of
+from likeness.eval.bootstrap import (
+    Bounds,
+    bounds,
+    check_draws,
+    drawn_groups,
+    draws_of,
+    times_drawn,
+)
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import step
 from likeness.eval.protocols.labels import labels_of
@@ -18,7 +26,6 @@ from likeness.eval.protocols.quality import (
     Answers,
     Quality,
     Row,
-    check_quality,
     quality_of_queries,
     rate_queries,
 )
@@ -38,11 +45,10 @@ from likeness.eval.types import (
     Floats,
     check_choice,
     check_counts,
-    check_numbers,
+    freeze_numbers,
 )
 
 Conventions = dict[str, str | float | int]
-_DRAWS = 1 << 22  # drawn classes in memory at once
 _RULES: dict[str, Conventions] = {
     "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
     "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},
@@ -85,14 +91,14 @@ class RetrievalSettings:
     quality: Quality | None = None
 
     def __post_init__(self) -> None:
-        check_numbers("ks", self.ks)
-        object.__setattr__(self, "ks", tuple(self.ks))
+        freeze_numbers(self, "ks")
         check_choice("lone", self.lone, get_args(Lone))
         check_counts("ks", self.ks)
         if self.similarity is not None:
             check_similarity(self.similarity)
         check_draws(self.level, self.num_resamples, self.seed)
-        check_quality(self.quality)
+        if self.quality is not None and not isinstance(self.quality, Mapping):
+            check_choice("quality", self.quality, ("norm",))
 
 
 class Retrieved(NamedTuple):
@@ -268,28 +274,20 @@ def class_bounds(
 ) -> dict[str, Bounds]:
     """Intervals of the means of per-query values (Q,), all on the same draws.
 
-    A draw takes C of the C classes with replacement, every query of a class as often as its class
-    was drawn. The ranks stay those of the whole gallery.
+    The classes are drawn, see `likeness.eval.bootstrap.times_drawn`. The ranks stay those of the
+    whole gallery.
 
     Args:
         per_query: Metric -> (Q,) values.
         codes: (Q,) class numbers 0 to C - 1, each in use.
         settings: The level, the number of draws and their seed.
     """
-    sizes, drawn_from = np.bincount(codes), drawn_groups(codes, "classes")
-    totals = np.stack(
-        [sizes, *(np.bincount(codes, weights=values) for values in per_query.values())], axis=1
-    ).astype(np.float64)
-    rng = np.random.default_rng(settings.seed)
-    step = max(1, _DRAWS // sizes.size)
-    sums = []
-    for start in range(0, settings.num_resamples, step):
-        height = min(step, settings.num_resamples - start)
-        drawn = rng.integers(sizes.size, size=(height, sizes.size))
-        sums.append(np.stack([np.bincount(row, minlength=sizes.size) for row in drawn]) @ totals)
-    drawn_sums = np.concatenate(sums)
-    means = drawn_sums[:, 1:] / drawn_sums[:, :1]
+    sizes = np.bincount(codes)
+    totals = np.stack([np.bincount(codes, weights=values) for values in per_query.values()], axis=1)
+    draws = islice(times_drawn(range(sizes.size), settings.seed), settings.num_resamples)
+    means = np.array([times @ totals / (times @ sizes) for times in draws])
+    drawn = drawn_groups(codes, "classes")
     return {
-        name: bounds(means[:, i], float(values.mean()), settings.level, drawn_from)
+        name: bounds(means[:, i], float(values.mean()), settings.level, drawn)
         for i, (name, values) in enumerate(per_query.items())
     }
