@@ -12,8 +12,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_softmax
-from scipy.special import softmax as _softmax
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Floats, check_choice, check_counts
@@ -120,7 +118,9 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([[0.5, 0.5],
            [0. , 1. ]])
     """
-    probabilities: Floats = _softmax(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
+    from scipy.special import softmax as of_logits  # slow to import, needed here only
+
+    probabilities: Floats = of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
     return probabilities
 
 
@@ -134,6 +134,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     there is no minimum: ValueError. Also for shapes, NaN, labels outside.
     """
     from scipy.optimize import minimize_scalar  # slow to import, needed here only
+    from scipy.special import log_softmax
 
     scores, classes = _scores("logits", logits, labels)
     spread = float(np.ptp(scores, axis=1).max())

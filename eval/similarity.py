@@ -256,13 +256,9 @@ def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], F
         return lambda a: matrix(a, b, similarity)
 
     def scores(a: ArrayLike) -> Floats32:
-        x = _matrices(a, b)[0].astype(y.dtype, copy=False)
-        norms = norms_of(x)
-        if formula.of_unit:
-            x = unit_rows(x, norms)
-        elif not formula.precise and not _safe(norms):
+        x, sides_x = _side(formula, _matrices(a, b)[0])
+        if not _safe(formula, sides_x):
             return matrix(a, b, similarity)
-        sides_x = norms[None] if formula.finish is None else formula.sides(norms)
         return _all_against_all(formula, x, y, sides_x, sides_y)
 
     return scores
@@ -403,33 +399,34 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     return x, y
 
 
-def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows, Floats, Floats]:
-    """Both in the precision that the formula needs and of length 1 if it says so, and the sides (S,
-    N) of their rows.
-
-    Rows whose products could underflow or overflow in float32 come in float64.
+def _side(formula: _Formula, rows: Rows) -> tuple[Rows, Floats]:
+    """The rows in the precision that the formula needs and of length 1 if it says so, and what it
+    needs (S, N) of each of them.
     """
-    dtype = np.float64 if formula.precise else np.float32
-    same = x is y
-    x = x.astype(dtype, copy=False)
-    y = x if same else y.astype(dtype, copy=False)
-    norms_x = norms_of(x)
-    norms_y = norms_x if same else norms_of(y)
-    if formula.of_unit:
-        x = unit_rows(x, norms_x)
-        y = x if same else unit_rows(y, norms_y)
-    elif not formula.precise and not (_safe(norms_x) and (same or _safe(norms_y))):
-        formula, x = formula._replace(precise=True), x.astype(np.float64)
-        y = x if same else y.astype(np.float64)
-    if formula.finish is None:
-        return formula, x, y, norms_x[None], norms_y[None]
-    sides_x = formula.sides(norms_x)
-    return formula, x, y, sides_x, sides_x if same else formula.sides(norms_y)
+    rows = rows.astype(np.float64 if formula.precise else np.float32, copy=False)
+    norms = norms_of(rows)
+    sides = norms[None] if formula.finish is None else formula.sides(norms)
+    return (unit_rows(rows, norms) if formula.of_unit else rows), sides
 
 
-def _safe(norms: Floats) -> bool:
-    """Whether products of rows of these norms stay within float32; zero rows do no harm."""
-    low, high = _SAFE_NORMS
+def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows, Floats, Floats]:
+    """Both as `_side` makes them, and their sides.
+
+    Rows whose products could underflow or overflow in float32 come in float64, with the formula for
+    them.
+    """
+    left, sides_x = _side(formula, x)
+    right, sides_y = (left, sides_x) if x is y else _side(formula, y)
+    if not (_safe(formula, sides_x) and _safe(formula, sides_y)):
+        return _prepared(formula._replace(precise=True), x, y)
+    return formula, left, right, sides_x, sides_y
+
+
+def _safe(formula: _Formula, sides: Floats) -> bool:
+    """Whether products of such rows stay within the precision; zero rows do no harm."""
+    if formula.of_unit or formula.precise:
+        return True
+    norms, (low, high) = sides[0], _SAFE_NORMS
     return bool((((norms >= low) & (norms <= high)) | (norms == 0)).all())
 
 

@@ -32,7 +32,15 @@ from likeness.eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups, tim
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 
-METRICS = ("auroc", "aurc", "e_aurc")
+METRICS = {
+    "auroc": "of the right above the wrong answers, ties half",
+    "aurc": "the mean over k of the mean risk of the k answers of highest quality",
+    "e_aurc": "the AURC less that of the best possible order",
+}
+"""The names of the metrics of a quality, and how each is defined."""
+
+Conventions = dict[str, str | float | int]
+Row = tuple[str, float, Conventions, Bounds | None]  # metric, value, conventions, interval
 
 
 class RiskCoverage(NamedTuple):
@@ -260,6 +268,26 @@ def bounds_over_subjects(
         {name: partial(measure, name) for name in METRICS}, numbered, subjects, **draws
     )
     return intervals
+
+
+def rows_of(
+    ranking: Ranking, auroc: str, stated: Conventions, intervals: Mapping[str, Bounds]
+) -> list[Row]:
+    """The metrics that have a value, for results.
+
+    Args:
+        ranking: The answers.
+        auroc: What the AUROC is called.
+        stated: The conventions of all of them.
+        intervals: Metric -> its interval; none where none were asked for.
+    """
+    rows = []
+    for name, rule in METRICS.items():
+        value = ranking.metric(name)
+        if not np.isnan(value):
+            own = stated | {"rule": rule, "equal_quality": "the expected value over their orders"}
+            rows.append((auroc if name == "auroc" else name, value, own, intervals.get(name)))
+    return rows
 
 
 def sides_with(

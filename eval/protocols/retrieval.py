@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -22,13 +22,6 @@ from likeness.eval.bootstrap import (
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import step
 from likeness.eval.protocols.labels import labels_of
-from likeness.eval.protocols.quality import (
-    Answers,
-    Quality,
-    Row,
-    quality_of_queries,
-    rate_queries,
-)
 from likeness.eval.ranks import Counts
 from likeness.eval.results import (
     Result,
@@ -47,8 +40,16 @@ from likeness.eval.types import (
     check_counts,
     freeze_numbers,
 )
+from likeness.eval.uncertainty import (
+    Conventions,
+    Ranking,
+    Row,
+    bounds_over_groups,
+    numbers_of,
+    rows_of,
+)
 
-Conventions = dict[str, str | float | int]
+Quality = Literal["norm"] | Mapping[str, float]
 _RULES: dict[str, Conventions] = {
     "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
     "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},
@@ -99,6 +100,20 @@ class RetrievalSettings:
         check_draws(self.level, self.num_resamples, self.seed)
         if self.quality is not None and not isinstance(self.quality, Mapping):
             check_choice("quality", self.quality, ("norm",))
+
+
+class Answers(NamedTuple):
+    """Answers with what a page shows of their quality.
+
+    Attributes:
+        quality: (N,) higher for answers to be trusted more.
+        risk: (N,) 0 for right, 1 for wrong.
+        name: What the quality is.
+    """
+
+    quality: Floats
+    risk: Floats
+    name: str
 
 
 class Retrieved(NamedTuple):
@@ -204,18 +219,18 @@ def retrieve(
         "lone": "count 0" if settings.lone == "zero" else "excluded",
         "labels_from": "first path component of the ids" if labels is None else labels_from,
     }
-    draws = draws_of(settings) if settings.num_resamples else None
-    if draws is not None:
-        common |= {"interval": "bootstrap over classes of queries, gallery as it is", **draws}
-    intervals = {} if draws is None else class_bounds(per_query, codes, settings)
+    intervals: dict[str, Bounds] = {}
+    if settings.num_resamples:
+        common |= {"interval": "bootstrap over classes of queries, gallery as it is"}
+        common |= draws_of(settings)
+        intervals = class_bounds(per_query, codes, settings)
     rows: list[Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
         for name, of_queries in per_query.items()
     ]
     answers = None
     if quality is not None:
-        is_norm = settings.quality == "norm"
-        answers, rated = rate_queries(quality, used, per_query, codes, is_norm=is_norm, draws=draws)
+        answers, rated = _rated(quality[used], per_query, codes, settings)
         rows += rated
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
     results = [
@@ -236,6 +251,51 @@ def label(metric: str) -> str:
         "e_aurc": "E-AURC",
     }
     return names.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
+
+
+def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
+    """(N,) the quality of each query, which is known before the search.
+
+    Args:
+        queries: N embeddings.
+        quality: "norm", or a number for each id.
+
+    Raises:
+        LikenessError: Queries have no quality, or one that is no finite number.
+
+    Example:
+        >>> queries = Embeddings(("a", "b"), [[3, 4], [0, 1]])
+        >>> quality_of_queries(queries, "norm"), quality_of_queries(queries, {"b": 1, "a": 2})
+        (array([5., 1.]), array([2., 1.]))
+    """
+    if not isinstance(quality, Mapping):
+        return queries.norms.astype(np.float64)
+    return numbers_of([(id, quality.get(id)) for id in queries.ids])
+
+
+def _rated(
+    quality: Floats, per_query: Mapping[str, Floats], codes: Counts, settings: RetrievalSettings
+) -> tuple[Answers, list[Row]]:
+    """How well a quality (Q,) says which queries are answered wrongly: R-AUROC, AURC and E-AURC.
+
+    The R-AUROC is left out where all queries are right, or all are wrong.
+
+    Raises:
+        LikenessError: recall@1 was not measured.
+    """
+    recall = per_query.get("precision@1", per_query.get("recall@1"))
+    if recall is None:
+        raise LikenessError(
+            "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
+        )
+    is_norm = settings.quality == "norm"
+    answers = Answers(quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality")
+    ranking = Ranking(answers.quality, answers.risk)
+    intervals: dict[str, Bounds] = {}
+    if settings.num_resamples:
+        intervals = bounds_over_groups(ranking, codes, **draws_of(settings))
+    stated: Conventions = {"quality": "norm" if is_norm else "given", "risk": "1 - recall@1"}
+    return answers, rows_of(ranking, "r_auroc", stated, intervals)
 
 
 def _gallery_classes(

@@ -268,18 +268,17 @@ def sides_of(
     def pooled(rows: Embeddings) -> Embeddings:
         return rows if models is None else templates.enrol(rows, models, method=scoring.pooling)
 
-    if models is None and apart is embeddings:  # then one matrix serves both sides
-        enrol = probe = _only(embeddings, tuple(dict.fromkeys(trials.enrol_ids + trials.probe_ids)))
-        warn_of_zeros((enrol, np.arange(len(enrol.ids))))
-        left = right = _centred(enrol, subtract_mean)
+    is_shared = models is None and apart is embeddings  # then one matrix serves both sides
+    if is_shared:
+        ids = tuple(dict.fromkeys(trials.enrol_ids + trials.probe_ids))
+        enrol = probe = _only(embeddings, ids)
     else:
-        enrol = _only(pooled(embeddings), trials.enrol_ids)
-        probe = _only(apart, trials.probe_ids)
-        warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
-        right = _centred(probe, subtract_mean)
-        left = _centred(enrol, subtract_mean)
-        if models is not None:  # the mean is subtracted from the items, before they are pooled
-            left = _only(pooled(_centred(embeddings, subtract_mean)), trials.enrol_ids)
+        enrol, probe = _only(pooled(embeddings), trials.enrol_ids), _only(apart, trials.probe_ids)
+    warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
+    left = _centred(enrol, subtract_mean)
+    if models is not None:  # the mean is subtracted from the items, before they are pooled
+        left = _only(pooled(_centred(embeddings, subtract_mean)), trials.enrol_ids)
+    right = left if is_shared else _centred(probe, subtract_mean)
     return Sides(
         enrol,
         probe,
