@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -103,10 +104,11 @@ def _sums(
     for each block of the sorted groups. Few rows are added one by one, to the same sums.
     """
     sums = np.zeros((num_groups, matrix.shape[1]))
-    if rows.size <= _FEW:
+    # scipy.sparse takes a tenth of a second to import, and a small image does without scipy
+    if rows.size <= _FEW or find_spec("scipy") is None:
         np.add.at(sums, group, factor[:, None] * matrix[rows])
         return sums
-    from scipy.sparse import csr_array  # takes a tenth of a second to import
+    from scipy.sparse import csr_array
 
     keep_freed_memory()
     order = np.argsort(group, kind="stable")
