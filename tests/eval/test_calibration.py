@@ -119,11 +119,9 @@ SCORES, TARGET = llrs(8, 100)
 @given(st.integers(0, 999), st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]))
 def test_error_versus_reject_against_a_loop(seed, fraction):
     rng = np.random.default_rng(seed)
-    scores, target, quality = (
-        rng.standard_normal(40),
-        np.arange(40) % 3 == 0,
-        rng.integers(0, 9, 40).astype(float),
-    )
+    scores = rng.standard_normal(40)
+    target = np.arange(40) % 3 == 0
+    quality = rng.integers(0, 9, 40).astype(float)
     curve = error_versus_reject(scores, target, quality, fractions=[fraction])
     limit = sorted(quality)[round(fraction * 40)]
     kept = [k for k in range(40) if quality[k] >= limit]

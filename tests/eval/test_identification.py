@@ -210,10 +210,8 @@ def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity)
     from likeness.eval.similarity import matrix
 
     centres, probes, subject = faces(noise=2.0)
-    gallery, enrolled = (
-        np.concatenate([centres, centres[:20] * 1.1 + 0.3]),
-        np.append(np.arange(60), np.arange(20)),
-    )
+    gallery = np.concatenate([centres, centres[:20] * 1.1 + 0.3])
+    enrolled = np.append(np.arange(60), np.arange(20))
     for x, names, who in (
         (centres, np.arange(60), subject),
         (gallery, enrolled, subject),
@@ -250,10 +248,8 @@ def test_equal_embeddings_tie_exactly_and_score_chance():
 
 def test_embeddings_in_any_order_give_the_same_bits():
     centres, probes, subject = faces(noise=3.0)
-    order, columns = (
-        np.random.default_rng(1).permutation(len(probes)),
-        np.random.default_rng(2).permutation(60),
-    )
+    order = np.random.default_rng(1).permutation(len(probes))
+    columns = np.random.default_rng(2).permutation(60)
     first = search_embeddings(probes, centres, np.arange(60), subject, keep=50)
     two = search_embeddings(probes[order], centres[columns], columns, subject[order], keep=50)
     np.testing.assert_array_equal(first.mate[order], two.mate)

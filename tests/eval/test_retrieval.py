@@ -202,10 +202,8 @@ def test_golden_nmi(case, monkeypatch):
     same = labels[:, None] == labels
     together = given_clusters[:, None] == given_clusters
     pairs = ~np.eye(len(labels), dtype=bool)
-    precision, recall = (
-        (same & together & pairs).sum() / (together & pairs).sum(),
-        (same & together & pairs).sum() / (same & pairs).sum(),
-    )
+    precision = (same & together & pairs).sum() / (together & pairs).sum()
+    recall = (same & together & pairs).sum() / (same & pairs).sum()
     assert f1(GOLDEN[f"{case}/embeddings"], labels) == pytest.approx(
         2 * precision * recall / (precision + recall), abs=1e-12
     )

@@ -292,10 +292,8 @@ def test_voxsrc23_published_numbers():
         (enrol, probe): label == "1"
         for label, enrol, probe in (line.split() for line in lines["trials"])
     }
-    values, is_target = (
-        np.array([float(s) for s, _, _ in scored]),
-        np.array([labels[enrol, probe] for _, enrol, probe in scored]),
-    )
+    values = np.array([float(s) for s, _, _ in scored])
+    is_target = np.array([labels[enrol, probe] for _, enrol, probe in scored])
     target, nontarget = values[is_target], values[~is_target]
     assert round(100 * eer(target, nontarget), 4) == 4.0948
     assert [round(min_dcf(target, nontarget, p_target=p), 6) for p in (0.05, 0.01, 0.001)] == [

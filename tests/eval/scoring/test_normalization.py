@@ -34,10 +34,8 @@ def brute(
         kept = sorted(scores, reverse=True)[:top_n]
         return (s - np.mean(kept)) / np.sqrt(np.mean((np.array(kept) - np.mean(kept)) ** 2))
 
-    z, t = (
-        normed([one(e, c, similarity) for c in cohort]),
-        normed([one(c, p, similarity) for c in cohort]),
-    )
+    z = normed([one(e, c, similarity) for c in cohort])
+    t = normed([one(c, p, similarity) for c in cohort])
     return {"z": z, "t": t, "s": (z + t) / 2}
 
 
