@@ -15,7 +15,7 @@ the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +158,22 @@ def drawn_groups(groups: ArrayLike, what: str) -> Drawn:
     """
     sizes = np.unique(np.asarray(groups), return_counts=True)[1]
     return Drawn(sizes.size, what, effective_number(sizes))
+
+
+def times_drawn(groups: ArrayLike, seed: int) -> Iterator[NDArray[np.int64]]:
+    """How often each item is drawn, in one resample of the groups after the other, without end.
+
+    A draw takes G of the G groups with replacement, all items of a group as often as it was drawn.
+
+    Args:
+        groups: (N,) the group of each item, such as its class.
+        seed: Of the draws; equal seeds and groups give equal draws.
+    """
+    codes = np.unique(np.asarray(groups), return_inverse=True)[1]
+    num_groups, rng = int(codes.max()) + 1, np.random.default_rng(seed)
+    while True:
+        drawn = rng.integers(num_groups, size=num_groups)
+        yield np.bincount(drawn, minlength=num_groups)[codes]
 
 
 def t_interval(

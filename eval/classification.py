@@ -118,9 +118,9 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     array([[0.5, 0.5],
            [0. , 1. ]])
     """
-    from scipy import special  # slow to import
+    from scipy.special import softmax as of_logits  # slow to import, needed here only
 
-    probabilities: Floats = special.softmax(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
+    probabilities: Floats = of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
     return probabilities
 
 

@@ -10,8 +10,7 @@ told apart at a threshold of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +21,16 @@ from likeness.eval.bootstrap import (
     Bounds,
     Drawn,
     bounds,
-    bounds_of,
     drawn_from,
     drawn_groups,
     draws_of,
 )
 from likeness.eval.errors import LikenessError
-from likeness.eval.protocols.verification import VerificationSettings
-from likeness.eval.results import aligned, bracketed, metric_label, percent_text
+from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.resampling import Cells, ranked
+from likeness.eval.results import NO_INTERVAL, aligned, bracketed, metric_label, percent_text
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, name_first
-from likeness.eval.verification import eer, tar_at_far, verification_metrics
+from likeness.eval.verification import verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
 MIN_ERRORS = (
@@ -159,13 +158,13 @@ def evaluate_groups(
     rows, draws = [], []
     for number, group in enumerate(names):
         own = part(np.all(sides == number, axis=1))
-        seed = settings.seed + 1 + number
-        rates, values = _own_rates(own, settings, seed)
-        more, global_values = _global_rates(own, thresholds, settings, seed)
+        of_group = replace(settings, seed=settings.seed + 1 + number)
+        rates, values = _own_rates(own, of_group)
+        more, global_values = _global_rates(own, thresholds, of_group)
         rows.append(_row(group, own, rates | more, settings))
         draws.append(values | global_values)
     across = part(sides[:, 0] != sides[:, 1])
-    rates, _ = _global_rates(across, thresholds, settings, settings.seed)
+    rates, _ = _global_rates(across, thresholds, settings)
     ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
     limits = {at: limit if np.isfinite(limit) else None for at, limit in thresholds.items()}
     last = _row("across groups", across, rates, settings)
@@ -202,34 +201,25 @@ _Draws = dict[str, Floats]
 """Rate -> its (R,) resampled values; those that rest on too few subjects are NaN or left out."""
 
 
-def _own_rates(
-    part: _Part, settings: VerificationSettings, seed: int
-) -> tuple[dict[str, Rate], _Draws]:
+def _own_rates(part: _Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
     """The rates of a group at a threshold of its own."""
-    target, nontarget = part.scores.targets, part.scores.nontargets
-    metrics = {"eer": partial(eer, method=settings.eer_method)}
-    metrics |= {
-        f"tar_at_far({far:g})": partial(tar_at_far, far=far, rule=settings.tar_rule)
-        for far in settings.fars
-    }
-    if not (target.size and nontarget.size):
-        return {metric: Rate(None) for metric in metrics}, {}
-    intervals: dict[str, Bounds] = {}
-    values: _Draws = {}
-    if settings.num_resamples:
-        intervals, resamples = bounds_of(
-            metrics, part.scores, part.subjects, **draws_of(settings) | {"seed": seed}
-        )
-        values = dict(resamples.values)  # NaN of fewer than 5 subjects, which no ratio takes
+    if not (part.scores.targets.size and part.scores.nontargets.size):
+        metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
+        return dict.fromkeys(metrics, Rate(None)), {}
+    only_rates = replace(settings, p_targets=(), llr=False)
+    measured = evaluate(part.scores, only_rates, subjects=part.subjects)
     rates = {
-        metric: Rate(function(target, nontarget), *intervals.get(metric, ()))
-        for metric, function in metrics.items()
+        result.metric: Rate(
+            result.value, result.interval, str(result.conventions.get("interval_note", ""))
+        )
+        for result in measured.results
     }
-    return rates, values
+    # NaN of fewer than 5 subjects, which no ratio takes
+    return rates, {} if measured.resamples is None else measured.resamples.values
 
 
 def _global_rates(
-    part: _Part, thresholds: Mapping[str, float], settings: VerificationSettings, seed: int
+    part: _Part, thresholds: Mapping[str, float], settings: VerificationSettings
 ) -> tuple[dict[str, Rate], _Draws]:
     """The rates at the thresholds of all trials."""
     classes = {"global_tar": part.scores.targets, "global_far": part.scores.nontargets}
@@ -246,7 +236,7 @@ def _global_rates(
             "global_tar": drawn_groups(part.subjects[is_target], "subjects with target trials"),
             "global_far": drawn_groups(part.subjects[~is_target], "subjects in nontarget trials"),
         }
-        resampled = _resample_rates(*part, thresholds, settings.num_resamples, seed)
+        resampled = _resample_rates(*part, thresholds, settings)
         for metric, draws in resampled.items():
             drawn, value = behind[metric.partition("(")[0]], rates[metric]
             assert value is not None
@@ -275,34 +265,26 @@ def _row(group: str, part: _Part, rates: Mapping[str, Rate], settings: Verificat
 
 
 def _resample_rates(
-    scores: Scores, subjects: Ints, thresholds: Mapping[str, float], num_resamples: int, seed: int
+    scores: Scores, subjects: Ints, thresholds: Mapping[str, float], settings: VerificationSettings
 ) -> dict[str, Floats]:
     """Resampled rates at fixed thresholds: a target trial weighs c[s], a nontarget trial c[a] c[b],
-    as in likeness.eval.bootstrap. Trials are first counted by subject and by pair of subjects, so
-    that a draw costs no more than the pairs that occur. NaN where a draw holds no such trial.
+    as in likeness.eval.bootstrap. NaN where a draw holds no such trial.
     """
-    from scipy.sparse import csr_array  # slow to import, needed here only
-
     names, flat = np.unique(subjects, return_inverse=True)
     n, numbers = names.size, flat.reshape(subjects.shape)
-    of_target, (enrol, probe) = numbers[scores.target, 0], numbers[~scores.target].T
-    limits = [-np.inf, *thresholds.values()]  # all trials first, then those that are accepted
-    by_subject = np.stack(
-        [np.bincount(of_target[scores.targets >= limit], minlength=n) for limit in limits]
-    )
-    by_pair = [
-        csr_array(((scores.nontargets >= limit).astype(np.float64), (probe, enrol)), (n, n))
-        for limit in limits
-    ]
-    rng, values = np.random.default_rng(seed), np.full((2, len(thresholds), num_resamples), np.nan)
+    limits = np.array([-np.inf, *thresholds.values()])  # all trials, then those that are accepted
+    cells = Cells(ranked(scores, (numbers, n)), [limits], {})
+    place = np.searchsorted(cells.starts, limits)
+    num_resamples, rng = settings.num_resamples, np.random.default_rng(settings.seed)
+    values = np.empty((2, limits.size - 1, num_resamples))
     step = max(1, _BLOCK // n)
     for start in range(0, num_resamples, step):
         size = min(step, num_resamples - start)
-        c = rng.multinomial(n, np.full(n, 1 / n), size=size).T.astype(np.float64)
-        of_pairs = np.stack([np.einsum("nr,nr->r", counts @ c, c) for counts in by_pair])
-        for kind, sums in enumerate((by_subject @ c, of_pairs)):
-            rates = values[kind, :, start : start + step]
-            np.divide(sums[1:], sums[0], out=rates, where=sums[0] > 0)
+        draws = rng.multinomial(n, np.full(n, 1 / n), size=size).T.astype(np.float64)
+        for kind, of_cells in enumerate(cells.sums(draws, np.arange(cells.starts.size))):
+            sums = np.cumsum(of_cells[:, ::-1], axis=1)[:, ::-1][:, place].T
+            with np.errstate(invalid="ignore"):
+                values[kind, :, start : start + size] = sums[1:] / sums[0]
     return {
         f"{name}({at})": row
         for name, of_kind in zip(("global_tar", "global_far"), values, strict=True)
@@ -414,22 +396,12 @@ def _cell(rate: Rate | None) -> str:
 def _ratio_text(ratio: Ratio | None) -> str:
     if ratio is None:
         return f"{'-':>6}"
-    low, high = ratio.interval or (None, None)
-    ends = None if ratio.interval is None else (_or_infinity(low), _or_infinity(high))
-    parts = [
-        f"{_number(ratio.value):>6}",
-        bracketed("", ends, ratio.note, show=_ratio_end),
-        f"{ratio.worst} / {ratio.best}",
-    ]
+    ends = NO_INTERVAL if ratio.note else ""
+    if ratio.interval is not None:
+        low, high = map(_number, ratio.interval)
+        ends = f"[{low}, {high}]{' *' if ratio.note else ''}"
+    parts = [f"{_number(ratio.value):>6}", ends, f"{ratio.worst} / {ratio.best}"]
     return "  ".join(part for part in parts if part)
-
-
-def _or_infinity(end: float | None) -> float:
-    return float("inf") if end is None else end
-
-
-def _ratio_end(_: str, end: float, more_digits: int) -> str:
-    return "-" if end == float("inf") else f"{end:.{3 + more_digits}g}"
 
 
 def _number(value: float | None) -> str:

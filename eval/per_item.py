@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval import classification, retrieval
-from likeness.eval.bootstrap import Drawn, drawn_groups
+from likeness.eval.bootstrap import Drawn, drawn_groups, times_drawn
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats import npz
 from likeness.eval.formats.files import atomic_path
@@ -96,14 +96,10 @@ def resample(
     """name -> (num_resamples,) values of the metric on groups drawn with replacement; equal draws
     for equal seeds and groups. NaN where a draw has no value.
     """
-    rng = np.random.default_rng(seed)
-    groups = np.arange(len(measured.ids)) if measured.groups is None else measured.groups
-    codes = np.unique(groups, return_inverse=True)[1]
-    of_group = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    groups = range(len(measured.ids)) if measured.groups is None else measured.groups
     values = {name: np.empty(num_resamples) for name in metrics}
-    for number in range(num_resamples):
-        drawn = rng.integers(len(of_group), size=len(of_group))
-        columns = _Drawn(measured.columns, np.concatenate([of_group[i] for i in drawn]))
+    for number, times in zip(range(num_resamples), times_drawn(groups, seed), strict=False):
+        columns = _Drawn(measured.columns, np.repeat(np.arange(times.size), times))
         for name, metric in metrics.items():
             values[name][number] = metric(columns)
     return values

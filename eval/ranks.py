@@ -38,8 +38,8 @@ class Ranks(NamedTuple):
     query: (T,) 0..Q-1. above: items of any class that score higher. size: items that score the
     same, these included (1 where nothing is tied).
     hits: how many of those are relevant. before: relevant items above. relevant: (Q,) R, the
-    relevant items of each query; 0 for a lone query. Places up to `depth` are exact; what lies
-    deeper only has above >= depth.
+    relevant items of each query; 0 for a lone query. Places up to the depth that was asked for are
+    exact; what lies deeper only has above >= depth.
     """
 
     query: Counts
@@ -48,7 +48,6 @@ class Ranks(NamedTuple):
     before: Counts
     hits: Counts
     relevant: Counts
-    depth: int
 
 
 def label_codes(
@@ -257,7 +256,7 @@ def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
     hits = np.diff(np.append(first, values.size))
     before = first - (np.cumsum(sizes) - sizes)[query[first]]
     above, size = np.concatenate(higher)[first] + before, np.concatenate(level)[first] + hits
-    return Ranks(query[first], above, size, before, hits, sizes, depth)
+    return Ranks(query[first], above, size, before, hits, sizes)
 
 
 def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first: bool) -> Ranks:
@@ -280,4 +279,4 @@ def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first:
     before = np.arange(query.size) - (np.cumsum(sizes) - sizes)[query]
     ones = np.ones_like(query)
     num_relevant = np.array([columns.size - drop_first for columns in relevant], dtype=np.int64)
-    return Ranks(query, above, ones, before, ones, num_relevant, scores.shape[1])
+    return Ranks(query, above, ones, before, ones, num_relevant)

@@ -146,23 +146,6 @@ def _values(ranks: Ranks, ks: Sequence[int], compat: Compat | None) -> dict[str,
     return values | {"r_precision": np.nan_to_num(values["r_precision"])}
 
 
-def _padded(ranks: Ranks, num_items: int, of_last_class: Bools) -> Ranks:
-    """As faiss pads a list of 1,000 from fewer items with -1, which numpy reads as the last item:
-    each of its class hits at every place past the end.
-    """
-    extra = max(0, _MAP_DEPTH - (num_items - 1))
-    who = np.repeat(np.flatnonzero(of_last_class), extra)
-    counts = np.bincount(ranks.query, minlength=ranks.relevant.size)
-    step = np.tile(np.arange(extra), np.count_nonzero(of_last_class))
-    query = np.concatenate([ranks.query, who])
-    order = np.argsort(query, kind="stable")
-    above = np.concatenate([ranks.above, num_items - 1 + step])[order]
-    before = np.concatenate([ranks.before, counts[who] + step])[order]
-    ones = np.ones_like(query)
-    depth = max(ranks.depth, _MAP_DEPTH)
-    return Ranks(query[order], above, ones, before, ones, ranks.relevant, depth)
-
-
 def query_metrics(
     embeddings: ArrayLike,
     labels: ArrayLike,
@@ -207,9 +190,7 @@ def query_metrics(
         drop_first=compat == "rdml",
     )
     by_metric: dict[str, list[Floats]] = {}
-    for part, ranks in blocks:
-        if compat == "rdml":
-            ranks = _padded(ranks, codes.size, codes[part] == codes[-1])
+    for _, ranks in blocks:
         values = _values(ranks, ks, compat) | {"relevant": ranks.relevant.astype(np.float64)}
         for name, of_queries in values.items():
             by_metric.setdefault(name, []).append(of_queries)
@@ -248,8 +229,8 @@ def retrieval_metrics(
             ties to torch.topk, which promises no order, so its numbers on tied scores cannot be
             reproduced. "rdml" is Revisiting-DML: it drops what ranks first instead of the query;
             "map@r" is its mAP_c, over R + 1 places and divided by R + 1; "map@1000" is its
-            mAP_1000, divided by R + 1, with up to 1,000 items inflated by faiss's padding, so that
-            it may exceed 1; lone queries count.
+            mAP_1000, divided by R + 1, without what faiss's padding adds to it where there are up
+            to 1,000 items; lone queries count.
 
     Returns:
         "recall@K" for each of ks, "precision@1", "r_precision", "map@r" and "map@1000"; and the

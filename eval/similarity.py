@@ -33,10 +33,10 @@ there, or calls two of them equal, means nothing. `score_trials` and `likeness s
 embeddings, with their number and names.
 
 The first three take their products in float32 (relative error about 1e-7 of |x||y|, whatever the
-norms: rows whose products would leave float32 are scaled); what follows, and the result of `pairs`,
-is float64. Rounding may put a cosine 1e-7 above 1. The others need differences of nearly equal
-numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|. log C
-and A are exact, see eval/directional.py, and not the quadratic fits of the paper's released code;
+norms: those that would leave float32 are taken in float64); what follows, and the result of
+`pairs`, is float64. Rounding may put a cosine 1e-7 above 1. The others need differences of nearly
+equal numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|.
+log C and A are exact, see eval/directional.py, and not the quadratic fits of the code of the paper;
 nor is its KL, which has the wrong sign and lacks A.
 """
 
@@ -252,17 +252,13 @@ def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], F
     y = np.asarray(b)
     formula = _formula(similarity, y.shape[1])
     ready, _, y, _, sides_y = _prepared(formula, y, y)
-    if ready is not formula:  # such rows are scaled, together with those of the other side
+    if ready is not formula:  # rows whose products leave float32
         return lambda a: matrix(a, b, similarity)
 
     def scores(a: ArrayLike) -> Floats32:
-        x = _matrices(a, b)[0].astype(y.dtype, copy=False)
-        norms = norms_of(x)
-        if formula.of_unit:
-            x = unit_rows(x, norms)
-        elif not formula.precise and not _safe(norms):
+        x, sides_x = _side(formula, _matrices(a, b)[0])
+        if not _safe(formula, sides_x):
             return matrix(a, b, similarity)
-        sides_x = norms[None] if formula.finish is None else formula.sides(norms)
         return _all_against_all(formula, x, y, sides_x, sides_y)
 
     return scores
@@ -403,53 +399,35 @@ def _matrices(a: ArrayLike, b: ArrayLike) -> tuple[Rows, Rows]:
     return x, y
 
 
+def _side(formula: _Formula, rows: Rows) -> tuple[Rows, Floats]:
+    """The rows in the precision that the formula needs and of length 1 if it says so, and what it
+    needs (S, N) of each of them.
+    """
+    rows = rows.astype(np.float64 if formula.precise else np.float32, copy=False)
+    norms = norms_of(rows)
+    sides = norms[None] if formula.finish is None else formula.sides(norms)
+    return (unit_rows(rows, norms) if formula.of_unit else rows), sides
+
+
 def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows, Floats, Floats]:
-    """Both in the precision that the formula needs and of length 1 if it says so, and the sides (S,
-    N) of their rows.
+    """Both as `_side` makes them, and their sides.
 
-    Float32 rows whose products could underflow or overflow come scaled, with the formula for them.
+    Rows whose products could underflow or overflow in float32 come in float64, with the formula for
+    them.
     """
-    dtype = np.float64 if formula.precise else np.float32
-    same = x is y
-    x = x.astype(dtype, copy=False)
-    y = x if same else y.astype(dtype, copy=False)
-    norms_x = norms_of(x)
-    norms_y = norms_x if same else norms_of(y)
-    if formula.of_unit:
-        x = unit_rows(x, norms_x)
-        y = x if same else unit_rows(y, norms_y)
-    elif not formula.precise and not (_safe(norms_x) and (same or _safe(norms_y))):
-        formula = _for_scaled_rows(formula)
-        x = _scaled(x, norms_x)
-        y = x if same else _scaled(y, norms_y)
-    if formula.finish is None:
-        return formula, x, y, norms_x[None], norms_y[None]
-    sides_x = formula.sides(norms_x)
-    return formula, x, y, sides_x, sides_x if same else formula.sides(norms_y)
+    left, sides_x = _side(formula, x)
+    right, sides_y = (left, sides_x) if x is y else _side(formula, y)
+    if not (_safe(formula, sides_x) and _safe(formula, sides_y)):
+        return _prepared(formula._replace(precise=True), x, y)
+    return formula, left, right, sides_x, sides_y
 
 
-def _safe(norms: Floats) -> bool:
-    """Whether products of rows of these norms stay within float32; zero rows do no harm."""
-    low, high = _SAFE_NORMS
+def _safe(formula: _Formula, sides: Floats) -> bool:
+    """Whether products of such rows stay within the precision; zero rows do no harm."""
+    if formula.of_unit or formula.precise:
+        return True
+    norms, (low, high) = sides[0], _SAFE_NORMS
     return bool((((norms >= low) & (norms <= high)) | (norms == 0)).all())
-
-
-def _scaled(rows: Rows, norms: Floats) -> Rows:
-    """The rows times a power of two that brings their norms to 0.5 or more and below 1: exact."""
-    scaled: Rows = np.ldexp(rows, -np.frexp(norms)[1][:, None])
-    return scaled
-
-
-def _for_scaled_rows(formula: _Formula) -> _Formula:
-    """The formula for rows that `_scaled` made: each dot product is multiplied by both sides'
-    powers of two, in float64.
-    """
-    finish = formula.finish or (lambda dot, x, y: dot)
-    return _Formula(
-        False,
-        lambda dot, x, y: finish(dot * (x[-1] * y[-1]), x, y),
-        lambda norms: np.vstack([formula.sides(norms), np.ldexp(1.0, np.frexp(norms)[1])]),
-    )
 
 
 def _indices(index: ArrayLike) -> NDArray[Any]:

@@ -21,17 +21,26 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likeness.eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups
+from likeness.eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups, times_drawn
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 
-METRICS = ("auroc", "aurc", "e_aurc")
+METRICS = {
+    "auroc": "of the right above the wrong answers, ties half",
+    "aurc": "the mean over k of the mean risk of the k answers of highest quality",
+    "e_aurc": "the AURC less that of the best possible order",
+}
+"""The names of the metrics of a quality, and how each is defined."""
+
+Conventions = dict[str, str | float | int]
+Row = tuple[str, float, Conventions, Bounds | None]  # metric, value, conventions, interval
 
 
 class RiskCoverage(NamedTuple):
@@ -208,47 +217,30 @@ class Ranking:
         return np.asarray(weights, dtype=np.int64)[order]
 
 
-def draws_over_groups(
-    ranking: Ranking, groups: ArrayLike, *, num_resamples: int = 1000, seed: int = 0
-) -> dict[str, Floats]:
-    """The metrics on resamples of groups, such as the classes of queries.
-
-    A draw takes G of the G groups with replacement, all answers of a group as often as it was
-    drawn. The draws are those of `likeness.eval.protocols.retrieval` of equal seeds.
-
-    Args:
-        ranking: The answers.
-        groups: (N,) integers, 0 to G - 1, each in use.
-        num_resamples: Draws.
-        seed: Of the draws.
-
-    Returns:
-        Metric -> its (num_resamples,) values; NaN where a draw has none.
-    """
-    codes = np.asarray(groups)
-    num_groups, rng = int(codes.max()) + 1, np.random.default_rng(seed)
-    values = {name: np.empty(num_resamples) for name in METRICS}
-    for number in range(num_resamples):
-        times = np.bincount(rng.integers(num_groups, size=num_groups), minlength=num_groups)
-        for name in METRICS:
-            values[name][number] = ranking.metric(name, times[codes])
-    return values
-
-
 def bounds_over_groups(
-    ranking: Ranking, groups: ArrayLike, *, level: float = 0.95, **draws: int
+    ranking: Ranking,
+    groups: ArrayLike,
+    *,
+    level: float = 0.95,
+    num_resamples: int = 1000,
+    seed: int = 0,
 ) -> dict[str, Bounds]:
-    """Metric -> its bootstrap interval over groups, see `likeness.eval.bootstrap.bounds`.
+    """Metric -> its bootstrap interval over groups, such as the classes of queries.
 
     Args:
         ranking: The answers.
-        groups: (N,) integers, 0 to G - 1, each in use.
+        groups: (N,) the group of each answer.
         level: Share of such intervals that shall cover the truth.
-        draws: num_resamples and seed, see `draws_over_groups`.
+        num_resamples: Draws, see `likeness.eval.bootstrap.times_drawn`.
+        seed: Of the draws.
     """
+    draws = islice(times_drawn(groups, seed), num_resamples)
+    values = np.array([[ranking.metric(name, times) for name in METRICS] for times in draws])
     drawn = drawn_groups(groups, "classes")
-    values = draws_over_groups(ranking, groups, **draws)
-    return {name: bounds(values[name], ranking.metric(name), level, drawn) for name in METRICS}
+    return {
+        name: bounds(of_metric, ranking.metric(name), level, drawn)
+        for name, of_metric in zip(METRICS, values.T, strict=True)
+    }
 
 
 def bounds_over_subjects(
@@ -276,6 +268,26 @@ def bounds_over_subjects(
         {name: partial(measure, name) for name in METRICS}, numbered, subjects, **draws
     )
     return intervals
+
+
+def rows_of(
+    ranking: Ranking, auroc: str, stated: Conventions, intervals: Mapping[str, Bounds]
+) -> list[Row]:
+    """The metrics that have a value, for results.
+
+    Args:
+        ranking: The answers.
+        auroc: What the AUROC is called.
+        stated: The conventions of all of them.
+        intervals: Metric -> its interval; none where none were asked for.
+    """
+    rows = []
+    for name, rule in METRICS.items():
+        value = ranking.metric(name)
+        if not np.isnan(value):
+            own = stated | {"rule": rule, "equal_quality": "the expected value over their orders"}
+            rows.append((auroc if name == "auroc" else name, value, own, intervals.get(name)))
+    return rows
 
 
 def sides_with(

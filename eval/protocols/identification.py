@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval import results as report
-from likeness.eval.bootstrap import Drawn, bounds, check_draws, drawn_groups, draws_of
+from likeness.eval.bootstrap import (
+    Drawn,
+    bounds,
+    check_draws,
+    drawn_groups,
+    draws_of,
+    times_drawn,
+)
 from likeness.eval.errors import LikenessError
 from likeness.eval.identification import (
     RULES,
@@ -34,7 +41,7 @@ from likeness.eval.types import (
     Floats,
     check_choice,
     check_counts,
-    check_numbers,
+    freeze_numbers,
     name_first,
 )
 from likeness.eval.verification import check_rate
@@ -76,10 +83,7 @@ class IdentificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("fpirs", "ranks"):
-            check_numbers(name, getattr(self, name))
-        object.__setattr__(self, "fpirs", tuple(self.fpirs))
-        object.__setattr__(self, "ranks", tuple(self.ranks))
+        freeze_numbers(self, "fpirs", "ranks")
         check_choice("protocol", self.protocol, get_args(Protocol))
         for fpir in self.fpirs:
             check_rate("fpir", fpir)
@@ -390,24 +394,21 @@ def _resample(
     """Each metric's values (metrics, draws) on draws of as many probe subjects as there are, with
     replacement; draws without a probe of a needed kind are drawn again.
     """
-    values = np.empty((len(measures), settings.num_resamples))
-    rng, num_subjects = np.random.default_rng(settings.seed), int(subject.max()) + 1
+    values: list[list[float]] = []
     need_both = bool(settings.fpirs) and settings.protocol != "closed"
-    made = tried = 0
-    while made < settings.num_resamples:
-        tried += 1
-        drawn = rng.integers(num_subjects, size=num_subjects)
-        weights = np.bincount(drawn, minlength=num_subjects)[subject]
+    for tried, weights in enumerate(times_drawn(subject, settings.seed)):
+        if len(values) == settings.num_resamples:
+            break
         numbers = [int(weights[kind].sum()) for kind in mated]
         if sum(numbers) and (not need_both or all(0 < n < weights.sum() for n in numbers)):
-            values[:, made] = [measure.of(weights)[0] for measure in measures]
-            made += 1
-        elif tried > _ROUNDS * (made + 1):
+            values.append([measure.of(weights)[0] for measure in measures])
+        elif tried > _ROUNDS * (len(values) + 1):
             raise LikenessError(
-                f"bootstrap: most draws of {num_subjects} probe subjects lack mated or non-mated "
-                "probes; too few for an interval"
+                "bootstrap: most draws of the probe subjects lack mated or non-mated probes; too "
+                "few for an interval"
             )
-    return values, tried - made
+    of_draws = np.array(values).reshape(len(values), len(measures))
+    return of_draws.T, tried - len(values)
 
 
 def label(metric: str) -> str:

@@ -6,22 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from itertools import islice
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from likeness.eval.bootstrap import Bounds, bounds, check_draws, drawn_groups, draws_of
+from likeness.eval.bootstrap import (
+    Bounds,
+    bounds,
+    check_draws,
+    drawn_groups,
+    draws_of,
+    times_drawn,
+)
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import step
 from likeness.eval.protocols.labels import labels_of
-from likeness.eval.protocols.quality import (
-    Answers,
-    Quality,
-    Row,
-    check_quality,
-    quality_of_queries,
-    rate_queries,
-)
 from likeness.eval.ranks import Counts
 from likeness.eval.results import (
     Result,
@@ -38,11 +38,18 @@ from likeness.eval.types import (
     Floats,
     check_choice,
     check_counts,
-    check_numbers,
+    freeze_numbers,
+)
+from likeness.eval.uncertainty import (
+    Conventions,
+    Ranking,
+    Row,
+    bounds_over_groups,
+    numbers_of,
+    rows_of,
 )
 
-Conventions = dict[str, str | float | int]
-_DRAWS = 1 << 22  # drawn classes in memory at once
+Quality = Literal["norm"] | Mapping[str, float]
 _RULES: dict[str, Conventions] = {
     "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
     "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},
@@ -85,14 +92,28 @@ class RetrievalSettings:
     quality: Quality | None = None
 
     def __post_init__(self) -> None:
-        check_numbers("ks", self.ks)
-        object.__setattr__(self, "ks", tuple(self.ks))
+        freeze_numbers(self, "ks")
         check_choice("lone", self.lone, get_args(Lone))
         check_counts("ks", self.ks)
         if self.similarity is not None:
             check_similarity(self.similarity)
         check_draws(self.level, self.num_resamples, self.seed)
-        check_quality(self.quality)
+        if self.quality is not None and not isinstance(self.quality, Mapping):
+            check_choice("quality", self.quality, ("norm",))
+
+
+class Answers(NamedTuple):
+    """Answers with what a page shows of their quality.
+
+    Attributes:
+        quality: (N,) higher for answers to be trusted more.
+        risk: (N,) 0 for right, 1 for wrong.
+        name: What the quality is.
+    """
+
+    quality: Floats
+    risk: Floats
+    name: str
 
 
 class Retrieved(NamedTuple):
@@ -198,18 +219,18 @@ def retrieve(
         "lone": "count 0" if settings.lone == "zero" else "excluded",
         "labels_from": "first path component of the ids" if labels is None else labels_from,
     }
-    draws = draws_of(settings) if settings.num_resamples else None
-    if draws is not None:
-        common |= {"interval": "bootstrap over classes of queries, gallery as it is", **draws}
-    intervals = {} if draws is None else class_bounds(per_query, codes, settings)
+    intervals: dict[str, Bounds] = {}
+    if settings.num_resamples:
+        common |= {"interval": "bootstrap over classes of queries, gallery as it is"}
+        common |= draws_of(settings)
+        intervals = class_bounds(per_query, codes, settings)
     rows: list[Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
         for name, of_queries in per_query.items()
     ]
     answers = None
     if quality is not None:
-        is_norm = settings.quality == "norm"
-        answers, rated = rate_queries(quality, used, per_query, codes, is_norm=is_norm, draws=draws)
+        answers, rated = _rated(quality[used], per_query, codes, settings)
         rows += rated
     protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
     results = [
@@ -230,6 +251,51 @@ def label(metric: str) -> str:
         "e_aurc": "E-AURC",
     }
     return names.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
+
+
+def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
+    """(N,) the quality of each query, which is known before the search.
+
+    Args:
+        queries: N embeddings.
+        quality: "norm", or a number for each id.
+
+    Raises:
+        LikenessError: Queries have no quality, or one that is no finite number.
+
+    Example:
+        >>> queries = Embeddings(("a", "b"), [[3, 4], [0, 1]])
+        >>> quality_of_queries(queries, "norm"), quality_of_queries(queries, {"b": 1, "a": 2})
+        (array([5., 1.]), array([2., 1.]))
+    """
+    if not isinstance(quality, Mapping):
+        return queries.norms.astype(np.float64)
+    return numbers_of([(id, quality.get(id)) for id in queries.ids])
+
+
+def _rated(
+    quality: Floats, per_query: Mapping[str, Floats], codes: Counts, settings: RetrievalSettings
+) -> tuple[Answers, list[Row]]:
+    """How well a quality (Q,) says which queries are answered wrongly: R-AUROC, AURC and E-AURC.
+
+    The R-AUROC is left out where all queries are right, or all are wrong.
+
+    Raises:
+        LikenessError: recall@1 was not measured.
+    """
+    recall = per_query.get("precision@1", per_query.get("recall@1"))
+    if recall is None:
+        raise LikenessError(
+            "quality: recall@1 says which queries are right, and it is not measured; add 1 to ks"
+        )
+    is_norm = settings.quality == "norm"
+    answers = Answers(quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality")
+    ranking = Ranking(answers.quality, answers.risk)
+    intervals: dict[str, Bounds] = {}
+    if settings.num_resamples:
+        intervals = bounds_over_groups(ranking, codes, **draws_of(settings))
+    stated: Conventions = {"quality": "norm" if is_norm else "given", "risk": "1 - recall@1"}
+    return answers, rows_of(ranking, "r_auroc", stated, intervals)
 
 
 def _gallery_classes(
@@ -268,28 +334,20 @@ def class_bounds(
 ) -> dict[str, Bounds]:
     """Intervals of the means of per-query values (Q,), all on the same draws.
 
-    A draw takes C of the C classes with replacement, every query of a class as often as its class
-    was drawn. The ranks stay those of the whole gallery.
+    The classes are drawn, see `likeness.eval.bootstrap.times_drawn`. The ranks stay those of the
+    whole gallery.
 
     Args:
         per_query: Metric -> (Q,) values.
         codes: (Q,) class numbers 0 to C - 1, each in use.
         settings: The level, the number of draws and their seed.
     """
-    sizes, drawn_from = np.bincount(codes), drawn_groups(codes, "classes")
-    totals = np.stack(
-        [sizes, *(np.bincount(codes, weights=values) for values in per_query.values())], axis=1
-    ).astype(np.float64)
-    rng = np.random.default_rng(settings.seed)
-    step = max(1, _DRAWS // sizes.size)
-    sums = []
-    for start in range(0, settings.num_resamples, step):
-        height = min(step, settings.num_resamples - start)
-        drawn = rng.integers(sizes.size, size=(height, sizes.size))
-        sums.append(np.stack([np.bincount(row, minlength=sizes.size) for row in drawn]) @ totals)
-    drawn_sums = np.concatenate(sums)
-    means = drawn_sums[:, 1:] / drawn_sums[:, :1]
+    sizes = np.bincount(codes)
+    totals = np.stack([np.bincount(codes, weights=values) for values in per_query.values()], axis=1)
+    draws = islice(times_drawn(range(sizes.size), settings.seed), settings.num_resamples)
+    means = np.array([times @ totals / (times @ sizes) for times in draws])
+    drawn = drawn_groups(codes, "classes")
     return {
-        name: bounds(means[:, i], float(values.mean()), settings.level, drawn_from)
+        name: bounds(means[:, i], float(values.mean()), settings.level, drawn)
         for i, (name, values) in enumerate(per_query.items())
     }

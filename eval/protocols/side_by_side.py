@@ -6,22 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from likeness.eval import groups
-from likeness.eval.bootstrap import Drawn, Resamples, drawn_from
+from likeness.eval import groups, paired
+from likeness.eval.bootstrap import Bounds, Drawn, Resamples, drawn_from, draws_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import subjects_of
+from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
-from likeness.eval.protocols.quality import rate_decisions
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.results import Result, table
+from likeness.eval.results import Result, table, with_bounds
 from likeness.eval.types import Bools, Ints, Scores, Trials
-
-if TYPE_CHECKING:
-    from likeness.eval.paired import Matched, Paired
+from likeness.eval.uncertainty import (
+    Conventions,
+    Ranking,
+    bounds_over_subjects,
+    errors_at,
+    rows_of,
+    trial_quality,
+)
+from likeness.eval.verification import threshold_at_eer
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +53,7 @@ class Compared:
     def table(self) -> str:
         """Everything as tables of text: the results, the differences, the groups."""
         text = table(self.results)
-        if self.paired is not None:
-            from likeness.eval import paired
-
-            text += paired.table(self.paired)
+        text += "" if self.paired is None else paired.table(self.paired)
         return text + (groups.table(self.grouped) if self.grouped else "")
 
     def more_json(self) -> dict[str, Any]:
@@ -59,8 +62,6 @@ class Compared:
         if self.grouped:
             more["groups"] = [asdict(system) for system in self.grouped]
         if self.paired is not None:
-            from likeness.eval import paired
-
             more |= paired.to_json(self.paired)
         return more
 
@@ -157,7 +158,7 @@ def evaluate_together(
         results += evaluated.results
         if quality is not None:
             first = evaluated.results[0]
-            results += rate_decisions(
+            results += _rated_decisions(
                 first, listed, scores[name], quality[name], settings, subjects
             )
         drawn[name] = drawn_from(scores[name].target, subjects)
@@ -165,9 +166,7 @@ def evaluate_together(
             resamples[name] = evaluated.resamples
     compared: Paired | None = None
     if len(systems) > 1 and (resamples or unpaired):
-        from likeness.eval.paired import differences  # slow to import, needed here only
-
-        compared = differences(reference, results, resamples, drawn, unpaired)
+        compared = paired.differences(reference, results, resamples, drawn, unpaired)
     return Compared(results, scores, trials, grouped, compared, names_of)
 
 
@@ -179,11 +178,9 @@ def _in_one_order(
     """
     if len(scores) == 1:
         return {}
-    from likeness.eval.paired import match_trials  # slow to import, needed here only
-
     unpaired = {}
     for name in [name for name in scores if name != reference]:
-        matched = match_trials(trials[reference], trials[name])
+        matched = paired.match_trials(trials[reference], trials[name])
         if matched.order is None:
             unpaired[name] = matched
         else:
@@ -205,3 +202,46 @@ def _named(trials: Trials, numbers: tuple[Ints, Ints], source: str) -> dict[str,
         for ids, of_side in sides
         for name, number in zip(ids, of_side.tolist(), strict=True)
     }
+
+
+def _rated_decisions(
+    of: Result,
+    trials: Trials,
+    scores: Scores,
+    quality: Mapping[str, float],
+    settings: VerificationSettings,
+    subjects: Ints | None,
+) -> list[Result]:
+    """How well a quality says which trials are decided wrongly at the threshold of the EER.
+
+    Args:
+        of: A result of the same system, whose counts and conventions hold here, too.
+        trials: P trials.
+        scores: Their scores.
+        quality: Id -> its quality. That of a trial is the lower one of its two sides.
+        settings: The intervals that are asked for.
+        subjects: (P, 2) the subjects of both sides, None where they are unknown.
+
+    Raises:
+        LikenessError: Ids have no quality. It is not finite.
+    """
+    values, meaning = trial_quality(trials, quality, "quality")
+    threshold = threshold_at_eer(scores.targets, scores.nontargets)
+    ranking = Ranking(values, errors_at(scores, threshold))
+    intervals: dict[str, Bounds] = {}
+    if settings.num_resamples:
+        draws = draws_of(settings)
+        intervals = bounds_over_subjects(ranking, scores.target, subjects, **draws)
+    own_of_it = ("method", "interval_note")
+    common = {key: value for key, value in of.conventions.items() if key not in own_of_it}
+    stated: Conventions = {
+        "quality": meaning,
+        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
+    }
+    limit = threshold if np.isfinite(threshold) else None
+    return [
+        with_bounds(
+            Result(of.system, name, value, None, limit, of.counts, own | common, of.protocol), ends
+        )
+        for name, value, own, ends in rows_of(ranking, "quality_auroc", stated, intervals)
+    ]

@@ -27,7 +27,7 @@ from likeness.eval.bootstrap import (
 )
 from likeness.eval.errors import LikenessError
 from likeness.eval.results import Result, table, with_bounds
-from likeness.eval.types import Floats, Scores, check_choice, check_numbers
+from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 from likeness.eval.verification import (
     EerMethod,
     Measured,
@@ -97,10 +97,7 @@ class VerificationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("p_targets", "fars"):
-            check_numbers(name, getattr(self, name))
-        object.__setattr__(self, "p_targets", tuple(self.p_targets))
-        object.__setattr__(self, "fars", tuple(self.fars))
+        freeze_numbers(self, "p_targets", "fars")
         check_choice("eer_method", self.eer_method, get_args(EerMethod))
         check_choice("tar_rule", self.tar_rule, get_args(TarRule))
         for p_target in self.p_targets or (0.5,):

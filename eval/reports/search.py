@@ -20,7 +20,6 @@ from likeness.eval.identification import Searched, rank_hits, tpir
 from likeness.eval.progress import step
 from likeness.eval.protocols import identification as identified
 from likeness.eval.protocols import retrieval as retrieved
-from likeness.eval.protocols.quality import Answers
 from likeness.eval.ranks import Counts
 from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from likeness.eval.reports.map import embedding_map
@@ -141,7 +140,7 @@ def write_page(
     sides: Sides,
     *,
     searched: Sequence[Searched] = (),
-    rated: Answers | None = None,
+    rated: retrieved.Answers | None = None,
 ) -> None:
     """Write the page of a retrieval or an identification.
 
@@ -179,7 +178,7 @@ def write_page(
     write(Path(path), title, counts, sections)
 
 
-def _quality(rated: Answers) -> Markup:
+def _quality(rated: retrieved.Answers) -> Markup:
     """What the quality of the queries is worth: the risk of those that are kept, and right and
     wrong answers by quality.
     """

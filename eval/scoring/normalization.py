@@ -23,7 +23,7 @@ one partial selection, no sort.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -174,20 +174,19 @@ def as_norm(
     says nothing: its half becomes 0, with a warning.
 
     Args:
-        scores: (P,) with `i` and `j`; or (P,) where N = M = P and the rows pair up; or (N, M), all
-            against all.
+        scores: (P,).
         enrol: (N, D) raw embeddings.
         probe: (M, D) raw embeddings. If it is the same object as `enrol`, the cohort is scored
             once.
         cohort: (C, D) raw embeddings of subjects that are not in the trials.
         top_n: How many of the highest cohort scores are taken, from 2 to C.
         i: (P,) rows: trial p compares enrol[i[p]] with probe[j[p]]. Give each distinct embedding
-            once.
+            once. None where N = P and the rows pair up.
         j: (P,) rows of `probe`.
         similarity: The one that gave the scores.
 
     Returns:
-        The normalised scores, float64 in the shape of `scores`.
+        The normalised scores (P,), float64.
 
     Raises:
         LikenessError: Shapes do not fit, the cohort is smaller than top_n, top_n is below 2, or all
@@ -232,22 +231,16 @@ def _half(
     statistics: CohortStatistics,
     index: ArrayLike | None,
 ) -> Floats:
-    """The scores normalised on one side. index: the row of each score on that side, or None where
-    scores and rows pair up.
+    """The scores (P,) normalised on one side. index: the row of each score on that side, or None
+    where scores and rows pair up.
     """
     values = np.asarray(scores, dtype=np.float64)
-    axis = 1 if side == "probe" and values.ndim == 2 else 0
-    at: Any = slice(None)
-    if index is not None:
-        at = np.asarray(index)
-        at = at if at.size else at.astype(np.intp)
-    elif values.shape[axis] != statistics.std.size:
+    at = np.asarray(range(statistics.std.size) if index is None else index, dtype=np.intp)
+    if values.shape != at.shape:
         raise LikenessError(
-            f"score normalisation: scores of shape {values.shape} do not fit {statistics.std.size} "
-            f"{side} embeddings; with fewer embeddings than trials give their rows"
+            f"score normalisation: scores of shape {values.shape} do not fit {at.size} {side} "
+            "embeddings; with fewer embeddings than trials give their rows"
         )
-    elif values.ndim == 2 and side == "enrolment":
-        at = slice(None), None
     flat = int(np.count_nonzero(statistics.std == 0))
     if flat and flat == statistics.std.size:
         raise LikenessError(

@@ -158,9 +158,9 @@ def score(
         The scores (P,), with the trials and what gave them.
 
     Raises:
-        LikenessError: Ids have no embedding, no model or no duration. All are counted, the first
-            named. The embeddings, the cohort and the mean differ in D, the calibration is of
-            another system, or the cohort or the durations that it needs are missing.
+        LikenessError: Ids have no embedding, no model or no duration. The embeddings, the cohort
+            and the mean differ in D, the calibration is of another system, or the cohort or the
+            durations that it needs are missing.
 
     Warns:
         UserWarning: Embeddings are zero vectors, or of another model than the rest; or the cohort
@@ -257,7 +257,9 @@ def sides_of(
     subtract_mean = scoring.subtract_mean
     apart = embeddings if probe is None else probe
     models = None if models is None else _models_of(trials, models)
-    items = trials.enrol_ids if models is None else _items(models)
+    items = trials.enrol_ids
+    if models is not None:
+        items = tuple(dict.fromkeys(item for listed in models.values() for item in listed))
     kind = "enrolment" if models is None else "enrolment item"
     _refuse_missing(kind, items, embeddings)
     _refuse_missing("probe", trials.probe_ids, apart)
@@ -266,18 +268,17 @@ def sides_of(
     def pooled(rows: Embeddings) -> Embeddings:
         return rows if models is None else templates.enrol(rows, models, method=scoring.pooling)
 
-    if models is None and apart is embeddings:  # then one matrix serves both sides
-        enrol = probe = _only(embeddings, tuple(dict.fromkeys(trials.enrol_ids + trials.probe_ids)))
-        warn_of_zeros((enrol, np.arange(len(enrol.ids))))
-        left = right = _centred(enrol, subtract_mean)
+    is_shared = models is None and apart is embeddings  # then one matrix serves both sides
+    if is_shared:
+        ids = tuple(dict.fromkeys(trials.enrol_ids + trials.probe_ids))
+        enrol = probe = _only(embeddings, ids)
     else:
-        enrol = _only(pooled(embeddings), trials.enrol_ids)
-        probe = _only(apart, trials.probe_ids)
-        warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
-        right = _centred(probe, subtract_mean)
-        left = _centred(enrol, subtract_mean)
-        if models is not None:  # the mean is subtracted from the items, before they are pooled
-            left = _only(pooled(_centred(embeddings, subtract_mean)), trials.enrol_ids)
+        enrol, probe = _only(pooled(embeddings), trials.enrol_ids), _only(apart, trials.probe_ids)
+    warn_of_zeros(*((rows, np.arange(len(rows.ids))) for rows in (enrol, probe)))
+    left = _centred(enrol, subtract_mean)
+    if models is not None:  # the mean is subtracted from the items, before they are pooled
+        left = _only(pooled(_centred(embeddings, subtract_mean)), trials.enrol_ids)
+    right = left if is_shared else _centred(probe, subtract_mean)
     return Sides(
         enrol,
         probe,
@@ -383,8 +384,7 @@ def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
         not there without its extension either, adds none.
 
     Raises:
-        LikenessError: Several embeddings have one id but for their extensions; they are counted,
-            and the first is named.
+        LikenessError: Several embeddings have one id but for their extensions.
 
     Example:
         >>> embeddings = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
@@ -397,13 +397,13 @@ def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     for row, id in enumerate(embeddings.ids):
         rows.setdefault(without_extension(id), []).append(row)
     added = {id: rows[without_extension(id)] for id in others if without_extension(id) in rows}
-    doubtful = [id for id, found in added.items() if len(found) > 1]
-    if doubtful:
-        names = [embeddings.ids[row] for row in added[doubtful[0]][:2]]
-        raise LikenessError(
-            f"{len(doubtful)} ids fit several embeddings without their extensions "
-            f"({name_first(doubtful)}: {' and '.join(names)}); write the ids as in the embeddings"
-        )
+    for id, found in added.items():
+        if len(found) > 1:
+            names = [embeddings.ids[row] for row in found[:2]]
+            raise LikenessError(
+                f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
+                "write the ids as in the embeddings"
+            )
     if not added:
         return embeddings
     chosen = np.array([found[0] for found in added.values()])
@@ -457,20 +457,13 @@ def _cohort(scoring: Scoring, ids: set[str]) -> Embeddings | None:
 
 def _models_of(trials: Trials, models: Models) -> dict[str, tuple[str, ...]]:
     """The models of the trials, in their order, with their items."""
-    known = {model: tuple(items) for model, items in models.items()}
-    absent = [model for model in trials.enrol_ids if not known.get(model)]
+    absent = [model for model in trials.enrol_ids if not models.get(model)]
     if absent:
         raise LikenessError(
-            f"{len(absent)} of {len(trials.enrol_ids)} enrolment ids of the trials are no models "
-            f"of the enrolment list, or models without items ({name_first(absent)}); add their "
-            "items to it"
+            f"{absent[0]!r} is an enrolment id of the trials, but no model of the enrolment list, "
+            "or one without items; add its items to it"
         )
-    return {model: known[model] for model in trials.enrol_ids}
-
-
-def _items(models: Models) -> tuple[str, ...]:
-    """The distinct items of the models, in order."""
-    return tuple(dict.fromkeys(item for items in models.values() for item in items))
+    return {model: tuple(models[model]) for model in trials.enrol_ids}
 
 
 def _only(embeddings: Embeddings, ids: tuple[str, ...]) -> Embeddings:
@@ -485,23 +478,21 @@ def _warn_of_other_models(
 ) -> None:
     """Warns of what was made by another network than the embeddings of the enrolment side."""
     model = embeddings.meta.get("model")
-    if not model:
-        return
-    for name, rows in (
-        ("probe embeddings", probe),
-        ("embeddings of the cohort", scoring.cohort),
-        ("embeddings whose mean is subtracted", scoring.subtract_mean),
-    ):
-        other = rows.meta.get("model") if rows is not None else None
-        if other and other != model:
+    others = {
+        f"the {name} say they are": rows.meta.get("model")
+        for name, rows in (
+            ("probe embeddings", probe),
+            ("embeddings of the cohort", scoring.cohort),
+            ("embeddings whose mean is subtracted", scoring.subtract_mean),
+        )
+        if rows is not None
+    }
+    if scoring.plda is not None:
+        others["the PLDA was fitted on embeddings"] = scoring.plda.model
+    for what, other in others.items():
+        if model and other and other != model:
             warnings.warn(
-                f"the {name} say they are of another model ({other[:16]}) than the embeddings "
-                f"({model[:16]}); they do not compare",
+                f"{what} of another model ({other[:16]}) than the embeddings ({model[:16]}); they "
+                "do not compare",
                 stacklevel=4,
             )
-    if scoring.plda is not None and scoring.plda.model and scoring.plda.model != model:
-        warnings.warn(
-            f"the PLDA was fitted on embeddings of another model ({scoring.plda.model[:16]}) than "
-            f"these ({model[:16]})",
-            stacklevel=4,
-        )

@@ -52,9 +52,7 @@ def pool(
     *,
     items: ArrayLike | None = None,
     method: Method = "mean",
-    keep_norm: bool = True,
     weights: ArrayLike | None = None,
-    normalize: bool = False,
 ) -> Embeddings:
     """One embedding per template; its ids are the template names as text, in order of first
     occurrence.
@@ -62,9 +60,8 @@ def pool(
     template_of: (R,) names (text or integers), one per row of `embeddings`, or, where an item
     serves several templates or none, one per entry of `items`, (R,) ids or row numbers. media_of:
     (R,) names, distinct within a template only; needed by the ijb methods. weights: (R,) factors >=
-    0 of the rows (detector scores, durations). keep_norm=False scales every row to length 1 first.
-    normalize=True scales the templates to length 1 (a zero one stays zero). Sums are float64;
-    memory: the result and about 100 MB. The meta goes on.
+    0 of the rows (detector scores, durations). Sums are float64; memory: the result and about
+    100 MB. The meta goes on.
     LikenessError: lengths that differ, unknown method, ijb without media, items without embedding.
 
     >>> faces = Embeddings(("a", "b", "c"), np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 4.0]]))
@@ -72,20 +69,10 @@ def pool(
     array([[1., 5.]], dtype=float32)
     """
     check_choice("method", method, get_args(Method))
-    if method == "norm_weighted" and not keep_norm:
-        raise LikenessError(
-            "pool: norm_weighted weights by the norm, so keep_norm=False contradicts it; use mean"
-        )
     rows = _rows(embeddings, items)
     names, template = _numbered("template_of", template_of, rows.size)
     factor = _factors(template, media_of, method, weights)
-    if not keep_norm:
-        norms = embeddings.norms.astype(np.float64)[rows]
-        factor = np.divide(factor, norms, out=np.zeros_like(factor), where=norms > 0)
     pooled = _sums(embeddings.matrix, rows, template, factor, len(names))
-    if normalize:
-        length = np.linalg.norm(pooled, axis=1, keepdims=True)
-        pooled /= np.where(length > 0, length, 1.0)
     return Embeddings(names, pooled.astype(np.float32), embeddings.meta)
 
 

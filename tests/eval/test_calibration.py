@@ -79,19 +79,6 @@ def test_a_shift_and_a_scale_change_no_llr(seed, scale, shift):
     assert (np.diff(fit_calibration(scores, target).apply(np.sort(scores))) >= 0).all()
 
 
-def test_quality_that_matters_lowers_the_cost():
-    rng = np.random.default_rng(5)
-    scores, target = llrs(6)
-    noise = rng.exponential(size=scores.size)
-    shifted = scores - 3 * noise  # poor recordings score lower
-    plain = fit_calibration(shifted, target).apply(shifted)
-    better = fit_calibration(shifted, target, quality=noise).apply(shifted, noise)
-    assert cllr(better[target], better[~target]) < cllr(plain[target], plain[~target]) - 0.05
-    assert cllr(better[target], better[~target]) == pytest.approx(
-        cllr(scores[target], scores[~target]), abs=0.01
-    )
-
-
 def test_voxsrc23(shared):
     """Fitted on one half of the real list, applied to the other."""
     folder = shared / "data" / "protocols" / "voxsrc23_val"
@@ -132,11 +119,9 @@ SCORES, TARGET = llrs(8, 100)
 @given(st.integers(0, 999), st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]))
 def test_error_versus_reject_against_a_loop(seed, fraction):
     rng = np.random.default_rng(seed)
-    scores, target, quality = (
-        rng.standard_normal(40),
-        np.arange(40) % 3 == 0,
-        rng.integers(0, 9, 40).astype(float),
-    )
+    scores = rng.standard_normal(40)
+    target = np.arange(40) % 3 == 0
+    quality = rng.integers(0, 9, 40).astype(float)
     curve = error_versus_reject(scores, target, quality, fractions=[fraction])
     limit = sorted(quality)[round(fraction * 40)]
     kept = [k for k in range(40) if quality[k] >= limit]

@@ -67,19 +67,3 @@ def test_uniform_is_the_limit_and_the_resultant_stays_inside(kappa, dim):
     assert 0 < q <= 1 / dim * (1 + 1e-12)
     assert mean_resultant(kappa, dim) <= 1
     assert log_c >= -kappa  # C(0)/C(kappa) is a mean of exp(kappa cos) <= exp(kappa)
-
-
-@given(st.floats(0.01, 1e4), dims)
-def test_resultant_is_the_derivative(kappa, dim):
-    step = kappa * 1e-4
-    slope = (log_normalizer_ratio(kappa + step, dim) - log_normalizer_ratio(kappa - step, dim)) / (
-        2 * step
-    )
-    assert abs(slope + mean_resultant(kappa, dim)) < 1e-5 + 1e-11 / step
-
-
-@given(st.floats(1e-3, 1e4), st.integers(3, 600))
-def test_recurrence(kappa, dim):
-    """A_{n+2} = 1/A_n - n/kappa (I_{v+2} from I_v and I_{v+1})."""
-    here, above = relative(kappa, dim)[1], relative(kappa, dim + 2)[1]
-    assert here * (dim + kappa * kappa * above) == pytest.approx(1, rel=1e-7)

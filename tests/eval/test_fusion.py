@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from likeness.eval.calibration import Fusion, fit_calibration, fit_fusion, load_fusion
+from likeness.eval.calibration import Fusion, fit_fusion, load_fusion
 from likeness.eval.errors import LikenessError
-from likeness.eval.verification import cllr, eer
 
 
 def trials(size: int = 3000) -> tuple[np.ndarray, np.ndarray]:
@@ -43,18 +42,6 @@ def test_against_scikit_learn(p_target: float) -> None:
         for row in np.column_stack([scores, quality])
     ]
     np.testing.assert_allclose(made.apply(scores, quality), by_loop, rtol=1e-12, atol=1e-12)
-
-
-def test_the_fusion_is_better_than_its_parts_and_calibrated() -> None:
-    scores, target = trials()
-    half = len(target) // 2
-    made = fit_fusion(scores[:half], target[:half], systems=("", "", ""))
-    fused = made.apply(scores[half:])
-    labels = target[half:]
-    errors = [eer(column[labels], column[~labels]) for column in scores[half:].T]
-    assert eer(fused[labels], fused[~labels]) < min(errors)
-    single = fit_calibration(scores[:half, 1], target[:half]).apply(scores[half:, 1])
-    assert cllr(fused[labels], fused[~labels]) < cllr(single[labels], single[~labels])
 
 
 def test_a_file_gives_back_the_same_and_others_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from likeness.eval import per_item
+from likeness.eval import classification, per_item
 from likeness.eval.bootstrap import Drawn, bounds
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files
@@ -45,35 +45,15 @@ def test_mean_leaves_out_what_has_no_value(values: list[float]) -> None:
     )
 
 
-def test_calibration_error_bin_by_bin() -> None:
-    """12 items, 3 bins of 4 by rising confidence; both powers, by hand."""
+def test_metrics_of_classification_are_taken_of_their_columns() -> None:
     rng = np.random.default_rng(0)
     confidence, correct = rng.random(12), rng.integers(0, 2, 12).astype(np.float64)
-    order = sorted(range(12), key=lambda i: confidence[i])
-    gaps = [
-        abs(sum(correct[i] - confidence[i] for i in order[4 * b : 4 * b + 4])) / 4 for b in range(3)
-    ]
-    columns = {"scaled_confidence": confidence, "confidence": 1 - confidence, "correct": correct}
-    for power, expected in ((1, sum(gaps) / 3), (2, (sum(gap**2 for gap in gaps) / 3) ** 0.5)):
-        result = per_item.calibration_error(
-            columns, confidence="scaled_confidence", num_bins=3, power=power
-        )  # type: ignore[arg-type]
-        assert result == pytest.approx(expected, abs=1e-12)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=15))
-def test_norm_auroc_pair_by_pair(items: list[tuple[int, bool]]) -> None:
-    columns = {
-        "norm": np.array([norm for norm, _ in items], dtype=np.float64),
-        "correct": np.array([right for _, right in items], dtype=np.float64),
-    }
-    pairs = [
-        (a > b) + 0.5 * (a == b) for a, right in items if right for b, also in items if not also
-    ]
-    result = per_item.norm_auroc(columns)
-    assert (
-        result == pytest.approx(sum(pairs) / len(pairs), abs=1e-12) if pairs else np.isnan(result)
-    )
+    columns = {"scaled": confidence, "norm": confidence, "correct": correct}
+    found = per_item.calibration_error(columns, confidence="scaled", num_bins=3, power=2)
+    assert found == classification.ece(confidence, correct, num_bins=3, power=2)
+    assert per_item.norm_auroc(columns) == classification.auroc(confidence, correct)
+    queries = {"norm": confidence, "recall@1": np.where(correct == 1, 0.5, np.nan)}
+    assert np.isnan(per_item.norm_auroc(queries, correct="recall@1"))
 
 
 @settings(max_examples=40)

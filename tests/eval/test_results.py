@@ -17,11 +17,10 @@ import likeness
 from likeness.eval.bootstrap import interval
 from likeness.eval.protocols.side_by_side import Compared
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import NO_PLOTS
 from likeness.eval.reports.verification import write_page
 from likeness.eval.results import SCHEMA, table, write_json
-from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import actual_dcf, cllr, eer, min_cllr, min_dcf, tar_at_far
 
 NUM_SUBJECTS = 8
@@ -241,37 +240,6 @@ def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(
     ]
     numbered = write(tmp_path / "n.html", results[:6], {"one": first})
     assert f"trial {lowest + 1}<" in numbered
-
-
-def test_embeddings_add_quality_and_a_map_and_media_pictures(tmp_path, results, scores, trials):
-    rng = np.random.default_rng(1)
-    embedded = Embeddings(trials.enrol_ids, rng.standard_normal((len(trials.enrol_ids), 3)))
-    faces = Media(lambda id: np.full((9, 9), len(id), np.uint8))
-    both = dict.fromkeys(scores, trials)
-    labels = {enrol_id: enrol_id.split("/")[0] for enrol_id in trials.enrol_ids}
-    text = write(
-        tmp_path / "r.html",
-        results,
-        scores,
-        trials=both,
-        embeddings=dict.fromkeys(scores, embedded),
-        labels=labels,
-        media=faces,
-    )
-    page = Page(text)
-    # risk and coverage, and the map: once, as both systems share the embeddings
-    assert text.count('class="plot"') == 2 + 2
-    # of each system 8 target and 10 nontarget pairs; the page's script copies what is shown again
-    assert page.tags.count("img") == 16
-    assert text.count("data-again=") == 2 * 2 * 18 - 16
-    assert {link.split(",")[0] for link in page.links if not link.startswith("#")} == {
-        "data:image/png;base64"
-    }
-    assert "16 of 16 items, from 8 of 8 classes" in page.text
-    alone = Page(
-        write(tmp_path / "one.html", results[:6], {"one": scores["one"]}, trials={"one": trials})
-    )
-    assert "Quality" not in alone.text
 
 
 def test_page_without_bokeh_says_how_to_get_it(tmp_path, results, scores, monkeypatch):

@@ -86,10 +86,10 @@ def data(
     return x, y, rng.integers(0, n, trials), rng.integers(0, m, trials)
 
 
-@pytest.mark.parametrize("similarity", NAMES)
+@pytest.mark.parametrize("similarity", [*NAMES, *PRECISE])
 @pytest.mark.parametrize("path", ["product", "bands", "sorted bands", "gather"])
-def test_pairs_against_brute_force(monkeypatch, similarity, path):
-    x, y, i, j = data(40, 30, 19, 700, seed=1)
+def test_pairs_and_matrix_against_brute_force(monkeypatch, similarity, path):
+    x, y, i, j = data(40, 30, 19, 300, seed=1)
     if "bands" in path:
         monkeypatch.setattr(module, "_CELLS", 1)
         monkeypatch.setattr(module, "_BLOCK_CELLS", 7 * 30)  # bands of 7 rows, the last one of 5
@@ -99,35 +99,20 @@ def test_pairs_against_brute_force(monkeypatch, similarity, path):
         i = np.sort(i)
         i[i == 9] = 10  # and a row that does not occur
         i[(i >= 14) & (i < 21)] = 21
-    result = pairs(x, y, i, j, similarity)
-    expected = np.array([brute(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
-    scale = (
-        1
-        if similarity == "cosine"
-        else np.linalg.norm(x[i].astype(float), axis=1) * np.linalg.norm(y[j].astype(float), axis=1)
-        + 1e-30
-    )
-    assert result.dtype == np.float64
+    result, full = pairs(x, y, i, j, similarity), matrix(x, y, similarity)
+    assert (result.dtype, full.dtype) == (np.float64, np.float32)
+    is_precise = similarity in PRECISE
+    one = brute_precise if is_precise else brute
+    expected = np.array([one(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
+    if is_precise:
+        # artanh and the differences of the brute force lose digits themselves
+        np.testing.assert_allclose(result, expected, rtol=1e-8, atol=2e-7)
+        np.testing.assert_allclose(full[i, j], expected, rtol=1e-6, atol=1e-6)
+        return
+    lengths = [np.linalg.norm(rows.astype(float), axis=1) for rows in (x[i], y[j])]
+    scale = 1 if similarity == "cosine" else lengths[0] * lengths[1] + 1e-30
     assert np.max(np.abs(result - expected) / scale) < 5e-7
-    full = matrix(x, y, similarity)
-    assert full.dtype == np.float32
     assert np.max(np.abs(full[i, j] - expected) / scale) < 5e-7
-
-
-@pytest.mark.parametrize("similarity", PRECISE)
-@pytest.mark.parametrize("path", ["product", "bands", "gather"])
-def test_precise_pairs_against_brute_force(monkeypatch, similarity, path):
-    x, y, i, j = data(40, 30, 19, 300, seed=4)
-    if path == "bands":
-        monkeypatch.setattr(module, "_CELLS", 1)
-        monkeypatch.setattr(module, "_BLOCK_CELLS", 7 * 30)
-    monkeypatch.setattr(module, "_BLOCK_TRIALS", 64)
-    monkeypatch.setattr(module, "_PRODUCT_GAIN", 0 if path == "gather" else 1e9)
-    result = pairs(x, y, i, j, similarity)
-    expected = np.array([brute_precise(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
-    # artanh and the differences of the brute force lose digits themselves
-    np.testing.assert_allclose(result, expected, rtol=1e-8, atol=2e-7)
-    np.testing.assert_allclose(matrix(x, y, similarity)[i, j], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [3, 16, 128, 512])

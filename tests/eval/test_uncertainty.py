@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from likeness.eval import bootstrap
 from likeness.eval.bootstrap import t_interval
 from likeness.eval.errors import LikenessError
-from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds, retrieve
+from likeness.eval.protocols.retrieval import RetrievalSettings, retrieve
 from likeness.eval.protocols.side_by_side import evaluate_together
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Embeddings, Scores, Trials
@@ -142,13 +142,6 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
         assert found[name].ends == pytest.approx(
             t_interval(np.array(values), function(quality, risk), 0.95, 30)
         )
-    # The draws are those behind the interval of recall@1.
-    recall = class_bounds(
-        {"recall@1": 1 - risk}, groups, RetrievalSettings(num_resamples=50, seed=7)
-    )
-    means = [1 - risk[row].mean() for row in rows]
-    ends = t_interval(np.array(means), 1 - risk.mean(), 0.95, 30)
-    assert recall["recall@1"].ends == pytest.approx(ends)
 
 
 def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() -> None:

@@ -343,10 +343,8 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
         lines = ["TEMPLATE_ID,SUBJECT_ID\n", *(f"{t},{t % 4}\n" for t in chosen)]
         (meta / f"ijbc_1N_{name}.csv").write_text("".join(lines))
     features, out = tmp_path / "x.npz", tmp_path / "x.json"
-    names, matrix = (
-        tuple(f"{t}.jpg" for t in templates_of),
-        np.random.default_rng(0).normal(size=(8, 6)),
-    )
+    names = tuple(f"{t}.jpg" for t in templates_of)
+    matrix = np.random.default_rng(0).normal(size=(8, 6))
     embeddings.write(features, Embeddings(names, matrix, {"flip": "sum"}))
     with_scores, without = {"insightface": PRESETS["insightface"]}, {"adaface": PRESETS["adaface"]}
     settings = IdentificationSettings(fpirs=(0.5,), ranks=(1,), num_resamples=0)

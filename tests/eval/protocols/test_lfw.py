@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.eval.errors import LikenessError
@@ -71,18 +71,6 @@ def test_accuracy_is_brute_force_over_the_scores_of_the_other_folds(case):
     result = ten_fold_accuracy(scores, same, folds=fold)
     assert (result.mean, result.std) == pytest.approx((mean, std), abs=1e-12)
     np.testing.assert_array_equal(result.thresholds, chosen)
-
-
-@settings(max_examples=30)
-@given(cases(), st.randoms(use_true_random=False))
-def test_row_order_does_not_matter_within_given_folds(case, random):
-    order = random.sample(range(len(case[0])), len(case[0]))
-    scores, same, folds = case
-    first = ten_fold_accuracy(scores, same, folds=folds)
-    scores, same, folds = (np.array(values)[order] for values in case)
-    second = ten_fold_accuracy(scores, same, folds=folds)
-    assert first[:2] == second[:2]
-    assert first.thresholds.tolist() == second.thresholds.tolist()
 
 
 def test_the_grid_is_the_fields_procedure_with_ties_too():

@@ -35,7 +35,7 @@ def test_it_is_not_offered_where_it_does_not_help() -> None:
 def test_two_files_of_one_name_are_refused() -> None:
     embeddings = Embeddings(("a.wav", "a.flac", "b.wav"), ROWS)
     assert with_spellings(embeddings, ["a.wav", "b"]).ids == (*embeddings.ids, "b")
-    with pytest.raises(ValueError, match=r"1 ids.*a\.wav and a\.flac"):
+    with pytest.raises(ValueError, match=r"'a'.*a\.wav and a\.flac"):
         with_spellings(embeddings, ["a"])
 
 

@@ -8,8 +8,6 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from likeness.eval.scoring import normalization as module
 from likeness.eval.scoring.normalization import (
@@ -36,10 +34,8 @@ def brute(
         kept = sorted(scores, reverse=True)[:top_n]
         return (s - np.mean(kept)) / np.sqrt(np.mean((np.array(kept) - np.mean(kept)) ** 2))
 
-    z, t = (
-        normed([one(e, c, similarity) for c in cohort]),
-        normed([one(c, p, similarity) for c in cohort]),
-    )
+    z = normed([one(e, c, similarity) for c in cohort])
+    t = normed([one(c, p, similarity) for c in cohort])
     return {"z": z, "t": t, "s": (z + t) / 2}
 
 
@@ -84,22 +80,12 @@ def test_against_loops(monkeypatch, similarity, top_n):
         )
 
 
-def test_the_three_ways_to_give_scores_agree():
+def test_rows_that_pair_up_need_no_numbers():
     enrol, probe, cohort, i, j = data(1)
     scores = pairs(enrol, probe, i, j)
     indexed = as_norm(scores, enrol, probe, cohort, top_n=5, i=i, j=j)
     np.testing.assert_allclose(
         as_norm(scores, enrol[i], probe[j], cohort, top_n=5), indexed, rtol=1e-5
-    )
-    full = pairs(enrol, probe, *np.indices((4, 6)).reshape(2, -1)).reshape(4, 6)
-    np.testing.assert_allclose(
-        as_norm(full, enrol, probe, cohort, top_n=5)[i, j], indexed, rtol=1e-5
-    )
-    np.testing.assert_allclose(
-        z_norm(full, enrol, cohort)[i, j], z_norm(scores, enrol, cohort, i=i), rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        t_norm(full, probe, cohort)[i, j], t_norm(scores, probe, cohort, j=j), rtol=1e-6
     )
 
 
@@ -114,31 +100,6 @@ def test_one_matrix_on_both_sides_is_scored_once(monkeypatch):
     )
     assert as_norm(scores, enrol, enrol, cohort, top_n=5, i=i, j=j % 4).tolist() == apart.tolist()
     assert len(calls) == 1
-
-
-@given(st.integers(0, 999), st.integers(2, 20), st.permutations(range(20)))
-def test_invariance(seed, top_n, order):
-    """Cohort order, and (for dot) the size of the embeddings of the other side, do not matter;
-    normalised cohort scores have mean 0 and variance 1.
-    """
-    enrol, probe, cohort, i, j = data(seed)
-    scores = pairs(enrol, probe, i, j)
-    normed = as_norm(scores, enrol, probe, cohort, top_n=top_n, i=i, j=j)
-    np.testing.assert_allclose(
-        as_norm(scores, enrol, probe, cohort[order], top_n=top_n, i=i, j=j),
-        normed,
-        rtol=1e-3,
-        atol=1e-4,
-    )
-    np.testing.assert_allclose(
-        as_norm(scores, 3 * enrol, probe / 7, cohort, top_n=top_n, i=i, j=j),
-        normed,
-        rtol=1e-3,
-        atol=1e-4,
-    )
-    full = pairs(enrol, cohort, *np.indices((4, 20)).reshape(2, -1)).reshape(4, 20)
-    own = z_norm(full, enrol, cohort)
-    np.testing.assert_allclose((own.mean(axis=1), own.std(axis=1)), ([0] * 4, [1] * 4), atol=1e-5)
 
 
 def test_statistics_of_few_rows():

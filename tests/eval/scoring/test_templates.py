@@ -30,13 +30,9 @@ def brute(
     template: list[int],
     media: list[int],
     method: str,
-    keep_norm: bool,
     weights: np.ndarray,
 ) -> dict[int, np.ndarray]:
-    x = x.astype(np.float64)
-    if not keep_norm:
-        x = x / np.linalg.norm(x, axis=1, keepdims=True)
-    x = x * weights[:, None]
+    x = x.astype(np.float64) * weights[:, None]
     pooled = {}
     for name in template:
         mine = [k for k, other in enumerate(template) if other == name]
@@ -55,41 +51,22 @@ def brute(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=30),
     st.sampled_from(["mean", "norm_weighted", "ijb", "ijb_mean"]),
     st.booleans(),
-    st.booleans(),
     st.sampled_from([3, 9, 1 << 22]),
 )
-def test_against_loops(labels, method, keep_norm, weighted, block):
-    keep_norm = keep_norm or method == "norm_weighted"
+def test_against_loops(labels, method, weighted, block):
     template, media = [t for t, _ in labels], [m for _, m in labels]
     embeddings = made(len(labels))
     weights = np.random.default_rng(1).random(len(labels)) if weighted else np.ones(len(labels))
-    expected = brute(embeddings.matrix, template, media, method, keep_norm, weights)
+    expected = brute(embeddings.matrix, template, media, method, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_BLOCK", block)
-        result = pool(
-            embeddings,
-            template,
-            media,
-            method=method,
-            keep_norm=keep_norm,
-            weights=weights if weighted else None,
-        )
-        unit = pool(
-            embeddings,
-            template,
-            media,
-            method=method,
-            keep_norm=keep_norm,
-            weights=weights if weighted else None,
-            normalize=True,
-        )
+        patch.setattr(module, "_FEW", 5)
+        given = weights if weighted else None
+        result = pool(embeddings, template, media, method=method, weights=given)
     assert result.ids == tuple(str(name) for name in expected)
     assert result.meta == embeddings.meta
     rows = np.stack(list(expected.values()))
     np.testing.assert_allclose(result.matrix, rows, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
-        unit.matrix, rows / np.linalg.norm(rows, axis=1, keepdims=True), rtol=1e-3, atol=1e-3
-    )
 
 
 def test_items_may_serve_several_templates_or_none():
@@ -97,13 +74,7 @@ def test_items_may_serve_several_templates_or_none():
     result = pool(embeddings, ["t", "t", "s"], items=["a", "c", "a"])
     assert (result.ids, result.matrix.ravel().tolist()) == (("t", "s"), [2.5, 1])
     assert pool(embeddings, ["t", "t", "s"], items=[0, 2, 0]).matrix.ravel().tolist() == [2.5, 1]
-
-
-def test_zero_rows_and_templates_stay_zero():
-    embeddings = Embeddings(("a", "b", "c"), np.array([[1.0, 0], [-1, 0], [0, 0]]))
-    assert pool(embeddings, ["t", "t", "s"], normalize=True).matrix.tolist() == [[0, 0], [0, 0]]
-    assert pool(embeddings, ["t", "s", "s"], keep_norm=False).matrix.tolist() == [[1, 0], [-0.5, 0]]
-    assert pool(embeddings, [], items=[]).matrix.shape == (0, 2)
+    assert pool(embeddings, [], items=[]).matrix.shape == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +87,6 @@ def test_zero_rows_and_templates_stay_zero():
         ),
         ({"template_of": ["t"] * 3, "method": "ijb"}, "needs media_of"),
         ({"template_of": ["t"] * 3, "media_of": [1], "method": "ijb"}, r"media_of must be \(3,\)"),
-        ({"template_of": ["t"] * 3, "method": "norm_weighted", "keep_norm": False}, "contradicts"),
     ],
 )
 def test_refused(arguments, message):
