@@ -293,9 +293,10 @@ class _Result:
             [(name,) for name in sorted(both)],
             of="labels",
         )
-        for row, name in enumerate(self.labels):
-            if name in both:
-                self.leave_out({row: f"leak-subject: {name} is in the test data"})
+        rows = [row for row, name in enumerate(self.labels) if name in both]
+        self.leave_out(
+            {row: f"leak-subject: {self.labels[row]} is in the test data" for row in rows}
+        )
 
     def add_labels(self) -> None:
         """Add the labels that look wrong."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -200,14 +200,15 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         raise LikenessError(
             f"--out {out}: none of {len(items)} items can be trained on; nothing was written"
         )
-    columns: dict[str, Sequence[Any]] = {
+    columns: dict[str, list[Any]] = {
         "id": items.ids,
         "path": [_path_in_list(item.path, out.parent) for item in items],
         "label": items.labels,
     }
     for name in ("start", "end") if items.has("start") else ():
-        columns[name] = [None if np.isnan(time) else time for time in items.column(name)]
-    columns |= {name: items.column(name) for name in items.further}
+        times: Any = items.column(name)
+        columns[name] = [None if np.isnan(time) else time for time in times]
+    columns |= {name: list(items.column(name)) for name in items.further}
     rows = list(zip(*columns.values(), checked.left_out, strict=True))
     write_rows(left_out_path(out), [*columns, "reason"], [row for row in rows if row[-1]])
     write_rows(out, list(columns), [row[:-1] for row in rows if not row[-1]])
