@@ -27,6 +27,7 @@ from likeness.eval.reports.figures import (
     coverage_figure,
     det_figure,
     drawn,
+    group_figure,
     histogram_figure,
     training_curves,
 )
@@ -101,7 +102,11 @@ def write_page(
     shown, used = media or Media(lambda _: None), embeddings or {}
     assert set(used) <= set(compared.trials)
     together = _on_the_same_trials(results, scores)
-    groups = {f"{each.system} {each.by}".strip(): grouped_table(each) for each in compared.grouped}
+    groups = {
+        f"{each.system} {each.by}".strip(): drawn(group_figure, each, alt=_GROUPS)
+        + grouped_table(each)
+        for each in compared.grouped
+    }
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
@@ -228,18 +233,24 @@ def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup
 
 
 def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
-    """A map of each set of embeddings, of which several systems may use one."""
+    """A map of each set of embeddings, with the items that the trials of its systems use."""
     systems: dict[int, list[str]] = {}
     for name, of_system in embeddings.items():
         systems.setdefault(id(of_system), []).append(name)
     columns = []
     for names in systems.values():
-        shown = embedding_map(embeddings[names[0]], compared.subject_of or None)
+        of_system = embeddings[names[0]]
+        lists = [compared.trials[name] for name in names]
+        used = {id for trials in lists for id in (*trials.enrol_ids, *trials.probe_ids)}
+        ids = tuple(id for id in of_system.ids if id in used)
+        part = Embeddings(ids, of_system.matrix[of_system.rows(ids)], of_system.meta)
         heading = ", ".join(names) if len(systems) > 1 else ""
+        shown = embedding_map(part, compared.subject_of or None)
         columns.append(block("column", heading=heading, part=shown))
     return block("two", parts=columns) if columns else EMPTY
 
 
+_GROUPS = "EER by group, at a threshold of its own"
 _NUM_HARDEST = 10  # trials of each kind
 _NUM_EACH = 500  # thresholds of each of four kinds, see `positions`
 
