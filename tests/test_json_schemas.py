@@ -129,7 +129,7 @@ def written(path: Path) -> Any:
 def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
     out = folder / "results.json"
     scores = [folder / f"{name}.txt" for name in "abc"]
-    more = ["--far", "0.1", "--resamples", "20", "--json", out]
+    more = ["--far", "0.1", "--resamples", "20", "--json", out, "--force"]
     likeness("evaluate", *scores, "--groups", folder / "groups.txt", *more)
     document = written(out)
     check(document, "results")
@@ -138,14 +138,14 @@ def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
     assert document["unpaired"][0]["only_in_reference"] == 3
     likeness("evaluate", scores[0], "--quality", "norm", "--embeddings", folder / "e.npz", *more)
     check(written(out), "results")
-    likeness("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out)
+    likeness("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out, "--force")
     check(written(out), "results")
     assert "cllr" in {result["metric"] for result in written(out)["results"]}
     for command, *inputs in (
         ("identify", "--probes", folder / "e.npz", "--gallery", folder / "e.npz"),
         ("retrieve", "--embeddings", folder / "e.npz", "--quality", "norm"),
     ):
-        likeness(command, *inputs, "--resamples", "20", "--json", out)
+        likeness(command, *inputs, "--resamples", "20", "--json", out, "--force")
         check(written(out), "results")
 
 

@@ -180,7 +180,7 @@ def test_normalised_and_calibrated_scores(stored: Path, capsys: pytest.CaptureFi
 
 def test_identify_and_retrieve(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = ("--gallery", stored / "embeddings.npz", "--probes", stored / "embeddings.npz")
-    settings = ("--resamples", "20", "--json", stored / "r.json")
+    settings = ("--resamples", "20", "--json", stored / "r.json", "--force")
     assert likeness("identify", *both, "--rank", "1", "--fpir", "0.5", *settings) == 0
     assert "rank-1" in capsys.readouterr().out
     assert len(json.loads((stored / "r.json").read_text())["results"]) == 1  # no strangers

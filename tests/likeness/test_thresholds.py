@@ -351,7 +351,7 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
     names = {row["id"]: f"pictures/{number}.png" for number, row in enumerate(rows)}
     Path("media.txt").write_text("".join(f"{id} {path}\n" for id, path in names.items()))
     media = ("--num-clusters", 2, "--out", "p.csv", *page, "--media", "media.txt")
-    assert likeness("gallery", "cluster", "v.npz", *media) == 0
+    assert likeness("gallery", "cluster", "v.npz", *media, "--force") == 0
     text = Path("page/index.html").read_text(encoding="utf-8")
     assert 'class="tiles"' in text
     assert 'class="tiles rows"' not in text  # pictures stand side by side

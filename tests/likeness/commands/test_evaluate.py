@@ -155,7 +155,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
 
     def run(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:
-            main(["evaluate", *arguments, "--json", "r.json", "--resamples", "20"])
+            main(["evaluate", *arguments, "--json", "r.json", "--resamples", "20", "--force"])
         return int(ended.value.code or 0)
 
     def values() -> dict[tuple[str, str], float]:
