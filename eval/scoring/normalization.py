@@ -235,7 +235,8 @@ def _half(
     where scores and rows pair up.
     """
     values = np.asarray(scores, dtype=np.float64)
-    at = np.asarray(range(statistics.std.size) if index is None else index, dtype=np.intp)
+    at = np.asarray(range(statistics.std.size) if index is None else index)
+    at = at if at.size else at.astype(np.intp)  # an empty list is one of floats
     if values.shape != at.shape:
         raise LikenessError(
             f"score normalisation: scores of shape {values.shape} do not fit {at.size} {side} "
