@@ -25,12 +25,75 @@ LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, 
 CLIPPED_SHARE = 0.001  # of the samples of a recording, from which on it is called clipped
 NEAR = 0.98  # the cosine from which on two items are called nearly the same
 _PLURALS = {"speaker": "speakers", "subject": "subjects", "class": "classes"}
-_PROBLEMS = {  # of files: what they are, and what to do
-    "missing": ("that do not exist", "Correct the paths, or say with --root where they start."),
-    "unreadable": ("that cannot be read", "Write or fetch them again, or leave them out."),
-    "cut": ("that end before their header says", "Fetch them again."),
-    "silent": ("without content (silence, or one colour)", "Leave them out."),
+# What is found, without its count, and what to do. The words in braces are those of the modality.
+_TEXTS = {
+    "name": (
+        "Files and folders whose names are not UTF-8, or whose paths are too long",
+        "Rename them: they are left out.",
+    ),
+    "missing": (
+        "{items} that do not exist",
+        "Correct the paths, or say with --root where they start.",
+    ),
+    "unreadable": (
+        "{items} that cannot be read",
+        "Write or fetch them again, or leave them out.",
+    ),
+    "cut": ("{items} that end before their header says", "Fetch them again."),
+    "silent": ("{items} without content (silence, or one colour)", "Leave them out."),
+    "conflict": (
+        "{items} that are there with several labels (by the SHA-256 of their {content})",
+        "At most one of the labels is right: correct or remove the others.",
+    ),
+    "duplicate": (
+        "Copies of another item with the same label (by the SHA-256 of their {content})",
+        "Keep one of each.",
+    ),
+    "leak-content": (
+        "{items} that are in the test data too",
+        "A test on what was trained on measures nothing: remove them from one side.",
+    ),
+    "leak-subject": (
+        "{Labels} that are in the training and in the test data",
+        "A test needs subjects that were never trained on: give each to one side.",
+    ),
+    "no-label": (
+        "{items} without a label",
+        "Put each into a folder of its {label}, or take the labels from names by --label.",
+    ),
+    "one-label": (
+        "Labels in all",
+        f"Training needs {LEAST_LABELS} {{labels}}: say by --label where they stand.",
+    ),
+    "alike-labels": (
+        "Groups of labels that differ only in case, blanks, _ or -",
+        "If they are one {label}, write them alike: training would drive them apart.",
+    ),
+    "few-items": (
+        f"{{Labels}} with {FEW} items or fewer",
+        "Nothing can be learnt of what varies within one: collect more, or expect little.",
+    ),
+    "one-session": (
+        "{Labels} with one session only",
+        "Microphone, room and light tell them apart too: collect a second session, and test with "
+        "`likeness lists --cross-session`.",
+    ),
+    "clipped": (
+        f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
+        "Record with less gain. They can be trained on, and are kept.",
+    ),
+    "near-duplicate": (
+        "Items with a cosine of {near:g} or more to another one",
+        "Look whether they are copies, and keep one of each; --clean keeps the first.",
+    ),
+    "wrong-label": (
+        "Items that look like another {label} than the label says",
+        "Look at them, the surest first, and correct the labels; --clean leaves them out.",
+    ),
 }
+_PROBLEMS = ("missing", "unreadable", "cut", "silent")
+_LEFT_OUT = (*_PROBLEMS, "conflict", "duplicate", "leak-content")
+_LEFT_OUT_IF_CLEAN = ("near-duplicate", "wrong-label")
 
 
 @dataclass(frozen=True)
@@ -141,16 +204,11 @@ def check(
     every = items if test is None else Items.of([*items, *test])
     seen, decoded = look_at(every, inspection_of(modality), settings.decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
-    result = _Result(items, modality, settings)
-    result.add(
-        "name",
-        "Files and folders whose names are not UTF-8, or whose paths are too long",
-        "Rename them: they are left out.",
-        [(name.encode("utf-8", "backslashreplace").decode(),) for name in passed_over],
-        of="labels",
-    )
+    result = _Result(items, modality, settings, "decoded content" if decoded else "bytes")
+    names = (name.encode("utf-8", "backslashreplace").decode() for name in passed_over)
+    result.add("name", [(name,) for name in names])
     result.add_problems(files)
-    result.add_copies(files, "decoded content" if decoded else "bytes")
+    result.add_copies(files)
     if test is not None:
         result.add_leaks(test, files, of_test)
     result.add_labels()
@@ -171,12 +229,19 @@ def check(
 class _Result:
     """What has been found so far."""
 
-    def __init__(self, items: Items, modality: Modality, settings: Settings) -> None:
+    def __init__(self, items: Items, modality: Modality, settings: Settings, content: str) -> None:
         self.items, self.modality, self.settings = items, modality, settings
         self.ids, self.labels = list(items.ids), list(items.labels)
-        self.of = {"speaker": "speaker", "face": "subject", "image": "class"}[modality]
-        self.several = _PLURALS[self.of]
-        self.what = "Recordings" if modality == "speaker" else "Images"
+        self.label = {"speaker": "speaker", "face": "subject", "image": "class"}[modality]
+        self.several = _PLURALS[self.label]
+        self.words = {
+            "items": "Recordings" if modality == "speaker" else "Images",
+            "label": self.label,
+            "labels": self.several,
+            "Labels": self.several.capitalize(),
+            "content": content,
+            "near": settings.near,
+        }
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.left_out = [""] * len(items)
@@ -184,13 +249,8 @@ class _Result:
     def add(
         self,
         kind: str,
-        what: str,
-        remedy: str,
         groups: Iterable[Sequence[int | str]],
-        *,
         details: Mapping[int | str, str] | None = None,
-        leaves_out: bool = False,
-        of: str = "items",
     ) -> None:
         """Add a finding, if there are groups.
 
@@ -198,23 +258,22 @@ class _Result:
         but one are counted.
 
         Args:
-            kind: Its short name.
-            what: The sentence without its count.
-            remedy: What to do.
+            kind: Its short name, one of `_TEXTS`.
             groups: The items or labels.
-            details: A text for some of them.
-            leaves_out: Whether the rows of the details are left out, with these as the reasons.
-            of: "items" or "labels".
+            details: A text for some of them. Where the kind is left out, these are left out, and
+                the texts are the reasons.
         """
-        chosen = tuple(tuple(map(self._name, group)) for group in groups)
-        if not chosen:
+        groups = list(groups)
+        if not groups:
             return
+        chosen = tuple(tuple(map(self._name, group)) for group in groups)
         copies = kind in ("duplicate", "near-duplicate")
         count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
+        what, remedy = (text.format(**self.words) for text in _TEXTS[kind])
         texts = {self._name(key): text for key, text in (details or {}).items()}
-        text = f"{what}: {count:,}."
-        self.findings.append(Finding(kind, count, text, remedy, chosen, texts, of))
-        if leaves_out:
+        of = "items" if isinstance(groups[0][0], int) else "labels"
+        self.findings.append(Finding(kind, count, f"{what}: {count:,}.", remedy, chosen, texts, of))
+        if kind in _LEFT_OUT or (kind in _LEFT_OUT_IF_CLEAN and self.settings.clean):
             self.leave_out({row: f"{kind}: {text}" for row, text in (details or {}).items()})
 
     def leave_out(self, reasons: Mapping[Any, str]) -> None:
@@ -227,16 +286,15 @@ class _Result:
 
     def add_problems(self, files: Sequence[Seen]) -> None:
         """Add the files that cannot be used."""
-        for kind, (text, remedy) in _PROBLEMS.items():
+        for kind in _PROBLEMS:
             rows: dict[int | str, str] = {
                 row: one.problem.reason
                 for row, one in enumerate(files)
                 if one.problem is not None and one.problem.kind == kind
             }
-            what = f"{self.what} {text}"
-            self.add(kind, what, remedy, [[row] for row in rows], details=rows, leaves_out=True)
+            self.add(kind, [(row,) for row in rows], rows)
 
-    def add_copies(self, files: Sequence[Seen], by: str) -> None:
+    def add_copies(self, files: Sequence[Seen]) -> None:
         """Add the items that are copies of others."""
         rows_of = defaultdict(list)
         for row, one in enumerate(files):
@@ -251,22 +309,8 @@ class _Result:
                 conflicts |= dict.fromkeys(rows, f"it is there under {' and '.join(labels)}")
             elif len(rows) > 1:
                 same_label.append(rows)
-        self.add(
-            "conflict",
-            f"{self.what} that are there with several labels (by the SHA-256 of their {by})",
-            "At most one of the labels is right: correct or remove the others.",
-            several,
-            details=conflicts,
-            leaves_out=True,
-        )
-        self.add(
-            "duplicate",
-            f"Copies of another item with the same label (by the SHA-256 of their {by})",
-            "Keep one of each.",
-            same_label,
-            details=self._copies(same_label),
-            leaves_out=True,
-        )
+        self.add("conflict", several, conflicts)
+        self.add("duplicate", same_label, self._copies(same_label))
 
     def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int | str, str]:
         """A text for all rows of each group but the first."""
@@ -276,65 +320,35 @@ class _Result:
         """Add what is in the training and in the test data."""
         known = {one.same: name for one, name in zip(tested, test.ids, strict=True) if one.same}
         leaks = {row: known[one.same] for row, one in enumerate(files) if one.same in known}
-        self.add(
-            "leak-content",
-            f"{self.what} that are in the test data too",
-            "A test on what was trained on measures nothing: remove them from one side.",
-            [(row, f"test: {name}") for row, name in leaks.items()],
-            details={row: f"in the test data as {name}" for row, name in leaks.items()},
-            leaves_out=True,
-        )
+        details: dict[int | str, str] = {
+            row: f"in the test data as {name}" for row, name in leaks.items()
+        }
+        groups = [(row, f"test: {name}") for row, name in leaks.items()]
+        self.add("leak-content", groups, details)
         there = {str(name).strip().casefold() for name in test.labels if name is not None}
         both = {name for name in self.labels if name and name.strip().casefold() in there}
-        self.add(
-            "leak-subject",
-            f"{self.several.capitalize()} that are in the training and in the test data",
-            "A test needs subjects that were never trained on: give each to one side.",
-            [(name,) for name in sorted(both)],
-            of="labels",
+        self.add("leak-subject", [(name,) for name in sorted(both)])
+        rows = [row for row, name in enumerate(self.labels) if name in both]
+        self.leave_out(
+            {row: f"leak-subject: {self.labels[row]} is in the test data" for row in rows}
         )
-        for row, name in enumerate(self.labels):
-            if name in both:
-                self.leave_out({row: f"leak-subject: {name} is in the test data"})
 
     def add_labels(self) -> None:
         """Add the labels that look wrong."""
         counts = Counter(name for name in self.labels if name is not None)
         without = [row for row, name in enumerate(self.labels) if name is None]
-        self.add(
-            "no-label",
-            f"{self.what} without a label",
-            f"Put each into a folder of its {self.of}, or take the labels from names by --label.",
-            [[row] for row in without],
-        )
+        self.add("no-label", [(row,) for row in without])
         self.leave_out(dict.fromkeys(without, "no-label"))
         if self._add_suggested(counts):
             return  # what follows would be about labels that are none
         if len(counts) == 1:
-            self.add(
-                "one-label",
-                "Labels in all",
-                f"Training needs {LEAST_LABELS} {self.several}: say by --label where they stand.",
-                [tuple(counts)],
-                of="labels",
-            )
-        self.add(
-            "alike-labels",
-            "Groups of labels that differ only in case, blanks, _ or -",
-            f"If they are one {self.of}, write them alike: training would drive them apart.",
-            alike(counts),
-            of="labels",
-        )
+            self.add("one-label", [tuple(counts)])
+        self.add("alike-labels", alike(counts))
         few = sorted(name for name, count in counts.items() if count <= FEW)
-        self.add(
-            "few-items",
-            f"{self.several.capitalize()} with {FEW} items or fewer",
-            "Nothing can be learnt of what varies within one: collect more, or expect little.",
-            [(name,) for name in few if len(counts) > 1],
-            details={name: f"items: {counts[name]}" for name in few},
-            of="labels",
-        )
-        self._note_what_train_refuses()
+        if len(counts) > 1:
+            self.add(
+                "few-items", [(name,) for name in few], {n: f"items: {counts[n]}" for n in few}
+            )
 
     def _add_suggested(self, counts: Collection[str]) -> bool:
         """Add the finding that the folders are no subjects; returns whether they are none."""
@@ -366,21 +380,6 @@ class _Result:
         )
         return True
 
-    def _note_what_train_refuses(self) -> None:
-        """Note that what is kept is too little to hold subjects out of the training."""
-        labels = zip(self.labels, self.left_out, strict=True)
-        kept = Counter(name for name, reason in labels if name is not None and not reason)
-        if 1 < len(kept) < LEAST_LABELS:
-            self.notes.append(
-                f"{len(kept)} {self.several} are too few for `likeness train`, which holds two out "
-                f"and trains on two or more. `likeness lists --split all` makes trials of all."
-            )
-        elif len(kept) > 1 and max(kept.values()) == 1:
-            self.notes.append(
-                f"Each {self.of} has a single item, so that `likeness train` could not test, and "
-                f"refuses them. Add items of the same {self.several}."
-            )
-
     def add_sessions(self) -> None:
         """Add the subjects of whom one session is known."""
         if self.modality == "image":
@@ -388,21 +387,15 @@ class _Result:
         if "session" not in self.items.further:
             self.notes.append(
                 f"The sessions are not known, so that a model may learn them in place of the "
-                f"{self.of}. A column session, or {{session}} in --label, states them."
+                f"{self.label}. A column session, or {{session}} in --label, states them."
             )
             return
         sessions = defaultdict(set)
         for name, session in zip(self.labels, self.items.column("session"), strict=True):
             if name is not None and session is not None:
                 sessions[name].add(session)
-        self.add(
-            "one-session",
-            f"{self.several.capitalize()} with one session only",
-            "Microphone, room and light tell them apart too: collect a second session, and test "
-            "with `likeness lists --cross-session`.",
-            [(name,) for name in sorted(sessions) if len(sessions[name]) == 1],
-            of="labels",
-        )
+        lone = [(name,) for name in sorted(sessions) if len(sessions[name]) == 1]
+        self.add("one-session", lone)
 
     def add_clipped(self, files: Sequence[Seen]) -> None:
         """Add the recordings that are clipped. They are kept."""
@@ -411,13 +404,7 @@ class _Result:
             for row, one in enumerate(files)
             if one.content is not None and one.content.clipped >= CLIPPED_SHARE
         }
-        self.add(
-            "clipped",
-            f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
-            "Record with less gain. They can be trained on, and are kept.",
-            [(row,) for row in clipped],
-            details=clipped,
-        )
+        self.add("clipped", [(row,) for row in clipped], clipped)
 
     def add_similar(self, embeddings: Embeddings) -> None:
         """Add labels that are likely wrong and items that are nearly the same.
@@ -452,14 +439,7 @@ class _Result:
         for place in np.unique(pairs).tolist():
             groups[int(parts[place])].append(rows[place])
         near = list(groups.values())
-        self.add(
-            "near-duplicate",
-            f"Items with a cosine of {self.settings.near:g} or more to another one",
-            "Look whether they are copies, and keep one of each; --clean keeps the first.",
-            near,
-            details=self._copies(near),
-            leaves_out=self.settings.clean,
-        )
+        self.add("near-duplicate", near, self._copies(near))
 
     def _add_wrong_labels(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
         labelled = [place for place, row in enumerate(rows) if self.labels[row] is not None]
@@ -477,11 +457,4 @@ class _Result:
                 f"is called {self.labels[row]}, looks like {names[other]} (cosine {nearer:.3f} "
                 f"against {own:.3f})"
             )
-        self.add(
-            "wrong-label",
-            f"Items that look like another {self.of} than the label says",
-            "Look at them, the surest first, and correct the labels; --clean leaves them out.",
-            [(row,) for row in details],
-            details=details,
-            leaves_out=self.settings.clean,
-        )
+        self.add("wrong-label", [(row,) for row in details], details)

@@ -75,7 +75,7 @@ def look_at(
 
     Returns:
         What was seen of each, and whether the content was decoded. Items share a key where the
-        bytes of their files have the same SHA-256, and where the content was decoded also where the
+        bytes of their files have the same SHA-256, or where the content was decoded, where the
         samples or pixels have.
     """
 
@@ -93,16 +93,16 @@ def look_at(
     if decode is None:
         seconds = sum(one.header.seconds or 0.0 for one in seen if one.header)
         decode = len(items) <= _DECODED_FILES and seconds <= _DECODED_SECONDS
-    keys = _keys_of_bytes(items, seen)
-    seen = [one._replace(same=key) for one, key in zip(seen, keys, strict=True)]
-    if decode:
-        rows = [row for row, one in enumerate(seen) if one.header is not None]
-        for row, decoded in zip(rows, _over("decoding", content, rows), strict=True):
-            if isinstance(decoded, Content):
-                seen[row] = seen[row]._replace(content=decoded, same=decoded.digest)
-            else:
-                seen[row] = seen[row]._replace(problem=decoded, same=None)
-    return seen, decode
+    if not decode:
+        keys = _keys_of_bytes(items, seen)
+        return [one._replace(same=key) for one, key in zip(seen, keys, strict=True)], False
+    rows = [row for row, one in enumerate(seen) if one.header is not None]
+    for row, decoded in zip(rows, _over("decoding", content, rows), strict=True):
+        if isinstance(decoded, Content):
+            seen[row] = seen[row]._replace(content=decoded, same=decoded.digest)
+        else:
+            seen[row] = seen[row]._replace(problem=decoded)
+    return seen, True
 
 
 def _attempt(look: Callable[[T], R], value: T) -> R | Problem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -200,36 +200,24 @@ def write_items_csv(out: Path, checked: Checked) -> None:
         raise LikenessError(
             f"--out {out}: none of {len(items)} items can be trained on; nothing was written"
         )
-    timed = items.has("start")
-    head = ["id", "path", "label", *(("start", "end") if timed else ()), *items.further]
-    further = [list(items.column(name)) for name in items.further]
-    kept, dropped = [], []
-    for row, (item, reason) in enumerate(zip(items, checked.left_out, strict=True)):
-        values = [
-            item.id,
-            _path_in_list(item.path, out.parent),
-            item.label,
-            *(_times(item.stretch) if timed else ()),
-            *(column[row] for column in further),
-        ]
-        if reason:
-            dropped.append([*values, reason])
-        else:
-            kept.append(values)
-    write_rows(left_out_path(out), [*head, "reason"], dropped)
-    write_rows(out, head, kept)
+    columns: dict[str, list[Any]] = {
+        "id": items.ids,
+        "path": [_path_in_list(item.path, out.parent) for item in items],
+        "label": items.labels,
+    }
+    for name in ("start", "end") if items.has("start") else ():
+        times: Any = items.column(name)
+        columns[name] = [None if np.isnan(time) else time for time in times]
+    columns |= {name: list(items.column(name)) for name in items.further}
+    rows = list(zip(*columns.values(), checked.left_out, strict=True))
+    write_rows(left_out_path(out), [*columns, "reason"], [row for row in rows if row[-1]])
+    write_rows(out, list(columns), [row[:-1] for row in rows if not row[-1]])
 
 
 def _path_in_list(path: Path, folder: Path) -> str:
     """A path as a list in this folder has it: relative if the file lies below the folder."""
     absolute, base = path.absolute(), folder.absolute()
     return (absolute.relative_to(base) if absolute.is_relative_to(base) else absolute).as_posix()
-
-
-def _times(stretch: tuple[float, float] | None) -> Sequence[float | None]:
-    if stretch is None:
-        return [None, None]
-    return [stretch[0], None if stretch[1] == float("inf") else stretch[1]]
 
 
 def _counts(values: Iterable[object]) -> dict[str, int]:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -65,16 +66,10 @@ def run(*arguments: object) -> int:
 
 
 def checked(folder: Path, *, test: Path | None = None, decode: bool = True) -> Checked:
-    def listed(data: Path) -> object:
-        return list_items(data, suffixes=suffixes_of("speaker"), missing="leave")
-
-    return check(
-        listed(folder),  # type: ignore[arg-type]
-        "speaker",
-        data="voices",
-        test=None if test is None else listed(test),  # type: ignore[arg-type]
-        settings=Settings(decode=decode, root=folder if folder.is_dir() else None),
-    )
+    listed = partial(list_items, suffixes=suffixes_of("speaker"), missing="leave")
+    tested = None if test is None else listed(test)
+    settings = Settings(decode=decode, root=folder if folder.is_dir() else None)
+    return check(listed(folder), "speaker", data="voices", test=tested, settings=settings)
 
 
 def found(result: Checked) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -125,17 +120,14 @@ def test_copies(voices: Path) -> None:
     shutil.copy(voices / "bob" / "0.wav", voices / "cyd" / "bob.wav")
     samples, rate = soundfile.read(voices / "ann" / "1.wav", dtype="int16")
     soundfile.write(voices / "ann" / "other.flac", samples, rate)
-    bytes_only = checked(voices, decode=False)
-    conflict = (("bob/0.wav", "cyd/bob.wav"),)
-    assert found(bytes_only) == {
-        "conflict": conflict,
+    same_bytes = {
+        "conflict": (("bob/0.wav", "cyd/bob.wav"),),
         "duplicate": (("ann/0.wav", "ann/again.wav"),),
     }
+    assert found(checked(voices, decode=False)) == same_bytes
     result = checked(voices)
-    assert found(result) == {
-        "conflict": conflict,
-        "duplicate": (("ann/0.wav", "ann/again.wav"), ("ann/1.wav", "ann/other.flac")),
-    }
+    of_samples = (*same_bytes["duplicate"], ("ann/1.wav", "ann/other.flac"))
+    assert found(result) == {**same_bytes, "duplicate": of_samples}
     left = [id for id, reason in zip(result.items.ids, result.left_out, strict=True) if reason]
     assert left == ["ann/again.wav", "ann/other.flac", "bob/0.wav", "cyd/bob.wav"]
 
@@ -287,32 +279,17 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
 def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
-    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    voices: Path, tmp_path: Path
 ) -> None:
     os.rename(voices / "ann" / "0.wav", os.fsencode(voices / "ann") + b"/\xff\xfe.wav")
     os.mkdir(os.fsencode(voices) + b"/d\xff")
     shutil.copy(voices / "bob" / "0.wav", os.fsencode(voices) + b"/d\xff/0.wav")
-    monkeypatch.chdir(voices / "bob")
-    for _ in range(20):  # deeper than the 4,096 bytes of a path
-        os.mkdir("x" * 250)
-        os.chdir("x" * 250)
-    shutil.copy(voices / "bob" / "0.wav", "0.wav")
-    monkeypatch.chdir(tmp_path)
     assert run("check", voices, "--json", tmp_path / "a.json", "--out", tmp_path / "i.csv") == 0
     result = json.loads((tmp_path / "a.json").read_text())
     (finding,) = [f for f in result["findings"] if f["kind"] == "name"]
     names = [name for (name,) in finding["groups"]]
-    assert {"ann/\\udcff\\udcfe.wav", "d\\udcff"} < set(names)
-    assert len(names) == 3
+    assert {"ann/\\udcff\\udcfe.wav", "d\\udcff"} == set(names)
     assert result["num_items"] == 11
-
-
-def test_a_list_with_a_path_that_is_too_long_is_checked(voices: Path, tmp_path: Path) -> None:
-    rows = ["path,label", "ann/0.wav,ann", "x" * 300 + ".wav,ann", "none.wav,bob"]
-    (voices / "l.csv").write_text("\n".join(rows) + "\n")
-    result = checked(voices / "l.csv")
-    counts = {finding.kind: finding.count for finding in result.findings}
-    assert (counts["missing"], counts["unreadable"]) == (1, 1)
 
 
 def test_a_list_never_replaces_the_data(voices: Path) -> None:
@@ -320,12 +297,3 @@ def test_a_list_never_replaces_the_data(voices: Path) -> None:
     table.write_text("path,speaker\nann/0.wav,ann\nbob/0.wav,bob\n", encoding="utf-8")
     assert run("check", table, "--out", table) == 2
     assert table.read_text(encoding="utf-8").startswith("path,speaker")
-
-
-def test_data_that_train_refuses_are_noted(voices: Path) -> None:
-    assert checked(voices).notes[0].startswith("3 speakers are too few")
-    for path in voices.glob("*/[1-3].wav"):
-        path.unlink()
-    shutil.copytree(voices / "ann", voices / "dan")
-    soundfile.write(voices / "dan" / "0.wav", wave(99), RATE_HZ)
-    assert checked(voices).notes[0].startswith("Each speaker has a single item")
