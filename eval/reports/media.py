@@ -81,44 +81,28 @@ class Media:
         the page's script, so that it takes its bytes once.
 
         Returns:
-            HTML. It is empty where the item has no file of a known kind, or cannot be shown; `note`
-            then says why.
+            HTML. It is empty where the item has no file, or one that cannot be shown; `note` then
+            says why.
         """
-        from markupsafe import Markup
+        from likeness.eval.reports.page import EMPTY, block
 
-        from likeness.eval.reports.page import block
-
-        nothing = Markup("")
         if id in self._kind:
             return block("again", name=id, kind=self._kind[id])
         try:
             source = self._find(id)
-            file = source.path if isinstance(source, Stretch) else source
-            suffix = file.suffix.lower() if isinstance(file, Path) else ""
-            if suffix not in SOUNDS and suffix not in IMAGES and not isinstance(file, np.ndarray):
-                return nothing
-            if self._left <= 0:
-                self._over.add(id)
-                return nothing
-            if suffix in SOUNDS:
-                assert isinstance(source, Path | Stretch)
-                heard = read_sound(source)
-                contents = [flac(heard), drawing(heard)]
-            else:
-                assert isinstance(file, Path | np.ndarray)
-                contents = [thumbnail(file)]
+            if source is None:
+                return EMPTY
+            # Nothing is decoded that has no room.
+            kind, values = _contents(source) if self._left > 0 else ("", {})
         except (OSError, ValueError) as error:
             self._bad[id] = str(error)
-            return nothing
-        data = [b64encode(content).decode("ascii") for content in contents]
-        self._left -= sum(map(len, data))
-        if self._left < 0:
+            return EMPTY
+        self._left -= sum(len(text) for text in values.values() if isinstance(text, str))
+        if not kind or self._left < 0:
             self._over.add(id)
-            return nothing
-        self._kind[id] = "sound" if suffix in SOUNDS else "image"
-        if suffix in SOUNDS:
-            return block("sound", name=id, data=data[0], drawing=data[1], seconds=heard.seconds)
-        return block("image", name=id, data=data[0], tiny=contents[0][:8] == _PNG)
+            return EMPTY
+        self._kind[id] = kind
+        return block(kind, name=id, **values)
 
     def note(self) -> str:
         """What is missing and why, as text; "" if nothing is."""
@@ -155,7 +139,20 @@ def media_of_folder(folder: Path) -> Media:
     return Media(find)
 
 
-_PNG = b"\x89PNG\r\n\x1a\n"
+def _contents(source: Path | Stretch | Pixels) -> tuple[str, dict[str, Any]]:
+    """The block of templates/blocks.html that shows a source, and its values."""
+    if isinstance(source, Stretch) or (
+        isinstance(source, Path) and source.suffix.lower() in SOUNDS
+    ):
+        heard = read_sound(source)
+        shown = {"data": _as_text(flac(heard)), "drawing": _as_text(drawing(heard))}
+        return "sound", {**shown, "seconds": heard.seconds}
+    content = thumbnail(source)
+    return "image", {"data": _as_text(content), "tiny": content.startswith(b"\x89PNG")}
+
+
+def _as_text(content: bytes) -> str:
+    return b64encode(content).decode("ascii")
 
 
 def thumbnail(source: Path | Pixels) -> bytes:

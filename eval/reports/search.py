@@ -1,6 +1,6 @@
 """The pages of `likeness retrieve` and `likeness identify`: results, curves, queries with their
-nearest items as pictures or sounds, right and wrong, and who is taken for whom. The page of a
-clustering: every cluster with its pictures or sounds, and the doubtful items.
+nearest items as pictures or sounds, right and wrong. The page of a clustering: every cluster with
+its pictures or sounds, and the doubtful items.
 """
 
 from __future__ import annotations
@@ -159,10 +159,10 @@ def write_page(
         if count and name != "subjects"
     )
     if searched:
-        title, queries, what, classes = "Identification report", "Probes", "Subject", "Subjects"
+        title, queries = "Identification report", "Probes"
         shown = _results(results, identified.label, footnotes)
     else:
-        title, queries, what, classes = "Retrieval report", "Queries", "Class", "Classes"
+        title, queries = "Retrieval report", "Queries"
         shown = _results(results, retrieved.label, interval_notes)
     labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
     sections = {
@@ -170,7 +170,6 @@ def write_page(
         "Curves": _curves(searched) if searched else EMPTY,
         f"{queries} and their nearest items": _examples(sides, answers),
         "Quality": EMPTY if rated is None else _quality(rated),
-        classes: _by_class(sides, answers, what),
         "Embedding map": EMPTY if searched else embedding_map(sides.queries, labels),
         "Images and sound": prose(sides.media.note()),
         "Conventions": prose(f"{results[0].protocol}; {listed(results[0].conventions)}", soft=True),
@@ -288,33 +287,6 @@ def _example(sides: Sides, answers: Nearest, q: int) -> dict[str, Any]:
     query = sides.queries.ids[row]
     shown = sides.media.show(query)
     return {"shown": shown, "id": query, "label": sides.labels[row], "items": items}
-
-
-def _by_class(sides: Sides, answers: Nearest, what: str) -> Markup:
-    """A row for each class or subject: how often its queries find their own first, and what else
-    comes first most often.
-    """
-    own = np.asarray(sides.labels)[answers.queries]
-    first = np.asarray(sides.gallery_labels)[answers.items[:, 0]]
-    rows = []
-    for name in dict.fromkeys(own[answers.mated].tolist()):
-        mine = answers.mated & (own == name)
-        wrong = first[mine & (first != name)]
-        # the most frequent first, then the last by name
-        listed = sorted(((n, other) for other, n in Counter(wrong.tolist()).items()), reverse=True)
-        rows.append(
-            [
-                str(name),
-                f"{mine.sum():,}",
-                f"{100 * (1 - wrong.size / mine.sum()):.2f}",
-                f"{100 * answers.right[mine].mean():.2f}",
-                ", ".join(f"{other} ({count:,})" for count, other in listed[:3]),
-            ]
-        )
-    rows.sort(key=lambda row: float(row[2]))
-    head = [what, "Queries", "First is right %", "Of the nearest right %", "Taken for"]
-    caption = f"By {what.lower()}"
-    return table(head, rows[:1000], kind="n", caption=caption, sortable=True, texts=head[-1:])
 
 
 _NUM_CLUSTERS = 100  # shown with their items; the others are counted

@@ -27,7 +27,6 @@ from likeness.eval.reports.figures import (
     coverage_figure,
     det_figure,
     drawn,
-    group_figure,
     histogram_figure,
     training_curves,
 )
@@ -102,11 +101,7 @@ def write_page(
     shown, used = media or Media(lambda _: None), embeddings or {}
     assert set(used) <= set(compared.trials)
     together = _on_the_same_trials(results, scores)
-    groups = {
-        f"{each.system} {each.by}".strip(): drawn(group_figure, each, alt=_GROUPS)
-        + grouped_table(each)
-        for each in compared.grouped
-    }
+    groups = {f"{each.system} {each.by}".strip(): grouped_table(each) for each in compared.grouped}
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
@@ -244,13 +239,12 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
         used = {id for trials in lists for id in (*trials.enrol_ids, *trials.probe_ids)}
         ids = tuple(id for id in of_system.ids if id in used)
         part = Embeddings(ids, of_system.matrix[of_system.rows(ids)], of_system.meta)
-        heading = ", ".join(names) if len(systems) > 1 else ""
         shown = embedding_map(part, compared.subject_of or None)
+        heading = ", ".join(names) if len(systems) > 1 else ""
         columns.append(block("column", heading=heading, part=shown))
     return block("two", parts=columns) if columns else EMPTY
 
 
-_GROUPS = "EER by group, at a threshold of its own"
 _NUM_HARDEST = 10  # trials of each kind
 _NUM_EACH = 500  # thresholds of each of four kinds, see `positions`
 
@@ -320,7 +314,7 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
         results: of the systems; their thresholds become buttons.
         scores: system -> its scores.
     """
-    systems, most = [], 0
+    systems = []
     for name, of_system in scores.items():
         sizes_of = of_system.targets.size, of_system.nontargets.size
         thresholds = {"": threshold_at_eer(of_system.targets, of_system.nontargets)} | {
@@ -341,18 +335,14 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
         data |= dict(zip(("targets", "nontargets"), sizes_of, strict=True))
         data |= {key: values.tolist() for key, values in each._asdict().items()}
         systems.append({"data": data, "points": stops})
-        if max(sizes_of) > _NUM_EACH:  # else every distinct score is among the thresholds
-            most = max(most, each.thresholds.size)
     text = (
         "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
         "the DET curves, the line in the histogram and the verdicts on the hardest trials."
     )
-    note = "Every number is counted over all trials at the threshold that is shown."
-    if most:
-        note += (
-            f" The slider stops at {most:,} of the scores; what lies between two stops is not "
-            "shown."
-        )
+    note = (
+        "Every number is counted over all trials at the threshold that is shown. Of many scores "
+        f"the slider stops at about {4 * _NUM_EACH:,}."
+    )
     return prose(text) + block("operating", systems=systems, note=note)
 
 
