@@ -234,13 +234,12 @@ class Guard:
             return message
 
         self._uploads += 1
-        _UPLOADS.set(self._uploads)
         try:
-            await self.app(scope, counted, answer)
+            with _UPLOADS.track_inprogress():
+                await self.app(scope, counted, answer)
         finally:
             self._uploads -= 1
             self._held -= size
-            _UPLOADS.set(self._uploads)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

@@ -18,18 +18,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from likeness import open_gallery
 from likeness.modalities.face import images
+from likeness.models.load import load_to_embed
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training import recipe
+from tests.tiny_yunet import network
 
 httpx = pytest.importorskip("httpx")
 for needed in ("fastapi", "granian", "python_multipart", "prometheus_client"):
@@ -63,24 +67,32 @@ def untrained(made: recipe.Recipe, path: Path) -> Loaded:
     return load_model(write_model(made, path))
 
 
+def face_network(folder: Path, detector: Path | None = None) -> Loaded:
+    """A network of faces in ONNX form, which reads photographs where it has a detector."""
+    own = network(folder / "own.onnx", (112, 96))
+    return load_to_embed(f"insightface:{own}@size=112x96,mean=127.5,std=128", detector=detector)
+
+
+def photograph(cells: tuple[tuple[int, int], ...] = ((3, 4), (8, 5), (12, 8))) -> bytes:
+    """A photograph with red squares of 8 pixels, which tiny_yunet takes for faces, on blue."""
+    pixels = np.zeros((96, 128, 3), dtype=np.uint8)
+    blue = np.random.default_rng(0).integers(0, 255, (6, 8), dtype=np.uint8)
+    pixels[..., 2] = np.kron(blue, np.ones((16, 16), np.uint8))
+    for i, (x, y) in enumerate(cells):
+        pixels[8 * y : 8 * y + 8, 8 * x : 8 * x + 8] = (255, 20 * i, 40 * i)
+    return encode(pixels)
+
+
 def asking(service: Any, *, local: bool = True, token: str = TOKEN) -> Callable[..., Any]:
     """A function that asks the application around a service, without a server."""
+    from starlette.testclient import TestClient
+
     from likeness.service.app import make_app
 
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     app = make_app(service, token=TOKEN, local=local)
-
-    def ask(method: str, path: str, **request: Any) -> Any:
-        async def once() -> Any:
-            transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://localhost", headers=headers
-            ) as client:
-                return await client.request(method, path, **request)
-
-        return asyncio.run(once())
-
-    return ask
+    address = {"base_url": "http://localhost", "headers": headers}
+    return TestClient(app, raise_server_exceptions=False, **address).request
 
 
 @contextmanager

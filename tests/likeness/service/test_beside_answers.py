@@ -8,6 +8,7 @@ import base64
 import io
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,24 +21,19 @@ from likeness.eval.scoring.origin import Origin
 from likeness.eval.thresholds import measure
 from likeness.eval.types import Scores
 from likeness.modalities.face import align
-from likeness.models.load import load_to_embed
 from likeness.service.inputs import miniature
 from likeness.service.pages import MAX_EXAMPLES, read_examples
 from likeness.service.work import Extras, Service
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.gallery import media
-from tests.likeness.service.serving import asking
-from tests.tiny_yunet import network, tiny_yunet
-
-STATED = "@size=112x96,mean=127.5,std=128"
-CELLS = ((3, 4), (8, 5), (12, 8))  # of the faces of the photograph, each 8 pixels wide
+from tests.likeness.service.serving import asking, face_network, photograph
+from tests.tiny_yunet import tiny_yunet
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faces")
-    network(folder / "own.onnx", (112, 96))
     tiny_yunet(folder / "detector.onnx")
     return folder
 
@@ -45,22 +41,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def photographs(place: Path) -> Any:
     """A model that reads photographs."""
-    name = f"insightface:{place / 'own.onnx'}{STATED}"
-    return load_to_embed(name, detector=place / "detector.onnx")
+    return face_network(place, place / "detector.onnx")
 
 
 @pytest.fixture(scope="module")
 def crops(place: Path) -> Any:
     """The same network without a detector."""
-    return load_to_embed(f"insightface:{place / 'own.onnx'}{STATED}")
-
-
-def photograph(cells: tuple[tuple[int, int], ...] = CELLS) -> bytes:
-    """A photograph with red squares, which the detector takes for faces."""
-    pixels = np.random.default_rng(0).integers(0, 60, (96, 128, 3), dtype=np.uint8)
-    for i, (x, y) in enumerate(cells):
-        pixels[8 * y : 8 * y + 8, 8 * x : 8 * x + 8] = (255, 20 * i, 40 * i)
-    return encode(pixels)
+    return face_network(place)
 
 
 def pixels_at(address: str) -> np.ndarray[Any, Any]:
@@ -107,28 +94,19 @@ def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
     assert score(first_face=0, second_face=2) < 0.999
     assert score(first_face=0) == pytest.approx(score(first_face=0, second_face=found["chosen"]))
     for number in crop_of:
-        enrolled = ask(
-            "POST",
-            "/enrol",
-            data={"subject": f"face {number}", "faces": number},
-            files={"files": photograph()},
-        )
+        who = {"subject": f"face {number}", "faces": number}
+        enrolled = ask("POST", "/enrol", data=who, files={"files": photograph()})
         assert (enrolled.status_code, enrolled.json()["kept"]) == (201, 1)
     for number in crop_of:
         matches = ask("POST", "/identify", data={"face": number}, files={"file": photograph()})
         assert matches.json()["matches"][0]["subject"] == f"face {number}"
         # What is kept is the crop of that face alone, as far as a JPEG goes.
         kept = decode_bytes(ask("GET", f"/media/0/face {number}").content, "kept")
-        distance = {
-            other: np.abs(kept.astype(float) - crop).mean() for other, crop in crop_of.items()
-        }
-        assert min(distance, key=distance.__getitem__) == number
-    for request in (
-        {"files": both, "data": {"first_face": 3}},
-        {"files": both, "data": {"first_face": -1}},
-        {"files": both, "data": {"first_face": "x"}},
-    ):
-        assert ask("POST", "/verify", **request).status_code == 422
+        distances = [np.abs(kept.astype(float) - crop_of[other]).mean() for other in range(3)]
+        assert np.argmin(distances) == number
+    for wrong in (3, -1, "x"):
+        refused = ask("POST", "/verify", files=both, data={"first_face": wrong})
+        assert refused.status_code == 422
     twice = {"subject": "x", "faces": [0, 1]}
     assert ask("POST", "/enrol", data=twice, files={"files": photograph()}).status_code == 422
     gallery.close()
@@ -267,19 +245,13 @@ def test_who_is_removed_while_enrolling_leaves_no_media(
     assert not [path for path in (tmp_path / media.FOLDER).rglob("*") if path.is_file()]
 
 
-def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(
-    tmp_path: Path,
-) -> None:
-    class Voices:
-        modality = "speaker"
-
-    rng = np.random.default_rng(0)
-    with soundfile.SoundFile(
-        tmp_path / "a.wav", "w", 8000, 2, subtype="FLOAT", format="WAV"
-    ) as file:
+def test_of_sound_a_few_seconds_are_kept_and_nothing_else_of_the_file(tmp_path: Path) -> None:
+    path, rng = tmp_path / "a.wav", np.random.default_rng(0)
+    with soundfile.SoundFile(path, "w", 8000, 2, subtype="FLOAT", format="WAV") as file:
         file.title = "where it was recorded"
         file.write(rng.normal(0, 0.8, (8000 * 12, 2)))
-    small, ending = miniature(Voices(), Item("a", tmp_path / "a.wav"))  # type: ignore[arg-type]
+    voices: Any = SimpleNamespace(modality="speaker")
+    small, ending = miniature(voices, Item("a", path))
     wave, rate_hz = soundfile.read(io.BytesIO(small))
     assert (ending, rate_hz, wave.shape) == (".flac", 16_000, (8 * 16_000,))
     assert b"where it was" not in small

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,11 @@ def files(paths: list[Path]) -> list[bytes]:
     return [path.read_bytes() for path in paths]
 
 
-def service_of(model: Loaded, gallery: Any = None, **more: Any) -> Any:
+def service_of(model: Loaded, gallery: Any = None, **limits: Any) -> Any:
+    from likeness.service.guard import Limits
     from likeness.service.work import Service
 
-    return Service(model, gallery, **more)
-
-
-def limits(**more: Any) -> Any:
-    from likeness.service.guard import Limits
-
-    return Limits(**more)
+    return Service(model, gallery, limits=Limits(**limits))
 
 
 def uploads(*files: bytes) -> list[tuple[str, tuple[str, bytes]]]:
@@ -55,9 +50,11 @@ def uploads(*files: bytes) -> list[tuple[str, tuple[str, bytes]]]:
 def test_verify_says_what_the_command_says(
     model: Loaded, paths: list[Path], files: list[bytes]
 ) -> None:
+    from likeness.service.work import Service
+
     calibration = Calibration(8.0, -3.0, p_target=0.2)
     expected = Model(model, calibration).verify(paths[0], paths[9])
-    ask = asking(service_of(model, calibration=calibration))
+    ask = asking(Service(model, calibration=calibration))
     got = ask("POST", "/verify", files={"first": files[0], "second": files[9]})
     assert got.status_code == 200
     answer = got.json()
@@ -156,7 +153,7 @@ def test_recordings_are_bounded_by_their_headers(model: Loaded) -> None:
     assert (refused.status_code, "at most 60 s" in refused.json()["error"]) == (422, True)
     twice = dict.fromkeys(("first", "second"), wide.getvalue())
     for most, status in ((16_000, 200), (15_999, 422)):
-        ask = asking(service_of(model, limits=limits(max_values=most)))
+        ask = asking(service_of(model, max_values=most))
         assert ask("POST", "/verify", files=twice).status_code == status
 
 
@@ -188,7 +185,7 @@ def test_large_uploads_stay_in_memory(model: Loaded, monkeypatch: pytest.MonkeyP
     # Starlette's own, whatever other tests made
     monkeypatch.setattr(MultiPartParser, "spool_max_size", 1 << 20)
     monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", on_disk)
-    ask = asking(service_of(model, limits=limits(max_bytes=6 << 20)))
+    ask = asking(service_of(model, max_bytes=6 << 20))
     got = ask("POST", "/verify", files={"first": bytes(4 << 20), "second": bytes(1_500_000)})
     assert got.status_code == 422  # zeros are no recording
 
@@ -229,16 +226,14 @@ class Failing:
     folder, similarity = None, "cosine"
 
     def __init__(self, error: Exception):
-        self.error, self.threads = error, list[threading.Thread]()
+        self.error = error
 
     def __len__(self) -> int:
-        self.threads.append(threading.current_thread())
+        with pytest.raises(RuntimeError):  # no other answer waits for it
+            asyncio.get_running_loop()
         raise self.error
 
     search = entries = enrolments = remove = lambda self, *_: len(self)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -257,37 +252,26 @@ def test_a_gallery_that_fails_is_not_the_fault_of_a_recording(
     status: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gallery = Failing(error)
-    ask = asking(service_of(model, gallery))
+    ask = asking(service_of(model, Failing(error)))
     for method, path, more in (
-        ("GET", "/gallery", {}),
         ("DELETE", "/gallery/Quentin", {}),
         ("POST", "/identify", {"files": {"file": files[0]}}),
     ):
         got = ask(method, path, **more)
-        assert (got.status_code, got.headers["content-type"]) == (status, "application/json")
-        assert "postgresql" not in got.text
-        assert "people/" not in got.text
+        assert got.status_code == status
+        assert not re.search("postgresql|people/", got.json()["error"])
     assert "Quentin" not in caplog.text
-    # A database that is slow holds up no other answer, and one that is gone no other number.
-    if isinstance(error, ConnectionError):
+    if isinstance(error, ConnectionError):  # which takes no other number away
         metrics = ask("GET", "/metrics").text
         assert "likeness_uploads_in_progress 0.0" in metrics
         assert "likeness_gallery_subjects" not in metrics
-    assert threading.main_thread() not in gallery.threads
 
 
-def test_the_documentation_names_every_route_with_examples(model: Loaded) -> None:
+def test_the_documentation_names_every_route(model: Loaded) -> None:
     ask = asking(service_of(model))
-    schema, page = ask("GET", "/openapi.json").json(), ask("GET", "/docs").text
-    named = {"/verify", "/identify", "/enrol", "/embed", "/faces", "/gallery", "/health"}
-    assert {*named, "/gallery/{subject}", "/metrics"} <= schema["paths"].keys()
-    assert all(path in page for path in schema["paths"])
-    for path in ("/verify", "/identify", "/enrol", "/embed", "/faces"):
-        answers = schema["paths"][path]["post"]["responses"]
-        good = answers["201" if path == "/enrol" else "200"]["content"]
-        assert all("example" in content for content in good.values()), path
-        assert "error" in answers["4XX"]["content"]["application/json"]["example"], path
+    paths, page = ask("GET", "/openapi.json").json()["paths"], ask("GET", "/docs").text
+    assert {"/verify", "/identify", "/enrol", "/embed", "/gallery/{subject}"} <= paths.keys()
+    assert all(path in page for path in paths)
 
 
 def test_pages_ask_nothing_of_the_network(model: Loaded) -> None:
