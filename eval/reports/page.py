@@ -116,7 +116,6 @@ def table(
     kind: str = "",
     caption: str = "",
     sortable: bool = False,
-    texts: Sequence[str] = (),
 ) -> Markup:
     """A table of plain text, which scrolls sideways by itself where it is too wide.
 
@@ -127,10 +126,9 @@ def table(
             "n" for numbers.
         caption: what the table is, above it.
         sortable: whether a click on a heading sorts the rows, and a field filters them.
-        texts: of a table of numbers, the headings of the columns that hold words.
     """
-    shown = {"head": list(head), "rows": [list(row) for row in rows], "texts": list(texts)}
-    return block("table", kind=kind, caption=caption, sortable=sortable, **shown)
+    values = {"head": list(head), "rows": [list(row) for row in rows]}
+    return block("table", kind=kind, caption=caption, sortable=sortable, **values)
 
 
 def can_plot() -> bool:

@@ -25,8 +25,7 @@ _RULE = (
 
 
 class SubjectErrors(NamedTuple):
-    """Errors by subject and by pair of subjects at one threshold, over the trials whose subjects
-    are known.
+    """Errors by subject at one threshold, over the trials whose subjects are known.
 
     Attributes:
         names: (S,) subjects.
@@ -34,8 +33,6 @@ class SubjectErrors(NamedTuple):
         false_rejects: (S,) of them, those that are rejected.
         num_nontargets: (S,) nontarget trials with the subject on either side.
         false_accepts: (S,) of them, those that are accepted.
-        pairs: (K, 2) subjects of each pair with false accepts, the lower number first.
-        pair_accepts: (K,) its false accepts.
     """
 
     names: tuple[str, ...]
@@ -43,14 +40,12 @@ class SubjectErrors(NamedTuple):
     false_rejects: Counts
     num_nontargets: Counts
     false_accepts: Counts
-    pairs: Counts
-    pair_accepts: Counts
 
 
 def errors_by_subject(
     trials: Trials, scores: Scores, subject_of: Mapping[str, str], threshold: float
 ) -> SubjectErrors:
-    """Count the errors of each subject and of each pair of subjects.
+    """Count the errors of each subject.
 
     Args:
         trials: P of them.
@@ -79,16 +74,12 @@ def errors_by_subject(
         return np.bincount(side[chosen], minlength=len(names)).astype(np.int64)
 
     errors = nontarget & accepted
-    low, high = np.minimum(enrolled, probe)[errors], np.maximum(enrolled, probe)[errors]
-    codes, pair_accepts = np.unique(low * len(names) + high, return_counts=True)
     return SubjectErrors(
         names,
         counted(probe, target),
         counted(probe, target & ~accepted),
         counted(enrolled, nontarget) + counted(probe, nontarget),
         counted(enrolled, errors) + counted(probe, errors),
-        np.stack(np.divmod(codes, len(names)), axis=1),
-        pair_accepts.astype(np.int64),
     )
 
 
@@ -134,7 +125,6 @@ def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) ->
 
 
 def _table(errors: SubjectErrors) -> Markup:
-    rival = _rivals(errors)
     order = np.argsort(-(errors.false_rejects + errors.false_accepts), kind="stable")
     rows = [
         [
@@ -143,26 +133,14 @@ def _table(errors: SubjectErrors) -> Markup:
             _percent(errors.false_rejects[i], errors.num_targets[i]),
             f"{errors.num_nontargets[i]:,}",
             _percent(errors.false_accepts[i], errors.num_nontargets[i]),
-            rival.get(i, ""),
         ]
         for i in order[:_NUM_ROWS].tolist()
     ]
     left_out = order.size - len(rows)
     note = f"{left_out:,} subjects with fewer errors are left out." if left_out else ""
     head = ["Subject", "Target trials", "FRR %", "Nontarget trials", "FAR %"]
-    head.append("Most often taken for")
-    shown = table(head, rows, kind="n", caption="Subjects", sortable=True, texts=head[-1:])
+    shown = table(head, rows, kind="n", caption="Subjects", sortable=True)
     return shown + prose(note, soft=True)
-
-
-def _rivals(errors: SubjectErrors) -> dict[int, str]:
-    """Subject -> the other with which it has the most false accepts, and how many."""
-    rival: dict[int, str] = {}
-    for k in np.argsort(-errors.pair_accepts, kind="stable").tolist():
-        a, b = errors.pairs[k].tolist()
-        for own, other in ((a, b), (b, a)):
-            rival.setdefault(own, f"{errors.names[other]} ({errors.pair_accepts[k]:,})")
-    return rival
 
 
 def _percent(part: Any, whole: Any) -> str:

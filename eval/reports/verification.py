@@ -27,7 +27,6 @@ from likeness.eval.reports.figures import (
     coverage_figure,
     det_figure,
     drawn,
-    group_figure,
     histogram_figure,
     training_curves,
 )
@@ -102,11 +101,7 @@ def write_page(
     shown, used = media or Media(lambda _: None), embeddings or {}
     assert set(used) <= set(compared.trials)
     together = _on_the_same_trials(results, scores)
-    groups = {
-        f"{each.system} {each.by}".strip(): drawn(group_figure, each, alt=_GROUPS)
-        + grouped_table(each)
-        for each in compared.grouped
-    }
+    groups = {f"{each.system} {each.by}".strip(): grouped_table(each) for each in compared.grouped}
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
@@ -244,13 +239,12 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
         used = {id for trials in lists for id in (*trials.enrol_ids, *trials.probe_ids)}
         ids = tuple(id for id in of_system.ids if id in used)
         part = Embeddings(ids, of_system.matrix[of_system.rows(ids)], of_system.meta)
-        heading = ", ".join(names) if len(systems) > 1 else ""
         shown = embedding_map(part, compared.subject_of or None)
+        heading = ", ".join(names) if len(systems) > 1 else ""
         columns.append(block("column", heading=heading, part=shown))
     return block("two", parts=columns) if columns else EMPTY
 
 
-_GROUPS = "EER by group, at a threshold of its own"
 _NUM_HARDEST = 10  # trials of each kind
 _NUM_EACH = 500  # thresholds of each of four kinds, see `positions`
 

@@ -28,7 +28,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.similarity import pairs
 from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import Thresholds
-from likeness.eval.types import Embeddings
+from likeness.eval.types import Embeddings, Floats32
 from likeness.inputs import suffix_of
 from likeness.service import inputs, pages
 from likeness.service.guard import Limits
@@ -327,7 +327,10 @@ class Service:
         with self._changing:
             write = gallery.update if replaces else gallery.enrol
             write(embeddings, [subject] * len(files))
-            kept = self._keep(subject, files, chosen, embeddings)
+            kept = 0
+            if self._media is not None:
+                with private_items(files) as items:
+                    kept = sum(map(partial(self._keep, subject), items, chosen, embeddings.matrix))
         return {
             "subject": subject,
             "added": len(files),
@@ -336,29 +339,15 @@ class Service:
             "kept": kept,
         }
 
-    def _keep(
-        self,
-        subject: str,
-        files: Sequence[bytes],
-        faces: Sequence[int | None],
-        embeddings: Embeddings,
-    ) -> int:
-        """Keep a small picture or sound of each enrolment, where media are kept.
-
-        Returns:
-            Of how many there is one.
-        """
-        if self._media is None:
-            return 0
-        kept = 0
-        with private_items(files) as items:
-            for item, face, row in zip(items, faces, embeddings.matrix, strict=True):
-                try:
-                    small = inputs.miniature(self.model, item, face)
-                    kept += media.keep(self._media, subject, row, *small)
-                except (ValueError, OSError) as error:  # what was enrolled stays enrolled
-                    _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)
-        return kept
+    def _keep(self, subject: str, item: Item, face: int | None, embedding: Floats32) -> bool:
+        """Keep a small picture or sound of an enrolment; returns whether there is one."""
+        assert self._media is not None
+        try:
+            small = inputs.miniature(self.model, item, face)
+            return media.keep(self._media, subject, embedding, *small)
+        except (ValueError, OSError) as error:  # what was enrolled stays enrolled
+            _log.warning("nothing was kept of an enrolment: %s", type(error).__name__)
+            return False
 
     def _embed(self, files: Sequence[bytes], faces: Sequence[int | None] = (None,)) -> Embeddings:
         """Embed uploads.

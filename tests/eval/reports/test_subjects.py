@@ -1,4 +1,4 @@
-"""Errors by subject and by pair of subjects, against a loop over the trials."""
+"""Errors by subject, against a loop over the trials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_errors_by_subject_are_those_of_a_loop() -> None:
     trials, scores, subject_of = made()
     threshold = 1.5
     by_subject = errors_by_subject(trials, scores, subject_of, threshold)
-    rejects, accepts, pairs = ({} for _ in range(3))
+    rejects, accepts = {}, {}
     for i, (a, b) in enumerate(zip(trials.enrol, trials.probe, strict=True)):
         a, b = subject_of[trials.enrol_ids[a]], subject_of[trials.probe_ids[b]]
         accepted = scores.values[i] >= threshold
@@ -38,13 +38,9 @@ def test_errors_by_subject_are_those_of_a_loop() -> None:
         else:
             for side in (a, b):
                 accepts[side] = accepts.get(side, 0) + accepted
-            if accepted:
-                pairs[tuple(sorted((a, b)))] = pairs.get(tuple(sorted((a, b))), 0) + 1
     names = by_subject.names
     assert [rejects[name] for name in names] == by_subject.false_rejects.tolist()
     assert [accepts[name] for name in names] == by_subject.false_accepts.tolist()
-    listed = [tuple(sorted(names[i] for i in pair)) for pair in by_subject.pairs.tolist()]
-    assert dict(zip(listed, by_subject.pair_accepts.tolist(), strict=True)) == pairs
     assert by_subject.num_targets.tolist() == [25] * 12
     assert by_subject.num_nontargets.tolist() == [2 * 5 * 55] * 12
 
