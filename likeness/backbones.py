@@ -25,12 +25,12 @@ from likeness.toolkit.backbones.kprpe import KPRPEViT as KPRPEViT
 from likeness.toolkit.backbones.mixture import MixtureStatistics as MixtureStatistics
 from likeness.toolkit.backbones.mobileface import MobileFaceNet as MobileFaceNet
 from likeness.toolkit.backbones.redimnet import ReDimNet as ReDimNet
-from likeness.toolkit.backbones.redimnet2 import ReDimNet2 as ReDimNet2
+from likeness.toolkit.backbones.redimnet import ReDimNet2 as ReDimNet2
 from likeness.toolkit.backbones.resnet import ResNet as ResNet
 from likeness.toolkit.backbones.resnet import ResNet34 as ResNet34
+from likeness.toolkit.backbones.resnet import SimAMResNet as SimAMResNet
 from likeness.toolkit.backbones.score_norm import ScoreNorm as ScoreNorm
 from likeness.toolkit.backbones.sfnet import SFNet as SFNet
-from likeness.toolkit.backbones.simam import SimAMResNet as SimAMResNet
 from likeness.toolkit.backbones.small import SmallCNN as SmallCNN
 from likeness.toolkit.backbones.statistics import OrderStatistics as OrderStatistics
 from likeness.toolkit.backbones.vit import FaceViT as FaceViT

@@ -22,8 +22,7 @@ from likeness.toolkit.backbones import redimnet
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
 from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.simam import SimAMResNet
+from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.weights import (
     load_published,
     load_wespeaker,

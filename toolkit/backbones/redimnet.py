@@ -1,6 +1,6 @@
-"""ReDimNet: a network that trades bands for channels, and looks along time in between.
+"""ReDimNet and ReDimNet2: networks that trade bands for channels, and look along time in between.
 
-Parameter names are those of IDRnD/redimnet. Layers take a mask beside their input, (B, 1, T) or
+Parameter names are those of the releases. Layers take a mask beside their input, (B, 1, T) or
 (B, 1, 1, T) bool or None, and leave zeros in the padded frames. So the next convolution sees what
 it would see past the end of an unpadded input.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.backbones.part_outputs import one_of
-from likeness.toolkit.backbones.pooling import frame_mask, keep, pool, precise
+from likeness.toolkit.backbones.pooling import flat, frame_mask, keep, pool, precise
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
 # The 2-D blocks: residual ones, the same with weights for the bands, and those of ConvNeXt.
@@ -25,8 +25,8 @@ Block = Literal["residual", "weighted", "convnext"]
 _HEADS = 4  # of the self-attention of a time context
 
 
-class _Shape(NamedTuple):
-    """What a size is made of."""
+class _First(NamedTuple):
+    """What a size of ReDimNet is made of."""
 
     width: int  # the channels of the first stage
     block: Block
@@ -42,15 +42,39 @@ _B3 = ((1, 6, 4, 32), (2, 6, 2, 32), (1, 8, 2, 32), (2, 10, 2, 16), (1, 10, 1, 1
 _B4 = ((1, 4, 2, 48), (2, 4, 2, 48), (1, 6, 2, 48), (2, 6, 1, 32), (1, 8, 1, 24), (2, 4, 1, 16))
 _B6 = ((1, 4, 4, 32), (2, 6, 2, 32), (1, 6, 2, 24), (3, 8, 1, 24), (1, 8, 1, 16), (2, 8, 1, 16))
 # wespeaker/models/redimnet.py
-_SHAPES: dict[str, _Shape] = {
-    "b0": _Shape(10, "residual", 1, True, _B0),
-    "b1": _Shape(12, "convnext", 8, False, _B1),
-    "b2": _Shape(16, "convnext", 4, True, _B2),
-    "b3": _Shape(16, "weighted", 1, True, _B3),
-    "b4": _Shape(32, "weighted", 1, True, _B4),
-    "b5": _Shape(32, "weighted", 16, True, _B4),
-    "b6": _Shape(32, "residual", 32, True, _B6),
+_FIRST: dict[str, _First] = {
+    "b0": _First(10, "residual", 1, True, _B0),
+    "b1": _First(12, "convnext", 8, False, _B1),
+    "b2": _First(16, "convnext", 4, True, _B2),
+    "b3": _First(16, "weighted", 1, True, _B3),
+    "b4": _First(32, "weighted", 1, True, _B4),
+    "b5": _First(32, "weighted", 16, True, _B4),
+    "b6": _First(32, "residual", 32, True, _B6),
 }
+
+
+class _Second(NamedTuple):
+    """What a size of ReDimNet2 is made of."""
+
+    width: int  # the channels of the first stage
+    pooled: int  # the channels of the head before the pooling, of every band; 0: it has no head
+    counts: tuple[int, ...]  # the blocks of each stage
+    widening: tuple[float, ...]  # how much wider than their output these are
+    reduction: tuple[int, ...]  # by how much the time context reduces the channels
+
+
+_COUNTS, _EVEN, _FALLING = (2, 3, 4, 5, 4, 3), (2, 1, 1, 1, 1, 1), (4, 3, 2, 1, 1, 1)
+# The release's recipes (applications/speaker_rec), where the kernel sizes of b2 have no effect.
+_SECOND: dict[str, _Second] = {
+    "b0": _Second(12, 64, _COUNTS, _EVEN, (36, 36, 36, 36, 18, 18)),
+    "b1": _Second(16, 0, _COUNTS, _EVEN, (32, 32, 32, 32, 16, 16)),
+    "b2": _Second(20, 0, _COUNTS, _EVEN, (40, 30, 30, 20, 20, 10)),
+    "b3": _Second(24, 0, _COUNTS, _FALLING, (24, 24, 24, 24, 24, 24)),
+    "b4": _Second(32, 0, _COUNTS, _FALLING, (24, 24, 24, 24, 24, 24)),
+    "b5": _Second(48, 256, _COUNTS, _FALLING, (48, 48, 48, 48, 32, 32)),
+    "b6": _Second(64, 224, (3, 4, 5, 5, 4, 3), (3, 2, 2, 1, 0.75, 0.5), (64, 64, 48, 48, 32, 24)),
+}
+_STEPS = (1, 1, 2, 2, 4, 4)  # the stages work on every first, second and fourth frame
 
 
 class ReDimNet(nn.Module):
@@ -97,11 +121,11 @@ class ReDimNet(nn.Module):
         normalise: bool = True,
     ):
         super().__init__()
-        one_of("ReDimNet", "size", size, _SHAPES)
-        shape = _SHAPES[size]
+        one_of("ReDimNet", "size", size, _FIRST)
+        shape = _FIRST[size]
         self.in_dim, self.dim = in_dim, dim
         width = width or shape.width
-        self.backbone = build_stages(
+        self.backbone = _Stages(
             "ReDimNet",
             in_dim,
             width,
@@ -121,6 +145,97 @@ class ReDimNet(nn.Module):
         return torch.as_tensor(self.linear(self.bn(pooled)))
 
 
+class ReDimNet2(nn.Module):
+    """ReDimNet2, which gives raw embeddings (B, dim).
+
+    It is a ReDimNet whose later stages work on every second and every fourth frame, and repeat what
+    they give for the frames between. Sources: "ReDimNet2: Scaling speaker verification via
+    time-pooled dimension reshaping", submitted to Interspeech 2026; PalabraAI/redimnet2, whose
+    parameter names and sizes these are; wespeaker/models/redimnet2.py. The release states 1.1, 2.1,
+    3.6, 4.1, 6.6, 8.9 and 12.3 M parameters for b0 to b6.
+
+    The frames beyond the last multiple of 4 of an utterance are not seen, as in the release. Padded
+    frames are zeroed after every block and left out of attention and means, so padding never
+    changes an embedding.
+
+    Args:
+        in_dim: The number of bands of the features (B, T, in_dim): 72. The product of
+            the strides of the stages has to divide it, which is 8, or 12 for b2.
+        dim: The size of the embeddings.
+        size: b0 to b6.
+        width: The channels of the first stage, where they are not to be the size's.
+        stages: The stages, where they are not to be the size's: for each of them its stride over
+            bands, its number of blocks, how much wider than their output these are, by how much the
+            time context reduces the channels, and how many frames it takes together: 1, 2 or 4.
+        pooled: The channels of the head before the pooling; 0: no head, -1: what the size says.
+        split_bands: Whether the head works on the bands one by one, as in the release. WeSpeaker's
+            b0 to b5 have a head over all bands: its b0 is split_bands=False, and its b1, b2 and b5
+            are pooled=64, 64 and 256 besides.
+        group_norm: Whether group norm over frames follows the stem and every stage, as in the
+            release's newest recipes and its b6 of VoxBlink2 (agg_gnorm).
+
+    Raises:
+        LikenessError: The size is another one, or the stages do not divide the bands or channels.
+    """
+
+    pads_exactly = True
+
+    def __init__(
+        self,
+        in_dim: int,
+        *,
+        dim: int = 192,
+        size: Size = "b2",
+        width: int = 0,
+        stages: Sequence[tuple[int, int, float, int, int]] = (),
+        pooled: int = -1,
+        split_bands: bool = True,
+        group_norm: bool = False,
+    ):
+        super().__init__()
+        one_of("ReDimNet2", "size", size, _SECOND)
+        shape = _SECOND[size]
+        self.in_dim, self.dim = in_dim, dim
+        width, strides = width or shape.width, (1, 2, 1, 3 if size == "b2" else 2, 1, 2)
+        described = zip(strides, shape.counts, shape.widening, shape.reduction, _STEPS, strict=True)
+        rows = [Row(*row) for row in tuple(stages) or described]
+        self.backbone = _Stages(
+            "ReDimNet2",
+            in_dim,
+            width,
+            rows,
+            block="residual",
+            group=1,
+            second=True,
+            group_norm=group_norm,
+        )
+        num, pooled = width * in_dim, shape.pooled if pooled < 0 else pooled
+        self.split_bands = split_bands
+        if pooled and split_bands:
+            self.backbone.head = nn.Conv2d(self.backbone.channels, pooled, 1)
+            num = pooled * self.backbone.bands
+        elif pooled:
+            self.backbone.head = nn.Conv1d(num, pooled, 1)
+            num = pooled
+        self.pool, num = pool("ASTP", num, global_context=True)
+        self.bn = nn.BatchNorm1d(num)
+        self.linear = nn.Linear(num, dim)
+
+    def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
+        frames, mask = features.shape[1], None
+        if lengths is not None:
+            valid = (lengths * frames).round()
+            quarters = torch.arange(frames // 4, device=lengths.device)[None]
+            mask = _repeated((quarters < valid[:, None].div(4).floor())[:, None], 4)
+        x = self.backbone(features[:, : frames // 4 * 4].transpose(1, 2)[:, None], mask)
+        x = _in_bands(x, self.backbone.bands) if self.split_bands else x
+        x = x if self.backbone.head is None else self.backbone.head(x)
+        x = flat(x) if self.split_bands else x
+        pooled = self.pool(x, None if mask is None else mask[:, 0])
+        return torch.as_tensor(self.linear(self.bn(pooled)))
+
+
 class Row(NamedTuple):
     """One stage."""
 
@@ -131,13 +246,13 @@ class Row(NamedTuple):
     step: int = 1  # the stage works on every step-th frame, and repeats what it gives
 
 
-def in_bands(x: Tensor, bands: int) -> Tensor:
+def _in_bands(x: Tensor, bands: int) -> Tensor:
     """Reshape (B, bands * channels, T) to (B, channels, bands, T)."""
     rows: Any = x.transpose(1, 2)
     return torch.as_tensor(rows.unflatten(2, (bands, -1)).permute(0, 3, 2, 1))
 
 
-def repeated(x: Tensor, step: int) -> Tensor:
+def _repeated(x: Tensor, step: int) -> Tensor:
     """Repeat every frame: (B, C, T) -> (B, C, step * T)."""
     return x if step == 1 else x[..., None].expand(-1, -1, -1, step).flatten(2)
 
@@ -147,18 +262,8 @@ def _joined(x: Tensor) -> Tensor:
     return x.permute(0, 3, 2, 1).flatten(2).transpose(1, 2)
 
 
-def build_stages(
-    name: str,
-    in_dim: int,
-    width: int,
-    rows: Sequence[Row],
-    *,
-    block: Block,
-    group: int,
-    second: bool = False,
-    group_norm: bool = False,
-) -> _Stages:
-    """Build the stem and the stages: (B, 1, bands, T), mask -> (B, bands * channels, T).
+class _Stages(nn.Module):
+    """The stem and the stages: (B, 1, bands, T), mask -> (B, bands * channels, T).
 
     Args:
         name: What errors call the network.
@@ -171,36 +276,33 @@ def build_stages(
             possible, and whose widened blocks are narrowed by a 1x1 convolution.
         group_norm: Whether group norm over frames follows the stem and every stage.
     """
-    strides, wide = math.prod(row.stride for row in rows), width * in_dim
-    uneven = any(row.reduction and wide // row.reduction % _HEADS for row in rows)
-    if in_dim % strides or uneven:
-        raise LikenessError(
-            f"{name}: in_dim is {in_dim}; its strides need a multiple of {strides}, and its "
-            f"{_HEADS} attention heads equal shares of the channels; take 72 bands (60 for b0)"
-        )
-    norms: list[nn.Module | None] = [
-        _GroupNorm(width, width * in_dim) if group_norm else None for _ in range(len(rows) + 1)
-    ]
-    return _Stages(in_dim, width, rows, block, group, second, norms)
-
-
-class _Stages(nn.Module):
-    """What `build_stages` builds."""
 
     def __init__(
         self,
+        name: str,
         in_dim: int,
         width: int,
         rows: Sequence[Row],
+        *,
         block: Block,
         group: int,
-        second: bool,
-        norms: Sequence[nn.Module | None],
+        second: bool = False,
+        group_norm: bool = False,
     ):
         super().__init__()
-        wide = width * in_dim
+        strides, wide = math.prod(row.stride for row in rows), width * in_dim
+        uneven = any(row.reduction and wide // row.reduction % _HEADS for row in rows)
+        if in_dim % strides or uneven:
+            raise LikenessError(
+                f"{name}: in_dim is {in_dim}; its strides need a multiple of {strides}, and its "
+                f"{_HEADS} attention heads equal shares of the channels; take 72 bands (60 for b0)"
+            )
+
+        def norm() -> nn.Module | None:
+            return _GroupNorm(width, wide) if group_norm else None
+
         self.stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), _ChannelNorm(width))
-        self.stem_gnorm = norms[0]
+        self.stem_gnorm = norm()
         self.count, self.channels, self.bands = len(rows), width, in_dim
         for number, row in enumerate(rows):
             channels_in, bands_in = self.channels, self.bands
@@ -216,7 +318,7 @@ class _Stages(nn.Module):
                 nn.Conv2d(channels_in, widened, steps, stride=steps, groups=groups),
                 layers,
                 _TimeContext(wide, wide // row.reduction) if row.reduction else None,
-                norms[number + 1],
+                norm(),
                 bands=bands_in,
                 step=row.step,
             )
@@ -260,15 +362,15 @@ class _Stage(nn.ModuleList):
         mean, _, trade, *layers = self
         seen = None if mask is None else mask[..., :: self.step]
         around = None if seen is None else seen[:, None]
-        x = keep(trade(in_bands(mean(outputs), self.bands)), around)
+        x = keep(trade(_in_bands(mean(outputs), self.bands)), around)
         for layer in layers[: self.blocks]:
             x = layer(x, around)
         x = _joined(x)
         for layer in layers[self.blocks + 1 :]:
             if isinstance(layer, _GroupNorm):
-                return torch.as_tensor(layer(repeated(x, self.step), mask))
+                return torch.as_tensor(layer(_repeated(x, self.step), mask))
             x = layer(x, seen) if isinstance(layer, _TimeContext) else x
-        return repeated(x, self.step)
+        return _repeated(x, self.step)
 
 
 def _block(kind: Block, channels: int, bands: int, group: int) -> nn.Module:

@@ -5,23 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from likeness.toolkit.losses.classes import cross_entropy, target_column, with_target
-from likeness.toolkit.losses.common import (
-    checked,
-    in_full,
-    known_settings,
-    positive,
-    proxies,
-    radians,
-    share,
-)
+from likeness.toolkit.losses.common import checked, known_settings, radians, share
 from likeness.toolkit.losses.margin import Wrap, angle, cos_plus_margin, margin_softmax
-from likeness.toolkit.losses.softmax import norms, scaled_cosine
+from likeness.toolkit.losses.softmax import NormFace, norms, scaled_cosine
 
 
-class CircleSoftmax(nn.Module):
+class CircleSoftmax(NormFace):
     """Circle loss with class proxies: every logit has a weight of its own. Sun et al. 2020.
 
     Cross-entropy of scale a_j (c_j - Delta_j), c the cosine. Target: a_y = [1 + margin - c_y]+ and
@@ -36,18 +28,9 @@ class CircleSoftmax(nn.Module):
         LikenessError: scale is not positive.
     """
 
-    spreads_classes = True
-
     def __init__(self, dim: int, num_classes: int, *, margin: float = 0.25, scale: float = 256.0):
-        super().__init__()
-        positive(self, scale=scale)
-        self.dim, self.num_classes, self.margin, self.scale = dim, num_classes, margin, scale
-        self.proxies = proxies(num_classes, dim)
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): scale * cosine, without margin and weights."""
-        return scaled_cosine(z, self.proxies, self.scale)
+        super().__init__(dim, num_classes, scale=scale)
+        self.margin = margin
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -58,7 +41,7 @@ class CircleSoftmax(nn.Module):
         return cross_entropy(with_target(logits, y, target), y)
 
 
-class CurricularFace(nn.Module):
+class CurricularFace(NormFace):
     """ArcFace that gives hard negatives more weight as training goes on. Huang et al. 2020.
 
     Hard negatives, cos(theta_j) > cos(theta_y + margin), become c_j (t + c_j), where t is the
@@ -76,8 +59,6 @@ class CurricularFace(nn.Module):
         LikenessError: A setting is outside its range.
     """
 
-    spreads_classes = True
-
     ema: Tensor  # (1,)
     steps: Tensor
 
@@ -91,14 +72,10 @@ class CurricularFace(nn.Module):
         momentum: float = 0.99,
         debias: bool = True,
     ):
-        super().__init__()
+        super().__init__(dim, num_classes, scale=scale)
         radians(self, margin=margin)
-        positive(self, scale=scale)
         share(self, momentum=momentum)
-        self.dim, self.num_classes = dim, num_classes
-        self.margin, self.scale, self.momentum = margin, scale, momentum
-        self.debias = debias
-        self.proxies = proxies(num_classes, dim)
+        self.margin, self.momentum, self.debias = margin, momentum, debias
         self.register_buffer("ema", torch.zeros(1))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -109,11 +86,6 @@ class CurricularFace(nn.Module):
             1 - self.momentum ** self.steps.clamp(min=1).to(self.ema.dtype) if self.debias else 1.0
         )
         return (self.ema / weight)[0]
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): scale * cosine, without a margin."""
-        return scaled_cosine(z, self.proxies, self.scale)
 
     # Compiled, torch 2.13 lets a gradient through detach() into a buffer changed in the same graph.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -135,7 +107,7 @@ class CurricularFace(nn.Module):
         return cross_entropy(self.scale * with_target(bent, y, target), y)
 
 
-class MagFace(nn.Module):
+class MagFace(NormFace):
     """ArcFace with a margin that grows with the norm, and a price on small norms. Meng et al. 2021.
 
     The norm of an embedding comes to tell its quality. With a = clip(|z|, low, high) and margin(a)
@@ -151,8 +123,6 @@ class MagFace(nn.Module):
         wrap: What happens beyond pi: see cos_plus_margin. "easy" is the release's default.
     """
 
-    spreads_classes = True
-
     @known_settings
     def __init__(
         self,
@@ -167,16 +137,9 @@ class MagFace(nn.Module):
         scale: float = 64.0,
         wrap: Wrap = "monotone",
     ):
-        super().__init__()
-        self.dim, self.num_classes = dim, num_classes
-        self.scale, self.wrap, self.weight = scale, wrap, weight
+        super().__init__(dim, num_classes, scale=scale)
+        self.wrap, self.weight = wrap, weight
         self.low, self.high, self.margin_low, self.margin_high = low, high, margin_low, margin_high
-        self.proxies = proxies(num_classes, dim)
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): scale * cosine, without a margin."""
-        return scaled_cosine(z, self.proxies, self.scale)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -198,7 +161,7 @@ class MagFace(nn.Module):
         )
 
 
-class AdaFace(nn.Module):
+class AdaFace(NormFace):
     """Margin softmax that trusts samples of large norm. Kim et al. 2022.
 
     The target's logit is scale (cos(theta - margin k) - (margin + margin k)), with the angle kept
@@ -221,8 +184,6 @@ class AdaFace(nn.Module):
         LikenessError: A setting is outside its range.
     """
 
-    spreads_classes = True
-
     ema: Tensor  # (2,) of mean and std, before debiasing
     steps: Tensor
 
@@ -236,21 +197,12 @@ class AdaFace(nn.Module):
         scale: float = 64.0,
         momentum: float = 0.99,
     ):
-        super().__init__()
+        super().__init__(dim, num_classes, scale=scale)
         radians(self, margin=margin)
-        positive(self, scale=scale)
         share(self, momentum=momentum)
-        self.dim, self.num_classes = dim, num_classes
-        self.margin, self.h, self.scale = margin, h, scale
-        self.momentum = momentum
-        self.proxies = proxies(num_classes, dim)
+        self.margin, self.h, self.momentum = margin, h, momentum
         self.register_buffer("ema", torch.zeros(2))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): scale * cosine, without a margin."""
-        return scaled_cosine(z, self.proxies, self.scale)
 
     @torch.no_grad()
     def quality(self, z: Tensor) -> Tensor:

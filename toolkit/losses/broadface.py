@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
 from likeness.toolkit.losses.classes import class_rows
-from likeness.toolkit.losses.common import (
-    checked,
-    in_full,
-    known_settings,
-    positive,
-    proxies,
-    radians,
-)
+from likeness.toolkit.losses.common import checked, known_settings, positive, radians
 from likeness.toolkit.losses.margin import Wrap, angular_margin_softmax
-from likeness.toolkit.losses.softmax import norms, scaled_cosine
+from likeness.toolkit.losses.softmax import NormFace, norms
 from likeness.toolkit.vmf.precision import unit
 
 
-class BroadFace(nn.Module):
+class BroadFace(NormFace):
     """ArcFace over the batch and a queue of past embeddings. Kim et al. 2020.
 
     The queue teaches the proxies but not the encoder: the loss is the mean of ArcFace over batch
@@ -39,8 +32,6 @@ class BroadFace(nn.Module):
         LikenessError: A setting is outside its range.
     """
 
-    spreads_classes = True
-
     past: Tensor  # (Q, D) raw embeddings
     past_proxies: Tensor  # (Q, D) their classes' proxies when they were seen
     past_labels: Tensor  # (Q,) -1 = empty slot
@@ -57,21 +48,14 @@ class BroadFace(nn.Module):
         queue_size: int = 32768,
         wrap: Wrap = "monotone",
     ):
-        super().__init__()
+        super().__init__(dim, num_classes, scale=scale)
         radians(self, margin=margin)
-        positive(self, scale=scale, queue_size=queue_size)
-        self.dim, self.num_classes = dim, num_classes
-        self.margin, self.scale, self.wrap = margin, scale, wrap
-        self.proxies = proxies(num_classes, dim)
+        positive(self, queue_size=queue_size)
+        self.margin, self.wrap = margin, wrap
         self.register_buffer("past", torch.zeros(queue_size, dim))
         self.register_buffer("past_proxies", torch.zeros(queue_size, dim))
         self.register_buffer("past_labels", torch.full((queue_size,), -1, dtype=torch.int64))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): scale * cosine, without a margin."""
-        return scaled_cosine(z, self.proxies, self.scale)
 
     def reads(self, y: Tensor) -> Tensor:
         """Name the labels whose proxies a step reads: the batch's and, in training, the queue's.

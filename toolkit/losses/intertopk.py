@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from likeness.toolkit.losses.classes import hardest_classes, target_column
-from likeness.toolkit.losses.common import (
-    checked,
-    in_full,
-    known_settings,
-    positive,
-    proxies,
-    radians,
-)
-from likeness.toolkit.losses.contract import Rates, proxy_group
+from likeness.toolkit.losses.common import checked, known_settings, radians
 from likeness.toolkit.losses.margin import (
     MovingMargin,
     Ramp,
+    SubCenterArcFace,
     Wrap,
     cos_plus_margin,
-    further_subcentres,
     margin_softmax,
-    subcentre_logits,
 )
 
 
-class InterTopK(nn.Module):
+class InterTopK(SubCenterArcFace):
     """ArcFace with K sub-centres per class and an inter-top-k penalty. Zhao et al. 2022.
 
     cos(theta_j) is the largest over the sub-centres of class j. The loss is the cross-entropy of
@@ -61,8 +50,6 @@ class InterTopK(nn.Module):
         torch.Size([])
     """
 
-    spreads_classes = True
-
     @known_settings
     def __init__(
         self,
@@ -78,25 +65,23 @@ class InterTopK(nn.Module):
         warmup_steps: int | tuple[int, int] = 0,
         ramp: Ramp = "linear",
     ):
-        super().__init__()
-        radians(self, margin=margin, penalty=penalty)
-        positive(self, scale=scale, num_subcentres=num_subcentres)
-        self.dim, self.num_classes = dim, num_classes
-        self.margin, self.scale, self.wrap, self.hardest = margin, scale, wrap, hardest
+        super().__init__(
+            dim,
+            num_classes,
+            num_subcentres=num_subcentres,
+            margin=margin,
+            scale=scale,
+            wrap=wrap,
+        )
+        radians(self, penalty=penalty)
+        self.hardest = hardest
         self.moving = MovingMargin("InterTopK", margin, warmup_steps, ramp)
         self.rising = MovingMargin("InterTopK", penalty, warmup_steps, ramp)
-        self.proxies = proxies(num_classes, dim)
-        self.subcentres = further_subcentres(num_subcentres, num_classes, dim)
 
     def at_step(self, step: int) -> None:
         """Set the margin and the penalty for this step (counted from 0) of the warm-up."""
         self.moving.at_step(step)
         self.rising.at_step(step)
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): scale * the largest cosine over the class's sub-centres."""
-        return subcentre_logits(z, self.scale, self.proxies, self.subcentres)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -114,7 +99,3 @@ class InterTopK(nn.Module):
         before = logits.gather(1, nearest)
         after = self.scale * cos_plus_margin(before / self.scale, -penalty, "none")
         return logits.scatter_add(1, nearest, torch.where(chosen, after - before, 0.0))
-
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
-        """All sub-centres as proxies."""
-        return [proxy_group(optim, self.proxies, self.subcentres)]

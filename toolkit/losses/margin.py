@@ -22,7 +22,13 @@ from likeness.toolkit.losses.common import (
     uniform,
 )
 from likeness.toolkit.losses.contract import Rates, default_groups, proxy_group
-from likeness.toolkit.losses.softmax import generalised_product, norms, scaled_cosine, tau_groups
+from likeness.toolkit.losses.softmax import (
+    NormFace,
+    generalised_product,
+    norms,
+    scaled_cosine,
+    tau_groups,
+)
 from likeness.toolkit.vmf.precision import unit
 
 Wrap = Literal["monotone", "easy", "clamp", "none", "continuous"]
@@ -249,7 +255,7 @@ class ArcFace(nn.Module):
         return tau_groups(self, self.tau, self.tau_lr, optim)
 
 
-class CosFace(nn.Module):
+class CosFace(NormFace):
     """Additive cosine margin softmax (AM-Softmax). Wang et al. 2018.
 
     Cross-entropy of scale * cos(theta_j), where the target's is scale * (cos(theta_y) - margin).
@@ -271,8 +277,6 @@ class CosFace(nn.Module):
         LikenessError: scale is not positive, or b_theta is no cosine.
     """
 
-    spreads_classes = True
-
     @known_settings
     def __init__(
         self,
@@ -286,14 +290,11 @@ class CosFace(nn.Module):
         warmup_steps: int | tuple[int, int] = 0,
         ramp: Ramp = "linear",
     ):
-        super().__init__()
-        positive(self, scale=scale)
+        super().__init__(dim, num_classes, scale=scale)
         cosine_of_angle(self, b_theta=b_theta)
         self.moving = MovingMargin("CosFace", margin, warmup_steps, ramp)
-        self.dim, self.num_classes = dim, num_classes
-        self.margin, self.scale, self.product = margin, scale, product
+        self.margin, self.product = margin, product
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
-        self.proxies = proxies(num_classes, dim)
 
     @property
     def similarity(self) -> str:
@@ -310,7 +311,7 @@ class CosFace(nn.Module):
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the products without a margin."""
         if self.product == "cosine":
-            return scaled_cosine(z, self.proxies, self.scale)
+            return super().logits(z)
         return generalised_product(z, self.proxies.to(z.dtype), self.b_theta)
 
     @checked
@@ -323,34 +324,7 @@ class CosFace(nn.Module):
         return cross_entropy(add_to_target(logits, y, -lowered), y)
 
 
-def further_subcentres(num: int, num_classes: int, dim: int) -> nn.Parameter:
-    """Draw the sub-centres (num - 1, C, D) of each class beside its proxy."""
-    subcentres = nn.Parameter(torch.empty(num - 1, num_classes, dim))
-    for subcentre in subcentres:
-        nn.init.xavier_normal_(subcentre)
-    return subcentres
-
-
-def subcentre_logits(z: Tensor, scale: float, proxies: Tensor, subcentres: Tensor) -> Tensor:
-    """Return scale * the largest cosine of embeddings (B, D) over the sub-centres of classes.
-
-    Args:
-        z: (B, D).
-        scale: The factor of the cosines.
-        proxies: (C, D), the first sub-centre of each class.
-        subcentres: (K - 1, C, D), the others.
-
-    Returns:
-        (B, C).
-    """
-    rows = scale * unit(z)
-    largest = linear(rows, unit(proxies).to(rows.dtype))
-    for subcentre in subcentres:
-        largest = torch.maximum(largest, linear(rows, unit(subcentre).to(rows.dtype)))
-    return largest
-
-
-class SubCenterArcFace(nn.Module):
+class SubCenterArcFace(NormFace):
     """ArcFace with K sub-centres per class. Deng et al. 2020.
 
     cos(theta_j) is the largest over the class's sub-centres, so that noisy samples gather at a
@@ -365,8 +339,6 @@ class SubCenterArcFace(nn.Module):
         LikenessError: margin is not in [0, pi), or scale or num_subcentres are not positive.
     """
 
-    spreads_classes = True
-
     @known_settings
     def __init__(
         self,
@@ -379,19 +351,22 @@ class SubCenterArcFace(nn.Module):
         wrap: Wrap = "monotone",
         grad: Grad = "exact",
     ):
-        super().__init__()
+        super().__init__(dim, num_classes, scale=scale)
         radians(self, margin=margin)
-        positive(self, scale=scale, num_subcentres=num_subcentres)
-        self.dim, self.num_classes = dim, num_classes
-        self.margin, self.scale, self.wrap = margin, scale, wrap
-        self.grad = grad
-        self.proxies = proxies(num_classes, dim)
-        self.subcentres = further_subcentres(num_subcentres, num_classes, dim)
+        positive(self, num_subcentres=num_subcentres)
+        self.margin, self.wrap, self.grad = margin, wrap, grad
+        self.subcentres = nn.Parameter(torch.empty(num_subcentres - 1, num_classes, dim))
+        for subcentre in self.subcentres:
+            nn.init.xavier_normal_(subcentre)
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): scale * the largest cosine over the class's sub-centres."""
-        return subcentre_logits(z, self.scale, self.proxies, self.subcentres)
+        rows = self.scale * unit(z)
+        largest = linear(rows, unit(self.proxies).to(rows.dtype))
+        for subcentre in self.subcentres:
+            largest = torch.maximum(largest, linear(rows, unit(subcentre).to(rows.dtype)))
+        return largest
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

@@ -200,6 +200,7 @@ class Cosine(nn.Module):
 class NormFace(nn.Module):
     """Cross-entropy of scale * cos(z, w_j) with a fixed scale. Wang et al. 2017.
 
+    Losses that have these logits, and change them in training alone, are made of it.
     pytorch-metric-learning calls it NormalizedSoftmaxLoss, with temperature = 1 / scale.
     """
 

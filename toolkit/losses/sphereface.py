@@ -33,7 +33,7 @@ from likeness.toolkit.losses.margin import (
     margin_softmax,
     straight_through,
 )
-from likeness.toolkit.losses.softmax import norms, scaled_cosine
+from likeness.toolkit.losses.softmax import NormFace, norms, scaled_cosine
 from likeness.toolkit.vmf.precision import unit
 
 
@@ -149,7 +149,7 @@ class SphereFace(nn.Module):
         )
 
 
-class SphereFaceR(nn.Module):
+class SphereFaceR(NormFace):
     """SphereFace Revived: a multiplicative margin that may be any real number. Liu et al. 2022.
 
     Cross-entropy of scale * cos(theta_j). Version 1: the target's cosine becomes psi(theta_y).
@@ -164,8 +164,6 @@ class SphereFaceR(nn.Module):
             margin is a constant. "exact" differentiates the loss.
     """
 
-    spreads_classes = True
-
     @known_settings
     def __init__(
         self,
@@ -177,16 +175,9 @@ class SphereFaceR(nn.Module):
         scale: float = 30.0,
         grad: Grad = "detached",
     ):
-        super().__init__()
+        super().__init__(dim, num_classes, scale=scale)
         self.margin = margin if margin is not None else 1.7 if version == 1 else 1.4
-        self.dim, self.num_classes = dim, num_classes
-        self.version, self.scale, self.grad = version, scale, grad
-        self.proxies = proxies(num_classes, dim)
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): scale * cosine, without a margin."""
-        return scaled_cosine(z, self.proxies, self.scale)
+        self.version, self.grad = version, grad
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

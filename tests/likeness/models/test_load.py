@@ -24,8 +24,7 @@ from likeness.models import load
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
 from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.simam import SimAMResNet
+from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models.embed import embed
 from tests.toolkit.backbones.test_released import wespeaker_names

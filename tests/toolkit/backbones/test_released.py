@@ -20,9 +20,8 @@ from torch import Tensor
 
 from likeness.toolkit.backbones.edgeface import EdgeFace
 from likeness.toolkit.backbones.kprpe import KPRPEViT
-from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.redimnet2 import ReDimNet2
-from likeness.toolkit.backbones.simam import SimAMResNet, energy_weights
+from likeness.toolkit.backbones.redimnet import ReDimNet, ReDimNet2
+from likeness.toolkit.backbones.resnet import SimAMResNet, energy_weights
 from likeness.toolkit.backbones.weights import load_published, load_wespeaker, redimnet_names
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "networks__releases.json"

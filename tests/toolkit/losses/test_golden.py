@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
+from likeness.toolkit.losses.contrast import (
+    CirclePair,
+    LiftedStructure,
+    MultiSimilarity,
+    NTXent,
+    SupCon,
+    TupletMargin,
+)
 from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
 from likeness.toolkit.losses.hyperbolic import Hyperbolic, exp_map
 from likeness.toolkit.losses.intertopk import InterTopK
 from likeness.toolkit.losses.margin import ArcFace, CosFace, SubCenterArcFace
+from likeness.toolkit.losses.pair import AMC, Contrastive, PairBCE, SNRContrastive, log_ratio
+from likeness.toolkit.losses.pairing import distance
 from likeness.toolkit.losses.proxy import (
     CenterLoss,
     ProxyAnchor,
@@ -22,242 +33,195 @@ from likeness.toolkit.losses.proxy import (
     ProxyNCAPlusPlus,
     SoftTriple,
 )
+from likeness.toolkit.losses.rank import FastAP, RankedList, SmoothAP
 from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax
 from likeness.toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR
-from tests.toolkit.losses.drawn import read
+from likeness.toolkit.losses.triplet import Angular, MarginLoss, SNRTriplet, Triplet
+from tests.toolkit.losses.drawn import GOLDEN, SMOOTH_ROWS, GivenBank, close, read
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-# rows of the hard case without duplicates or antipodes, where gradients are comparable
-SMOOTH_ROWS = [2, 6, 7, 9, 11]
-
-# file -> (loss from hparams and weights, the weights' name, relative tolerance)
-CASES: dict[str, tuple[Any, str, float]] = {
-    "standard__vmf_embeddings": (lambda h, d, c: Softmax(d, c), "w", 1e-10),
-    "arcface__pml": (
-        lambda h, d, c: ArcFace(d, c, margin=h["margin"], scale=h["scale"]),
-        "W",
-        1e-10,
+# file -> the loss with the settings of the release
+CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "standard__vmf_embeddings": lambda _: Softmax,
+    "arcface__pml": lambda h: partial(ArcFace, margin=h["margin"], scale=h["scale"]),
+    "arcface__insightface": lambda _: partial(
+        ArcFace, margin=0.5, scale=64.0, wrap="none", grad="detached"
     ),
-    "arcface__insightface": (
-        lambda h, d, c: ArcFace(d, c, margin=0.5, scale=64.0, wrap="none", grad="detached"),
-        "w",
-        1e-9,
-    ),
-    "combined_arc__insightface": (
-        lambda h, d, c: ArcFace(d, c, margin=0.5, scale=64.0, wrap="none", grad="detached"),
-        "w",
-        1e-9,
+    "combined_arc__insightface": lambda _: partial(
+        ArcFace, margin=0.5, scale=64.0, wrap="none", grad="detached"
     ),
     # it clamps at 3.14159
-    "arcface_cgd__opensphere": (
-        lambda h, d, c: ArcFace(d, c, margin=h["m"], scale=h["s"], wrap="clamp", grad="detached"),
-        "w",
-        1e-6,
+    "arcface_cgd__opensphere": lambda h: partial(
+        ArcFace, margin=h["m"], scale=h["s"], wrap="clamp", grad="detached"
     ),
-    "arcface__vmf_embeddings": (
-        lambda h, d, c: ArcFace(d, c, margin=h["m"], wrap="none", learn_scale=True),
-        "w",
-        1e-9,
+    "arcface__vmf_embeddings": lambda h: partial(
+        ArcFace, margin=h["m"], wrap="none", learn_scale=True
     ),
-    "aam_softmax__speechbrain": (
-        lambda h, d, c: ArcFace(d, c, margin=h["margin"], scale=h["scale"]),
-        "w",
-        2e-5,
+    "aam_softmax__speechbrain": lambda h: partial(ArcFace, margin=h["margin"], scale=h["scale"]),
+    "aam_softmax_easy__speechbrain": lambda h: partial(
+        ArcFace, margin=h["margin"], scale=h["scale"], wrap="easy"
     ),
-    "aam_softmax_easy__speechbrain": (
-        lambda h, d, c: ArcFace(d, c, margin=h["margin"], scale=h["scale"], wrap="easy"),
-        "w",
-        2e-5,
+    "cosine__vmf_embeddings": lambda _: Cosine,
+    "normalized_softmax__pml": lambda h: partial(NormFace, scale=1 / h["temperature"]),
+    "norm_soft__azgo14": lambda h: partial(NormSoft, temperature=h["temperature"]),
+    "hyperbolic_c1e-05__vmf_embeddings": lambda h: partial(
+        Hyperbolic, c=h["c"], riemannian=True, epsilon=1e-5
     ),
-    "cosine__vmf_embeddings": (lambda h, d, c: Cosine(d, c), "w", 1e-10),
-    "normalized_softmax__pml": (
-        lambda h, d, c: NormFace(d, c, scale=1 / h["temperature"]),
-        "W",
-        1e-10,
+    "hyperbolic_c0.1__vmf_embeddings": lambda h: partial(
+        Hyperbolic, c=h["c"], riemannian=True, epsilon=1e-5
     ),
-    "norm_soft__azgo14": (
-        lambda h, d, c: NormSoft(d, c, temperature=h["temperature"]),
-        "W",
-        1e-9,
+    "hyperbolic_c1__vmf_embeddings": lambda h: partial(
+        Hyperbolic, c=h["c"], riemannian=True, epsilon=1e-5
     ),
-    "hyperbolic_c1e-05__vmf_embeddings": (
-        lambda h, d, c: Hyperbolic(d, c, c=h["c"], riemannian=True, epsilon=1e-5),
-        "p_vals",
-        1e-8,
+    "cosface__pml": lambda h: partial(CosFace, margin=h["margin"], scale=h["scale"]),
+    "cosface__insightface": lambda h: partial(CosFace, margin=h["m"], scale=h["s"]),
+    "cosface_cgd__opensphere": lambda h: partial(CosFace, margin=h["m"], scale=h["s"]),
+    "am_softmax__speechbrain": lambda h: partial(CosFace, margin=h["margin"], scale=h["scale"]),
+    "subcenter_arcface__pml": lambda h: partial(
+        SubCenterArcFace, margin=h["margin"], scale=h["scale"], num_subcentres=h["sub_centers"]
     ),
-    "hyperbolic_c0.1__vmf_embeddings": (
-        lambda h, d, c: Hyperbolic(d, c, c=h["c"], riemannian=True, epsilon=1e-5),
-        "p_vals",
-        1e-8,
+    "intertopk_subcenter__wespeaker": lambda h: partial(
+        InterTopK,
+        margin=h["margin"],
+        penalty=h["mp"] * h["margin"] / 0.2,
+        hardest=h["k_top"],
+        scale=h["scale"],
+        num_subcentres=h["K"],
     ),
-    "hyperbolic_c1__vmf_embeddings": (
-        lambda h, d, c: Hyperbolic(d, c, c=h["c"], riemannian=True, epsilon=1e-5),
-        "p_vals",
-        1e-8,
+    "lsoftmax__pml": lambda h: partial(LSoftmax, margin=h["margin"]),
+    "sphereface_pml__pml": lambda h: partial(
+        SphereFace, margin=h["margin"], lam_start=0.0, lam_min=0.0
     ),
-    "cosface__pml": (
-        lambda h, d, c: CosFace(d, c, margin=h["margin"], scale=h["scale"]),
-        "W",
-        1e-10,
+    "asoftmax__wespeaker": lambda h: partial(SphereFace, margin=h["margin"]),
+    "sphereface_r__opensphere": lambda h: partial(SphereFaceR, margin=h["m"], scale=h["s"]),
+    "sphereface2_c__opensphere": lambda h: partial(
+        SphereFace2,
+        alpha=h["alpha"],
+        scale=h["r"],
+        margin=h["m"],
+        t=h["t"],
+        weight=h["lw"] / h["r"],
+        grad="detached",
     ),
-    "cosface__insightface": (lambda h, d, c: CosFace(d, c, margin=h["m"], scale=h["s"]), "w", 1e-9),
-    "cosface_cgd__opensphere": (
-        lambda h, d, c: CosFace(d, c, margin=h["m"], scale=h["s"]),
-        "w",
-        1e-9,
+    "sphereface2_c__wespeaker": lambda h: partial(
+        SphereFace2, alpha=h["lam"], scale=h["s"], margin=h["m"], t=h["t"]
     ),
-    "am_softmax__speechbrain": (
-        lambda h, d, c: CosFace(d, c, margin=h["margin"], scale=h["scale"]),
-        "w",
-        2e-5,
+    "sphereface2_a__wespeaker": lambda h: partial(
+        SphereFace2, kind="A", alpha=h["lam"], scale=h["s"], margin=h["m"], t=h["t"]
     ),
-    "subcenter_arcface__pml": (
-        lambda h, d, c: SubCenterArcFace(
-            d, c, margin=h["margin"], scale=h["scale"], num_subcentres=h["sub_centers"]
-        ),
-        "W",
-        1e-10,
+    "circle_class__own": lambda h: partial(CircleSoftmax, margin=h["m"], scale=h["gamma"]),
+    "curricularface__curricularface": lambda h: partial(
+        CurricularFace, margin=h["m"], scale=h["s"], debias=False
     ),
-    "intertopk_subcenter__wespeaker": (
-        lambda h, d, c: InterTopK(
-            d,
-            c,
-            margin=h["margin"],
-            penalty=h["mp"] * h["margin"] / 0.2,
-            hardest=h["k_top"],
-            scale=h["scale"],
-            num_subcentres=h["K"],
-        ),
-        "weight",
-        1e-9,
+    "magface__magface": lambda _: MagFace,
+    "magface_easy__magface": lambda _: partial(MagFace, wrap="easy"),
+    "adaface__adaface": lambda h: partial(
+        AdaFace, margin=h["m"], h=h["h"], scale=h["s"], momentum=1 - h["t_alpha"]
     ),
-    "lsoftmax__pml": (lambda h, d, c: LSoftmax(d, c, margin=h["margin"]), "W", 1e-10),
-    "sphereface_pml__pml": (
-        lambda h, d, c: SphereFace(d, c, margin=h["margin"], lam_start=0.0, lam_min=0.0),
-        "W",
-        1e-10,
+    "center__own": lambda _: partial(CenterLoss, weight=1.0, classify=False, centre_grad="loss"),
+    "proxynca__official": lambda h: partial(ProxyNCA, scale=h["scale"]),
+    "proxyncapp__official": lambda h: partial(ProxyNCAPlusPlus, temperature=1 / h["scale"] ** 2),
+    "proxynca__pml": lambda h: partial(ProxyNCAPlusPlus, temperature=1 / h["softmax_scale"]),
+    "proxynca_s9__pml": lambda h: partial(ProxyNCAPlusPlus, temperature=1 / h["softmax_scale"]),
+    "proxyanchor__pml": lambda h: partial(ProxyAnchor, margin=h["margin"], scale=h["alpha"]),
+    "proxyanchor__official": lambda h: partial(
+        ProxyAnchor, margin=h["m"], scale=h["alpha"], epsilon=1e-12
     ),
-    "asoftmax__wespeaker": (
-        lambda h, d, c: at_step(SphereFace(d, c, margin=h["margin"]), 0),
-        "weight",
-        1e-8,
-    ),
-    "sphereface_r__opensphere": (
-        lambda h, d, c: SphereFaceR(d, c, margin=h["m"], scale=h["s"]),
-        "w",
-        1e-9,
-    ),
-    "sphereface2_c__opensphere": (
-        lambda h, d, c: SphereFace2(
-            d,
-            c,
-            alpha=h["alpha"],
-            scale=h["r"],
-            margin=h["m"],
-            t=h["t"],
-            weight=h["lw"] / h["r"],
-            grad="detached",
-        ),
-        "w",
-        1e-9,
-    ),
-    "sphereface2_c__wespeaker": (
-        lambda h, d, c: SphereFace2(d, c, alpha=h["lam"], scale=h["s"], margin=h["m"], t=h["t"]),
-        "weight",
-        1e-8,
-    ),
-    "sphereface2_a__wespeaker": (
-        lambda h, d, c: SphereFace2(
-            d, c, kind="A", alpha=h["lam"], scale=h["s"], margin=h["m"], t=h["t"]
-        ),
-        "weight",
-        1e-8,
-    ),
-    "circle_class__own": (
-        lambda h, d, c: CircleSoftmax(d, c, margin=h["m"], scale=h["gamma"]),
-        "w",
-        1e-9,
-    ),
-    "curricularface__curricularface": (
-        lambda h, d, c: CurricularFace(d, c, margin=h["m"], scale=h["s"], debias=False),
-        "kernel",
-        1e-9,
-    ),
-    "magface__magface": (lambda h, d, c: MagFace(d, c), "weight", 1e-9),
-    "magface_easy__magface": (lambda h, d, c: MagFace(d, c, wrap="easy"), "weight", 1e-9),
-    "adaface__adaface": (
-        lambda h, d, c: AdaFace(
-            d, c, margin=h["m"], h=h["h"], scale=h["s"], momentum=1 - h["t_alpha"]
-        ),
-        "kernel",
-        1e-9,
-    ),
-    "center__own": (
-        lambda h, d, c: CenterLoss(d, c, weight=1.0, classify=False, centre_grad="loss"),
-        "centers",
-        1e-9,
-    ),
-    "proxynca__official": (lambda h, d, c: ProxyNCA(d, c, scale=h["scale"]), "proxies", 1e-9),
-    "proxyncapp__official": (
-        lambda h, d, c: ProxyNCAPlusPlus(d, c, temperature=1 / h["scale"] ** 2),
-        "proxies",
-        1e-9,
-    ),
-    "proxynca__pml": (
-        lambda h, d, c: ProxyNCAPlusPlus(d, c, temperature=1 / h["softmax_scale"]),
-        "proxies",
-        1e-10,
-    ),
-    "proxynca_s9__pml": (
-        lambda h, d, c: ProxyNCAPlusPlus(d, c, temperature=1 / h["softmax_scale"]),
-        "proxies",
-        1e-10,
-    ),
-    "proxyanchor__pml": (
-        lambda h, d, c: ProxyAnchor(d, c, margin=h["margin"], scale=h["alpha"]),
-        "proxies",
-        1e-10,
-    ),
-    "proxyanchor__official": (
-        lambda h, d, c: ProxyAnchor(d, c, margin=h["m"], scale=h["alpha"], epsilon=1e-12),
-        "proxies",
-        1e-9,
-    ),
-    "softtriple__pml": (
-        lambda h, d, c: SoftTriple(
-            d,
-            c,
-            scale=h["la"],
-            gamma=1 / h["gamma"],
-            margin=h["margin"],
-            num_centres=h["centers_per_class"],
-            tau=0.0,
-        ),
-        "fc",
-        1e-10,
+    "softtriple__pml": lambda h: partial(
+        SoftTriple,
+        scale=h["la"],
+        gamma=1 / h["gamma"],
+        margin=h["margin"],
+        num_centres=h["centers_per_class"],
+        tau=0.0,
     ),
     # it adds 1e-8 to the softmax's denominator
-    "proxy_gml__proxygml": (
-        lambda h, d, c: ProxyGML(
-            d, c, num_proxies=h["N"], ratio=h["r"], weight=h["weight_lambda"], scale=1.0
-        ),
-        "Proxies",
-        1e-8,
+    "proxy_gml__proxygml": lambda h: partial(
+        ProxyGML, num_proxies=h["N"], ratio=h["r"], weight=h["weight_lambda"], scale=1.0
     ),
     # it adds 1e-12 to a probability before its logarithm
-    "group_loss__grouploss": (
-        lambda h, d, c: GroupLoss(
-            d,
-            c,
-            temperature=h["temperature"],
-            num_steps=h["num_iter_gtg"],
-            num_anchors=h["num_labeled_points_class"],
-        ),
-        "w",
-        1e-8,
+    "group_loss__grouploss": lambda h: partial(
+        GroupLoss,
+        temperature=h["temperature"],
+        num_steps=h["num_iter_gtg"],
+        num_anchors=h["num_labeled_points_class"],
     ),
+    "bce_pair__own": lambda h: partial(PairBCE, scale=h["scale"], bias=h["bias"], learn_bias=False),
+    "amc_pair__own": lambda h: partial(AMC, margin=h["m"]),
+    "contrastive__pml": lambda h: partial(
+        Contrastive, positive_margin=h["pos_margin"], negative_margin=h["neg_margin"]
+    ),
+    "snr_contrastive__pml": lambda h: partial(
+        SNRContrastive,
+        positive_margin=h["pos_margin"],
+        negative_margin=h["neg_margin"],
+        normalise=True,
+    ),
+    "snr_triplet__pml": lambda h: partial(SNRTriplet, margin=h["margin"]),
+    "snr_triplet_normalised__pml": lambda h: partial(
+        SNRTriplet, margin=h["margin"], normalise=True
+    ),
+    "triplet_all__pml": lambda h: partial(Triplet, margin=h["margin"]),
+    "triplet_soft__pml": lambda h: partial(Triplet, margin=h["margin"], smooth=True),
+    "triplet_hard__pml": lambda h: partial(Triplet, margin=h["margin"], mining="hard"),
+    "triplet_semihard__pml": lambda h: partial(Triplet, margin=h["margin"], mining="semihard"),
+    "triplet_batchhard__pml": lambda h: partial(Triplet, margin=h["margin"], mining="batch_hard"),
+    "margin__pml": lambda h: partial(
+        MarginLoss, margin=h["margin"], beta=h["beta"], learn_beta=False
+    ),
+    "angular__pml": lambda h: partial(Angular, alpha=h["alpha"], negatives="raw"),
+    # The hard case has equal rows: the cosine 1 of D products is off by D u = 2^-53 D, and so the
+    # sine by sqrt(2 D u), which is multiplied by scale sin(margin) = 6.4: 4e-7 for D = 16, 1e-8 of
+    # the loss.
+    "tuplet_margin__pml": lambda h: partial(TupletMargin, margin=h["margin"], scale=h["scale"]),
+    "ntxent__pml": lambda h: partial(NTXent, temperature=h["temperature"]),
+    "supcon__pml": lambda h: partial(SupCon, temperature=h["temperature"]),
+    "supcon__supcontrast": lambda h: partial(
+        SupCon, temperature=h["temperature"], without_positives="zero"
+    ),
+    "lifted_structure__pml": lambda h: partial(LiftedStructure, margin=h["neg_margin"]),
+    "gen_lifted__pml": lambda h: partial(
+        LiftedStructure, margin=h["neg_margin"], generalised=True, without_positives="negatives"
+    ),
+    "multi_similarity__pml": lambda h: partial(
+        MultiSimilarity, alpha=h["alpha"], beta=h["beta"], base=h["base"], epsilon=None
+    ),
+    "multi_similarity_miner__pml": lambda h: partial(
+        MultiSimilarity, alpha=h["alpha"], beta=h["beta"], base=h["base"]
+    ),
+    "circle_pair__pml": lambda h: partial(CirclePair, margin=h["m"], scale=h["gamma"]),
+    "ranked_list__pml": lambda h: partial(
+        RankedList,
+        alpha=h["alpha"],
+        margin=h["margin"],
+        imbalance=h["imbalance"],
+        positive_temperature=h["Tp"],
+        negative_temperature=h["Tn"],
+        weights="pml",
+    ),
+    "fastap__pml": lambda h: partial(FastAP, num_bins=h["num_bins"]),
+    "smooth_ap__smoothap": lambda h: partial(SmoothAP, temperature=h["tau"], include_query=True),
 }
+# 1e-10 of pytorch-metric-learning and 1e-9 of others, but for
+TOLERANCES = {
+    "standard__vmf_embeddings": 1e-10,
+    "arcface_cgd__opensphere": 1e-6,
+    "aam_softmax__speechbrain": 2e-5,
+    "aam_softmax_easy__speechbrain": 2e-5,
+    "cosine__vmf_embeddings": 1e-10,
+    "hyperbolic_c1e-5__vmf_embeddings": 1e-8,
+    "hyperbolic_c0.1__vmf_embeddings": 1e-8,
+    "hyperbolic_c1__vmf_embeddings": 1e-8,
+    "am_softmax__speechbrain": 2e-5,
+    "asoftmax__wespeaker": 1e-8,
+    "sphereface2_c__wespeaker": 1e-8,
+    "sphereface2_a__wespeaker": 1e-8,
+    "proxy_gml__proxygml": 1e-8,
+    "group_loss__grouploss": 1e-8,
+    "tuplet_margin__pml": 2e-8,
+    "supcon__supcontrast": 1e-6,
+}
+WEIGHTS = ("w", "W", "p_vals", "weight", "kernel", "centers", "proxies", "fc", "Proxies")
 TRANSPOSED = {"W", "fc", "kernel", "Proxies"}  # stored (D, C)
 # further parameters: ours, and its sign
 OTHERS = {
@@ -266,11 +230,6 @@ OTHERS = {
     "bias": ("bias", 1.0),
     "a_vals": ("normals", 1.0),
 }
-
-
-def at_step(loss: Any, step: int) -> Any:
-    loss.at_step(step)
-    return loss
 
 
 def by_class(weights: np.ndarray, name: str, file: str) -> np.ndarray:
@@ -284,68 +243,72 @@ def by_class(weights: np.ndarray, name: str, file: str) -> np.ndarray:
     return rows.reshape(5, 3, -1) if len(rows) == 15 else rows
 
 
-def close(ours: Tensor, theirs: np.ndarray, tolerance: float, rows: Any = slice(None)) -> None:
-    scale = max(float(np.abs(theirs[rows]).max()), 1.0)
-    torch.testing.assert_close(
-        ours.detach()[rows] / scale,
-        torch.from_numpy(theirs.astype(np.float64))[rows] / scale,
-        rtol=tolerance,
-        atol=tolerance,
-    )
-
-
 @pytest.mark.parametrize("case", ["small0", "hard0"])
 @pytest.mark.parametrize("name", CASES)
-def test_proxy_losses_equal_their_reference(name: str, case: str) -> None:
-    make, weights, tolerance = CASES[name]
+def test_losses_equal_their_reference(name: str, case: str) -> None:
+    if name == "smooth_ap__smoothap" and case == "hard0":
+        pytest.skip("the released Smooth-AP needs classes of one size: no hard case")
+    tolerance = TOLERANCES.get(name, 1e-10 if name.endswith("__pml") else 1e-9)
     arrays, hparams = read(name, case)
-    proxies = by_class(arrays[weights], weights, name)
-    loss = make(hparams, proxies.shape[-1], proxies.shape[0]).double()
+    z = torch.from_numpy(arrays["embeddings"].astype(np.float64)).requires_grad_()
+    weights = next((key for key in WEIGHTS if key in arrays), "")
+    vectors = by_class(arrays[weights], weights, name) if weights else np.empty(0)
+    loss = CASES[name](hparams)(z.shape[1], len(vectors)).double()
+    if name == "asoftmax__wespeaker":
+        loss.at_step(0)
     main = "centres" if weights == "centers" else "proxies"
-    several = next(
-        (name for name in ("subcentres", "centres") if hasattr(loss, name) and proxies.ndim == 3),
-        "",
-    )
-    setattr(
-        loss, main, nn.Parameter(torch.from_numpy((proxies[:, 0] if several else proxies).copy()))
-    )
-    if several:
-        setattr(
-            loss, several, nn.Parameter(torch.from_numpy(proxies[:, 1:].transpose(1, 0, 2).copy()))
-        )
-    others = {
+    several = "subcentres" if hasattr(loss, "subcentres") else "centres"
+    if weights:
+        first = vectors[:, 0] if vectors.ndim == 3 else vectors
+        setattr(loss, main, nn.Parameter(torch.from_numpy(first.copy())))
+    if vectors.ndim == 3:
+        others = vectors[:, 1:].transpose(1, 0, 2).copy()
+        setattr(loss, several, nn.Parameter(torch.from_numpy(others)))
+    more = {
         theirs: getattr(loss, ours)
         for theirs, (ours, _) in OTHERS.items()
-        if theirs in arrays and getattr(loss, ours, None) is not None
+        if theirs in arrays and isinstance(getattr(loss, ours, None), nn.Parameter)
     }
-    for theirs, parameter in others.items():
-        parameter.data = OTHERS[theirs][1] * torch.from_numpy(arrays[theirs]).reshape(
-            parameter.shape
-        )
-    z = torch.from_numpy(arrays["embeddings"].astype(np.float64)).requires_grad_()
+    for theirs, parameter in more.items():
+        value = OTHERS[theirs][1] * torch.from_numpy(arrays[theirs])
+        parameter.data = value.reshape(parameter.shape)
     value = loss(z, torch.from_numpy(arrays["labels"]))
     value.backward()
     assert value.item() == pytest.approx(float(arrays["loss"]), rel=tolerance)
-    rows: Any = slice(None) if case == "small0" else SMOOTH_ROWS
     assert z.grad is not None
     assert bool(torch.isfinite(z.grad).all())
-    close(z.grad, arrays["grad_embeddings"], tolerance, rows)
-    for theirs, parameter in others.items():
+    # which of two equally far rows is taken is free: test_triplet takes the reference's
+    if (name, case) != ("triplet_batchhard__pml", "hard0"):
+        rows: Any = slice(None) if case == "small0" else SMOOTH_ROWS
+        if np.isfinite(arrays["grad_embeddings"][rows]).all():
+            close(z.grad, arrays["grad_embeddings"], tolerance, rows)
+    for theirs, parameter in more.items():
         if case == "small0" or parameter.numel() == 1:
-            close(
-                parameter.grad.flatten(),
-                OTHERS[theirs][1] * arrays[f"grad_{theirs}"].flatten(),
-                tolerance,
-            )
-    if case == "small0":
-        theirs = by_class(arrays[f"grad_{weights}"], weights, name)
+            expected = OTHERS[theirs][1] * arrays[f"grad_{theirs}"]
+            close(parameter.grad.flatten(), expected.flatten(), tolerance)
+    if weights and case == "small0":
+        expected = by_class(arrays[f"grad_{weights}"], weights, name)
         # it normalises w in place before the product, so its gradient lacks the tangent projection
         if name.endswith("opensphere"):
-            theirs = theirs - (theirs * proxies).sum(1, keepdims=True) * proxies
+            expected = expected - (expected * vectors).sum(1, keepdims=True) * vectors
         ours = getattr(loss, main).grad
-        if several:
+        if vectors.ndim == 3:
             ours = torch.cat([ours[:, None], getattr(loss, several).grad.transpose(0, 1)], dim=1)
-        close(ours, theirs, tolerance)
+        close(ours, expected, tolerance)
+
+
+@pytest.mark.parametrize("case", ["small0", "hard0"])
+def test_log_ratio_of_one_anchor_equals_its_reference(case: str) -> None:
+    arrays, _ = read("log_ratio__own", case)
+    z = torch.from_numpy(arrays["embeddings"]).requires_grad_()
+    target = torch.from_numpy(arrays["gt_dist"])[None]
+    value, _ = log_ratio(
+        distance(z[:1], z[1:], squared=True), target, torch.ones_like(target, dtype=torch.bool)
+    )
+    value.sum().backward()
+    assert value.item() == pytest.approx(float(arrays["loss"]), rel=1e-9)
+    rows: Any = slice(None) if case == "small0" else SMOOTH_ROWS
+    close(z.grad, arrays["grad_embeddings"], 1e-9, rows)
 
 
 def test_states_after_one_step_equal_their_reference() -> None:
@@ -384,19 +347,10 @@ def opensphere_simple(arrays: dict[str, Any], h: dict[str, Any]) -> tuple[Tensor
         margin=h["m"],
         weight=h["lw"],
     ).double()
-    loss.bank = GivenBank(torch.from_numpy(arrays["x_bank"]), torch.from_numpy(arrays["y_bank"]))
+    loss.bank = GivenBank(
+        *(torch.from_numpy(arrays[name]) for name in ("x_bank", "y_bank")), torch.arange(len(z))
+    )
     return z, loss(z, torch.from_numpy(arrays["labels"]), z.detach()), loss
-
-
-class GivenBank(nn.Module):
-    """A bank with given content, whose first slots are the batch's."""
-
-    def __init__(self, keys: Tensor, labels: Tensor):
-        super().__init__()
-        self.keys, self.labels = keys, labels
-
-    def enqueue(self, z_key: Tensor, y: Tensor) -> Tensor:
-        return torch.arange(len(y))
 
 
 @pytest.mark.parametrize("case", ["small0", "hard0"])
