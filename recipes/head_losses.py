@@ -112,27 +112,17 @@ RECIPES = {
 _RATE = {"optim.lr": Range(1e-4, 1e-2, log=True)}
 _SCALE = {"loss.scale": Range(10.0, 64.0, log=True)}
 _GAIN = {"backbone.gain": Range(0.3, 30.0, log=True)}
+_SCALED = "arcface cosface spherefacer sphereface2 adaface magface proxy_anchor soft_triple"
+_SEE_NORMS = "softmax el_nivmf hyperbolic simple simple_cosine simple_no_bank"
 
 # What `likeness compare --tune` searches on validation subjects: the learning rate of each loss,
 # and the setting that matters most beside it.
 RANGES = {
-    "softmax": _RATE | _GAIN,
+    **dict.fromkeys(_SCALED.split(), _RATE | _SCALE),
+    **dict.fromkeys(_SEE_NORMS.split(), _RATE | _GAIN),
     "cosine": _RATE | {"loss.tau": Range(1.5, 4.0)},
-    "arcface": _RATE | _SCALE,
-    "cosface": _RATE | _SCALE,
-    "spherefacer": _RATE | _SCALE,
-    "sphereface2": _RATE | _SCALE,
-    "adaface": _RATE | _SCALE,
-    "magface": _RATE | _SCALE,
     "vmf": _RATE | {"loss.resultant": Range(0.3, 0.9)},
-    "el_nivmf": _RATE | _GAIN,
-    "hyperbolic": _RATE | _GAIN,
-    "simple": _RATE | _GAIN,
-    "simple_cosine": _RATE | _GAIN,
-    "simple_no_bank": _RATE | _GAIN,
-    "proxy_anchor": _RATE | _SCALE,
     "proxy_nca_pp": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},
-    "soft_triple": _RATE | _SCALE,
     "multi_similarity": _RATE | {"loss.beta": Range(10.0, 60.0, log=True)},
     "supcon": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},
     "triplet": _RATE | {"loss.margin": Range(0.05, 0.5)},

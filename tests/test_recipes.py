@@ -1,5 +1,5 @@
-"""Every recipe of the clone, found by itself: it describes, restores, and trains on synthetic
-voices or faces for a few steps.
+"""Every recipe of the clone, found by itself, describes and restores; those of voices, embeddings
+and few faces train on synthetic data for a few steps.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import runpy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from likeness.cli import main
 from likeness.eval.formats.trials import read_trials
@@ -21,7 +23,8 @@ from likeness.modalities import synthetic, synthetic_faces
 from likeness.modalities.speaker import voxceleb
 from likeness.models.run import load_model
 from likeness.toolkit.data.item_lists import read_items
-from likeness.toolkit.models.parts import describe, restore
+from likeness.toolkit.losses.contract import param_groups
+from likeness.toolkit.models.parts import Part, describe, restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
@@ -179,17 +182,31 @@ def _trials_of_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(voxceleb.PROTOCOLS, "O_cleaned", (("trials.txt",), 4, 2))
 
 
-@pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=IDS)
-def test_describes_and_restores(path: Path, variant: str) -> None:
-    recipe, _ = recipes.load(f"{path}:{variant}")
-    recipes.check(recipe)
-    described = json.loads(json.dumps(describe(recipe)))
-    frontend = restore(described["frontend"], "frontend", kind="module")()
-    backbone = restore(described["backbone"], "backbone", kind="module")(frontend.dim)
-    assert sum(p.numel() for p in backbone.parameters()) == sum(
-        p.numel() for p in recipe.backbone(recipe.frontend().dim).parameters()
-    )
-    restore(described["read"], "read", kind="read")
+def shapes(backbone: Part, in_dim: int) -> dict[str, torch.Size]:
+    with torch.device("meta"):  # shapes without weights
+        return {name: tensor.shape for name, tensor in backbone(in_dim).state_dict().items()}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_variant_describes_and_restores(path: Path) -> None:
+    built = set()
+    for variant, recipe in module(path).RECIPES.items():
+        recipes.check(recipe)
+        assert recipe.modality == modality(path), variant
+        described = json.loads(json.dumps(describe(recipe)))
+        frontend = restore(described["frontend"], "frontend", kind="module")()
+        backbone = restore(described["backbone"], "backbone", kind="module")
+        if (key := (frontend.dim, json.dumps(described["backbone"]))) not in built:
+            built.add(key)  # equal networks once
+            assert shapes(backbone, frontend.dim) == shapes(recipe.backbone, recipe.frontend().dim)
+        restore(described["read"], "read", kind="read")
+        loss: Any = recipe.loss(8, 12)
+        groups = param_groups(loss, recipe.optim)
+        learned = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+        assert sum(len(group["params"]) for group in groups) == len(learned)
+        assert not recipe.schedule.watch or recipe.schedule.watch in recipe.metrics
+        if set(recipe.metrics) & {"accuracy", "recall@1", "map@r"}:
+            assert recipe.schedule.higher_is_better
 
 
 @pytest.mark.parametrize(
@@ -243,7 +260,6 @@ def test_trains_and_embeds(
     last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
     assert 0 <= last["eer"] <= 1
     assert all(np.isfinite(last[name]) for name in recipe.metrics)
-    assert recipe.modality == modality(path)
     assert loaded.embedder.dim > 1
 
 

@@ -19,7 +19,7 @@ from likeness.modalities import synthetic_faces
 from likeness.modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.models.parts import describe, restore
+from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
@@ -103,17 +103,6 @@ def _draw(path: Path, subject: int, shot: int) -> Item:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encode(synthetic_faces.face(subject, shot).image, ".jpg"))
     return Item(f"{path.parent.name}/{path.name}", path, path.parent.name)
-
-
-@pytest.mark.parametrize(("name", "variant"), VARIANTS)
-def test_describes_and_restores(name: str, variant: str) -> None:
-    recipe: Recipe = MODULES[name].RECIPES[variant]
-    recipes.check(recipe)
-    assert recipe.modality == "face"
-    described = json.loads(json.dumps(describe(recipe)))
-    for part in ("frontend", "backbone"):
-        restore(described[part], part, kind="module")
-    restore(described["read"], "read", kind="read")
 
 
 def to_train() -> Iterator[Any]:

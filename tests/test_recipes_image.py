@@ -1,5 +1,5 @@
-"""The image recipes, found by themselves: each describes and restores, every loss trains and is
-measured on drawn images in its data set's own layout.
+"""The image recipes, found by themselves: every loss trains and is measured on drawn images in its
+data set's own layout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-import torch
 from scipy.io import savemat
 
 from likeness.cli import main
@@ -28,8 +27,7 @@ from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.data.items import label_numbers
 from likeness.toolkit.data.sampling import check as check_sampling
-from likeness.toolkit.losses.contract import param_groups
-from likeness.toolkit.models.parts import Part, describe, restore
+from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
 from likeness.toolkit.training.recipe import Recipe
@@ -64,8 +62,6 @@ MODULES = {
     for path in sorted(FOLDER.glob("*.py"))
     if path.stem != "_shared"
 }
-BUILT: set[tuple[int, str]] = set()
-VARIANTS = [(name, variant) for name, module in MODULES.items() for variant in module.RECIPES]
 
 
 def parts_of(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -281,33 +277,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def shapes(backbone: Part, in_dim: int) -> dict[str, torch.Size]:
-    with torch.device("meta"):  # shapes without weights
-        return {name: tensor.shape for name, tensor in backbone(in_dim).state_dict().items()}
-
-
-@pytest.mark.parametrize(("name", "variant"), VARIANTS)
-def test_describes_and_restores(name: str, variant: str) -> None:
-    recipe: Recipe = MODULES[name].RECIPES[variant]
-    recipes.check(recipe)
-    assert recipe.modality == "image"
-    described = json.loads(json.dumps(describe(recipe)))
-    frontend = restore(described["frontend"], "frontend", kind="module")()
-    backbone = restore(described["backbone"], "backbone", kind="module")
-    # equal networks once
-    if (key := (frontend.dim, json.dumps(described["backbone"]))) not in BUILT:
-        BUILT.add(key)
-        assert shapes(backbone, frontend.dim) == shapes(recipe.backbone, recipe.frontend().dim)
-    restore(described["read"], "read", kind="read")
-    loss: Any = recipe.loss(8, 12)
-    groups = param_groups(loss, recipe.optim)
-    assert sum(len(group["params"]) for group in groups) == sum(
-        parameter.requires_grad for parameter in loss.parameters()
-    )
-    if recipe.schedule.watch:
-        assert recipe.schedule.watch in recipe.metrics
-
-
 def folders_of(root: Path, num_classes: int) -> Path:
     """Two images in each folder, in name only; a blank in every path."""
     for i in range(num_classes):
@@ -347,13 +316,6 @@ def test_how_many_classes_own_images_need(
     with pytest.raises(ValueError, match="lower batch_size"):
         check_sampling(labels, replace(recipe.sampling, batch_size=batch_size + 4))
     assert (batch_size == recipe.sampling.batch_size) == (num_classes == 20)
-
-
-def test_recipes_that_watch_accuracy_or_recall_say_that_higher_is_better() -> None:
-    for module in MODULES.values():
-        for recipe in module.RECIPES.values():
-            if set(recipe.metrics) & {"accuracy", "recall@1", "map@r"}:
-                assert recipe.schedule.higher_is_better
 
 
 @pytest.mark.parametrize(("name", "variant", "own_network"), to_train())

@@ -59,7 +59,6 @@ class EdgeFace(nn.Module):
 
     pads_exactly = True  # images have no lengths
     takes = "images"
-    left_out: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -51,8 +51,6 @@ class External(nn.Module):
         (24, (5, 24))
     """
 
-    fresh: tuple[str, ...] = ()
-
     def __init__(
         self,
         in_dim: int,

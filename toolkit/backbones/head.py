@@ -93,7 +93,3 @@ class Head(nn.Module):
         check_embeddings(x, "Head", self.in_dim)
         z: Tensor = self.linear(x)
         return z if self.hidden is None else z + self.hidden(x)
-
-    def extra_repr(self) -> str:
-        """The sizes, for the printed form of a network."""
-        return f"in_dim={self.in_dim}, dim={self.dim}"

@@ -76,11 +76,8 @@ class ImageResNet(nn.Module):
         one_of("ImageResNet", "pooling", pooling, get_args(ImagePooling))
         self.in_dim, self.stem, self.pooling, self.batch_norm = in_dim, stem, pooling, batch_norm
         counts, bottleneck = DEPTHS[depth]
-        self.conv1 = (
-            nn.Conv2d(in_dim, width, 7, stride=2, padding=3, bias=False)
-            if stem == "7x7"
-            else nn.Conv2d(in_dim, width, 3, padding=1, bias=False)
-        )
+        size, stride = (7, 2) if stem == "7x7" else (3, 1)
+        self.conv1 = nn.Conv2d(in_dim, width, size, stride, padding=size // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = (
             nn.Identity() if stem == "3x3 whole" else nn.MaxPool2d(3, stride=2, padding=1)

@@ -47,7 +47,6 @@ class IResNet(nn.Module):
 
     pads_exactly = True  # images have no lengths
     takes = "images"
-    left_out: tuple[str, ...] = ()
 
     def __init__(
         self,

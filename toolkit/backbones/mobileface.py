@@ -29,7 +29,6 @@ class MobileFaceNet(nn.Module):
 
     pads_exactly = True  # images have no lengths
     takes = "images"
-    left_out: tuple[str, ...] = ()
 
     def __init__(
         self,

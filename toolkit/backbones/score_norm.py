@@ -106,7 +106,3 @@ class ScoreNorm(nn.Module):
             )
         self.mean.copy_(mean)
         self.moment.copy_(moment)
-
-    def extra_repr(self) -> str:
-        """The size and the floor, for the printed form of a network."""
-        return f"in_dim={self.in_dim}, floor={self.floor}"

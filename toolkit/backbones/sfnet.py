@@ -51,7 +51,6 @@ class SFNet(nn.Module):
 
     pads_exactly = True  # images have no lengths
     takes = "images"
-    left_out: tuple[str, ...] = ()
 
     def __init__(
         self,

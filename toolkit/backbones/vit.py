@@ -5,7 +5,8 @@ The latter have the parameter names of DINO and DINOv2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import cast
 
@@ -69,18 +70,8 @@ class FaceViT(nn.Module):
         if masked:
             self.mask_token = nn.Parameter(torch.zeros(1, 1, width))
             nn.init.normal_(self.mask_token, std=0.02)
-        self.blocks = nn.ModuleList(
-            _Block(
-                width,
-                heads,
-                active=nn.ReLU6(),
-                qkv_bias=False,
-                eps=1e-5,
-                drop_path=drop_path * i / max(depth - 1, 1),
-                mlp_ratio=mlp_ratio,
-            )
-            for i in range(depth)
-        )
+        block = partial(_Block, width, heads, active=nn.ReLU6, qkv_bias=False, eps=1e-5)
+        self.blocks = _blocks(partial(block, mlp_ratio=mlp_ratio), depth, drop_path)
         self.norm = nn.LayerNorm(width)
         self.feature = nn.Sequential(
             nn.Linear(width * num, width, bias=False),
@@ -177,18 +168,8 @@ class ViT(nn.Module):
         if registers:
             self.register_tokens = nn.Parameter(torch.zeros(1, registers, width))
             nn.init.normal_(self.register_tokens, std=1e-6)
-        self.blocks = nn.ModuleList(
-            _Block(
-                width,
-                heads,
-                active=nn.GELU(),
-                qkv_bias=True,
-                eps=1e-6,
-                layer_scale=layer_scale,
-                drop_path=drop_path * i / max(depth - 1, 1),
-            )
-            for i in range(depth)
-        )
+        block = partial(_Block, width, heads, active=nn.GELU, qkv_bias=True, eps=1e-6)
+        self.blocks = _blocks(partial(block, layer_scale=layer_scale), depth, drop_path)
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.head = nn.Linear(width, dim) if dim else nn.Identity()
         nn.init.trunc_normal_(self.cls_token, std=0.02)
@@ -224,6 +205,12 @@ class ViT(nn.Module):
         else:
             sampled = F.interpolate(whole, scale_factor=scale, mode="bicubic")
         return torch.cat([self.pos_embed[:, :1], sampled.flatten(2).transpose(1, 2)], dim=1)
+
+
+def _blocks(block: Callable[..., nn.Module], depth: int, drop_path: float) -> nn.ModuleList:
+    """Blocks whose chance of being left out grows from 0 to drop_path."""
+    shares = (drop_path * i / max(depth - 1, 1) for i in range(depth))
+    return nn.ModuleList(block(drop_path=share) for share in shares)
 
 
 def _draw(network: nn.Module) -> None:
@@ -270,10 +257,10 @@ class _Attention(nn.Module):
 class _Mlp(nn.Module):
     """Two linear layers, the hidden one `ratio` times as wide."""
 
-    def __init__(self, width: int, active: nn.Module, ratio: float):
+    def __init__(self, width: int, active: Callable[[], nn.Module], ratio: float):
         super().__init__()
         self.fc1 = nn.Linear(width, int(ratio * width))
-        self.act = active
+        self.act = active()
         self.fc2 = nn.Linear(int(ratio * width), width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -302,7 +289,7 @@ class _Block(nn.Module):
         width: int,
         heads: int,
         *,
-        active: nn.Module,
+        active: Callable[[], nn.Module],
         qkv_bias: bool,
         eps: float,
         layer_scale: bool = False,

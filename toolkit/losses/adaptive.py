@@ -144,21 +144,13 @@ class MagFace(NormFace):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         a = norms(z).clamp(self.low, self.high)
-        margin = self.margin_low + (self.margin_high - self.margin_low) / (self.high - self.low) * (
-            a - self.low
-        )
+        rise = (self.margin_high - self.margin_low) / (self.high - self.low)
+        margin = self.margin_low + rise * (a - self.low)
         logits = self.logits(z)
         target = target_column(logits, y)
         price = (a / self.high**2 + 1 / a).mean()
-        return (
-            margin_softmax(
-                logits,
-                y,
-                target,
-                self.scale * cos_plus_margin(target / self.scale, margin, self.wrap),
-            )
-            + self.weight * price
-        )
+        changed = self.scale * cos_plus_margin(target / self.scale, margin, self.wrap)
+        return margin_softmax(logits, y, target, changed) + self.weight * price
 
 
 class AdaFace(NormFace):

@@ -99,14 +99,8 @@ class BroadFace(NormFace):
             # This adds 0, and makes the encoder's gradient that of the batch's own mean.
             rows = rows + len(past) / max(len(y), 1) * (rows - rows.detach())
             rows, labels = torch.cat([rows, unit(e).to(rows.dtype)]), torch.cat([y, past])
-        value = angular_margin_softmax(
-            linear(self.scale * rows, unit(self.proxies).to(rows.dtype)),
-            labels,
-            self.scale,
-            self.margin,
-            self.wrap,
-            "exact",
-        )
+        logits = linear(self.scale * rows, unit(self.proxies).to(rows.dtype))
+        value = angular_margin_softmax(logits, labels, self.scale, self.margin, self.wrap, "exact")
         if self.training:
             self._enqueue(z, y)
         return value

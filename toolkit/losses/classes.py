@@ -118,11 +118,9 @@ def add_to_target(logits: Tensor, y: Tensor, change: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """The mean of logsumexp over classes minus the target's logit: (B, C), (B,) -> scalar."""
     own = _current()
-    return (
-        nn.functional.cross_entropy(logits, y)
-        if own is None
-        else _spread_logsumexp(logits, y, own).mean()
-    )
+    if own is None:
+        return nn.functional.cross_entropy(logits, y)
+    return _spread_logsumexp(logits, y, own).mean()
 
 
 def class_logsumexp(logits: Tensor) -> Tensor:

@@ -25,8 +25,6 @@ from likeness.toolkit.losses.pairing import (
     over,
     pair_up,
 )
-from likeness.toolkit.losses.weighted import CirclePair as CirclePair  # where they were once
-from likeness.toolkit.losses.weighted import MultiSimilarity as MultiSimilarity
 
 WithoutPositives = Literal["drop", "zero"]
 
@@ -114,19 +112,13 @@ class NPair(nn.Module):
             same, _ = Pairs(
                 pairs.x[anchors], pairs.keys, y[anchors], pairs.key_labels, pairs.own[anchors]
             ).masks()
-            return (
-                n_pair(
-                    pairs.x[anchors[same.any(1)]],
-                    pairs.keys[same[same.any(1)].to(torch.uint8).argmax(1)],
-                )
-                + penalty
-            )
+            usable = same.any(1)
+            first = same[usable].to(torch.uint8).argmax(1)
+            return n_pair(pairs.x[anchors[usable]], pairs.keys[first]) + penalty
         # Once for all blocks, since the whole bank is sorted for it.
         _, group, size = torch.unique(pairs.key_labels, return_inverse=True, return_counts=True)
-        return (
-            mean(*by_anchor(partial(self._terms, size[group].to(pairs.x.dtype).log()), pairs))
-            + penalty
-        )
+        terms = partial(self._terms, size[group].to(pairs.x.dtype).log())
+        return mean(*by_anchor(terms, pairs)) + penalty
 
     def _terms(self, log_size: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
         """The term of each positive pair.
@@ -278,11 +270,8 @@ class LiftedStructure(nn.Module):
     ):
         super().__init__()
         self.dim = dim
-        self.margin, self.generalised, self.without_positives = (
-            margin,
-            generalised,
-            without_positives,
-        )
+        self.margin, self.generalised = margin, generalised
+        self.without_positives = without_positives
         self.bank: KeyBank | None = None
 
     @checked
@@ -291,16 +280,10 @@ class LiftedStructure(nn.Module):
         if self.generalised:
             pull, push, alone = by_anchor(self._both, pairs)
             if self.without_positives == "negatives":
-                return mean(
-                    (
-                        pull.masked_fill(alone, 0.0) + push.masked_fill(push == -torch.inf, 0.0)
-                    ).relu()
-                )
-            return over(
-                (pull + push).relu(),
-                torch.ones_like(alone) if self.without_positives == "zero" else ~alone,
-                "mean",
-            )
+                push = push.masked_fill(push == -torch.inf, 0.0)
+                return mean((pull.masked_fill(alone, 0.0) + push).relu())
+            counted = torch.ones_like(alone) if self.without_positives == "zero" else ~alone
+            return over((pull + push).relu(), counted, "mean")
         apart, push, column = by_anchor(self._positives, pairs)
         used, where = torch.unique(column, return_inverse=True)
         # `own` matters to positives only, and these pairs are read for their negatives.

@@ -15,9 +15,9 @@ from likeness.toolkit.losses.classes import (
     target_column,
     with_target,
 )
-from likeness.toolkit.losses.common import checked, in_full, known_settings, normal, proxies
+from likeness.toolkit.losses.common import checked, in_full, known_settings, proxies
 from likeness.toolkit.losses.contract import Rates, proxy_group
-from likeness.toolkit.losses.softmax import unit_centred
+from likeness.toolkit.losses.softmax import Softmax, unit_centred
 from likeness.toolkit.vmf.precision import unit
 
 LEAST = 1e-30  # a smaller payoff counts as this one, so that its logarithm has a finite gradient
@@ -109,7 +109,7 @@ class ProxyGML(nn.Module):
         return [proxy_group(optim, self.proxies, self.centres)]
 
 
-class GroupLoss(nn.Module):
+class GroupLoss(Softmax):
     """Class probabilities that the items of a batch refine together. Elezi et al. 2020.
 
     A linear classifier gives each item its prior probabilities x_i, the softmax of (W z_i + b) /
@@ -143,8 +143,6 @@ class GroupLoss(nn.Module):
         torch.Size([])
     """
 
-    spreads_classes = True
-
     draws: Tensor  # how many batches have drawn their anchors
 
     @known_settings
@@ -160,19 +158,10 @@ class GroupLoss(nn.Module):
         classify: float = 1.0,
         bias: bool = True,
     ):
-        super().__init__()
-        self.dim, self.num_classes = dim, num_classes
+        super().__init__(dim, num_classes, bias=bias)
         self.temperature, self.num_steps, self.classify = temperature, num_steps, classify
         self.num_anchors, self.anchors = num_anchors, anchors
-        self.proxies = proxies(num_classes, dim, normal(dim**-0.5))
-        self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): z W^T + b, the classifier without the batch's dynamics."""
-        bias = None if self.bias is None else self.bias.to(z.dtype)
-        return linear(z, self.proxies.to(z.dtype), bias)
 
     @torch.no_grad()
     def _are_anchors(self, prior: Tensor, y: Tensor) -> Tensor:

@@ -117,12 +117,8 @@ def angular_margin_softmax(
     """ArcFace of logits (B, C) = scale * cosine, which it overwrites; y (B,) -> scalar."""
     target = target_column(logits, y)
     cosine = target / scale
-    return margin_softmax(
-        logits,
-        y,
-        target,
-        scale * straight_through(cos_plus_margin(cosine, margin, wrap), cosine, grad),
-    )
+    shifted = straight_through(cos_plus_margin(cosine, margin, wrap), cosine, grad)
+    return margin_softmax(logits, y, target, scale * shifted)
 
 
 class MovingMargin:
@@ -140,9 +136,8 @@ class MovingMargin:
 
     def __init__(self, owner: str, margin: float, warmup_steps: int | tuple[int, int], ramp: Ramp):
         self.owner, self.margin, self.ramp = owner, margin, ramp
-        self.start, self.stop = (
-            (warmup_steps, warmup_steps) if isinstance(warmup_steps, int) else warmup_steps
-        )
+        steps = (warmup_steps, warmup_steps) if isinstance(warmup_steps, int) else warmup_steps
+        self.start, self.stop = steps
         if not 0 <= self.start <= self.stop:
             raise LikenessError(
                 f"{owner}: warmup_steps={warmup_steps} must be a number of steps or (START, STOP) "
@@ -153,13 +148,10 @@ class MovingMargin:
 
     def at_step(self, step: int) -> None:
         """Set the margin for this step, counted from 0."""
-        progress = (
-            1.0
-            if step >= self.stop
-            else max(0.0, (step - self.start) / (self.stop - self.start))
-            if self.stop > self.start
-            else 0.0
-        )
+        if step >= self.stop:
+            progress = 1.0
+        else:
+            progress = max(0.0, (step - self.start) / max(self.stop - self.start, 1))
         share = progress if self.ramp == "linear" or progress == 1 else 1 - 0.001**progress
         self.current = share * self.margin
 

@@ -28,11 +28,8 @@ def mine_batch_hard(d: Tensor, same: Tensor, other: Tensor) -> Triplets:
         Rows of anchors, columns of positives and of negatives.
     """
     (a,) = (same.any(1) & other.any(1)).nonzero(as_tuple=True)
-    return (
-        a,
-        d[a].masked_fill(~same[a], -1.0).argmax(1),
-        d[a].masked_fill(~other[a], torch.inf).argmin(1),
-    )
+    farthest = d[a].masked_fill(~same[a], -1.0).argmax(1)
+    return a, farthest, d[a].masked_fill(~other[a], torch.inf).argmin(1)
 
 
 @torch.no_grad()
@@ -52,11 +49,8 @@ def mine_easy_positive(s: Tensor, same: Tensor, other: Tensor, *, semihard: bool
     if semihard:
         other = other & (s <= easiest)
     (a,) = (same.any(1) & other.any(1)).nonzero(as_tuple=True)
-    return (
-        a,
-        s[a].masked_fill(~same[a], -torch.inf).argmax(1),
-        s[a].masked_fill(~other[a], -torch.inf).argmax(1),
-    )
+    easy = s[a].masked_fill(~same[a], -torch.inf).argmax(1)
+    return a, easy, s[a].masked_fill(~other[a], -torch.inf).argmax(1)
 
 
 @torch.no_grad()

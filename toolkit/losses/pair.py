@@ -133,13 +133,8 @@ class Contrastive(nn.Module):
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: what `hinges` gives."""
-        return hinges(
-            distance(pairs.x, pairs.keys),
-            pairs.masks(),
-            (self.positive_margin, self.negative_margin),
-            self.squared,
-            self.reduction,
-        )
+        d, margins = distance(pairs.x, pairs.keys), (self.positive_margin, self.negative_margin)
+        return hinges(d, pairs.masks(), margins, self.squared, self.reduction)
 
 
 def hinges(
@@ -275,14 +270,9 @@ class SNRContrastive(nn.Module):
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: what `hinges` gives."""
-        ratio, *masks = noise_to_signal(pairs)
-        return hinges(
-            ratio,
-            (masks[0], masks[1]),
-            (self.positive_margin, self.negative_margin),
-            False,
-            self.reduction,
-        )
+        ratio, same, other = noise_to_signal(pairs)
+        margins = self.positive_margin, self.negative_margin
+        return hinges(ratio, (same, other), margins, False, self.reduction)
 
 
 def log_ratio(
@@ -360,10 +350,5 @@ class LogRatio(nn.Module):
             target = distance(
                 targets[pairs.y], targets[pairs.key_labels.clamp(min=0)], squared=True
             )
-        return log_ratio(
-            distance(pairs.x, pairs.keys, squared=True),
-            target,
-            same | other,
-            self.eps,
-            self.target_eps,
-        )
+        square = distance(pairs.x, pairs.keys, squared=True)
+        return log_ratio(square, target, same | other, self.eps, self.target_eps)

@@ -94,11 +94,10 @@ def by_anchor(
     made = []
     for rows in blocks:
         block = Pairs(pairs.x[rows], pairs.keys, pairs.y[rows], pairs.key_labels, pairs.own[rows])
-        made.append(
-            checkpoint(terms, block, use_reentrant=False, preserve_rng_state=False)
-            if again
-            else terms(block)
-        )
+        if again:
+            made.append(checkpoint(terms, block, use_reentrant=False, preserve_rng_state=False))
+        else:
+            made.append(terms(block))
     return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
 

@@ -112,11 +112,9 @@ class ProbabilisticNCA(nn.Module):
         self.kappas = (
             nn.Parameter(torch.full((num_classes, width), float(concentration))) if width else None
         )
-        self.temperature = (
-            nn.Parameter(torch.tensor(float(temperature)))
-            if learn_temperature
-            else float(temperature)
-        )
+        self.temperature: nn.Parameter | float = float(temperature)
+        if learn_temperature:
+            self.temperature = nn.Parameter(torch.tensor(float(temperature)))
         self.register_buffer("noise", torch.randint(2**62, ()))
 
     @in_full
@@ -136,7 +134,6 @@ class ProbabilisticNCA(nn.Module):
         kappas = self.kappas.to(z.dtype).clamp(min=0.1)
         if self.distance == "el_nivmf":
             return d_el_nivmf(
-                z,
                 mu,
                 kappas,
                 samples=self._draw(z) if samples is None else samples.to(z.dtype),
@@ -165,24 +162,18 @@ class ProbabilisticNCA(nn.Module):
 
     def _temperature(self, like: Tensor) -> Tensor | float:
         """t, floored, as a number or of the type of `like`."""
-        return (
-            self.temperature
-            if isinstance(self.temperature, float)
-            else self.temperature.clamp(min=LEAST).to(like.dtype)
-        )
+        if isinstance(self.temperature, float):
+            return self.temperature
+        return self.temperature.clamp(min=LEAST).to(like.dtype)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _draw(self, z: Tensor) -> Tensor:
         """Draws (S, B, D) of embeddings (B, D)."""
         order = ranks(z)
         inverse = order.argsort()
-        drawn = sample(
-            unit(z)[inverse],
-            root(z.square().sum(1))[inverse],
-            self.num_samples,
-            generator=generator_of(self.noise, z.device),
-        )
-        return drawn[:, order]
+        mu, kappa = unit(z)[inverse], root(z.square().sum(1))[inverse]
+        generator = generator_of(self.noise, z.device)
+        return sample(mu, kappa, self.num_samples, generator=generator)[:, order]
 
     @checked
     def forward(

@@ -205,12 +205,9 @@ class RankedList(nn.Module):
         super().__init__()
         self.dim = dim
         self.alpha, self.margin, self.imbalance = alpha, margin, imbalance
-        self.weights = weights
+        self.weights, self.positive_temperature = weights, positive_temperature
+        self.negative_temperature = negative_temperature
         self.bank: KeyBank | None = None
-        self.positive_temperature, self.negative_temperature = (
-            positive_temperature,
-            negative_temperature,
-        )
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

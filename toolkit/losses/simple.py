@@ -256,13 +256,9 @@ class SimPLE(nn.Module):
         self.reduction, self.features, self.product = reduction, features, product
         self.scale = scale
         self.b = nn.Parameter(torch.tensor(float(b)), requires_grad=learn_b)
-        self.b_theta: nn.Parameter | float = (
-            nn.Parameter(torch.tensor(float(b_theta)))
-            if learn_b_theta
-            else float(b_theta)
-            if product == "generalised"
-            else 0.0
-        )
+        self.b_theta: nn.Parameter | float = float(b_theta) if product == "generalised" else 0.0
+        if learn_b_theta:
+            self.b_theta = nn.Parameter(torch.tensor(float(b_theta)))
         self.bank: KeyBank | None = None
 
     @property

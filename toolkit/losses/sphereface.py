@@ -20,7 +20,6 @@ from likeness.toolkit.losses.common import (
     checked,
     in_full,
     known_settings,
-    normal,
     positive,
     proxies,
     radians,
@@ -33,7 +32,7 @@ from likeness.toolkit.losses.margin import (
     margin_softmax,
     straight_through,
 )
-from likeness.toolkit.losses.softmax import NormFace, norms, scaled_cosine
+from likeness.toolkit.losses.softmax import NormFace, Softmax, norms, scaled_cosine
 from likeness.toolkit.vmf.precision import unit
 
 
@@ -61,7 +60,7 @@ def psi(cosine: Tensor, margin: float) -> Tensor:
     return (1 - 2 * (k % 2)) * folded - 2 * k
 
 
-class LSoftmax(nn.Module):
+class LSoftmax(Softmax):
     """Large-margin softmax, with a multiplicative angular margin. Liu et al. 2016.
 
     Cross-entropy of z.w_j, where the target's is |z| |w_y| psi(theta_y). Nothing is normalised.
@@ -70,17 +69,9 @@ class LSoftmax(nn.Module):
         margin: Factor of the angle, a whole number.
     """
 
-    spreads_classes = True
-
     def __init__(self, dim: int, num_classes: int, *, margin: int = 4):
-        super().__init__()
-        self.dim, self.num_classes, self.margin = dim, num_classes, margin
-        self.proxies = proxies(num_classes, dim, normal(dim**-0.5))
-
-    @in_full
-    def logits(self, z: Tensor) -> Tensor:
-        """(B, dim) -> (B, C): z.w_j, without a margin."""
-        return linear(z, self.proxies.to(z.dtype))
+        super().__init__(dim, num_classes)
+        self.margin = margin
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -141,12 +132,8 @@ class SphereFace(nn.Module):
         cosine = (unit(z) * unit(class_rows(self.proxies, y)).to(z.dtype)).sum(dim=1)
         lam = self.lam if self.training else self.lam_min
         shrunk = (lam * cosine + psi(cosine, self.margin)) / (1 + lam)
-        return margin_softmax(
-            logits,
-            y,
-            target_column(logits, y),
-            norms(z) * straight_through(shrunk, cosine, self.grad),
-        )
+        changed = norms(z) * straight_through(shrunk, cosine, self.grad)
+        return margin_softmax(logits, y, target_column(logits, y), changed)
 
 
 class SphereFaceR(NormFace):
@@ -185,12 +172,8 @@ class SphereFaceR(NormFace):
             logits = self.logits(z)
             target = target_column(logits, y)
             cosine = target / self.scale
-            return margin_softmax(
-                logits,
-                y,
-                target,
-                self.scale * straight_through(psi(cosine, self.margin), cosine, self.grad),
-            )
+            shrunk = straight_through(psi(cosine, self.margin), cosine, self.grad)
+            return margin_softmax(logits, y, target, self.scale * shrunk)
         cosine = scaled_cosine(z, self.proxies)
         widened = straight_through((angle(cosine) / self.margin).cos(), cosine, self.grad)
         return cross_entropy(self.scale * with_target(widened, y, target_column(cosine, y)), y)
@@ -282,13 +265,9 @@ class SphereFace2(nn.Module):
         cosine = scaled_cosine(z, self.proxies)
         own = target_column(cosine, y)
         target, other = self._bent(own, cosine)
-        target, other = (
-            straight_through(target, self.scale * own, self.grad),
-            straight_through(other, self.scale * cosine, self.grad),
-        )
+        target = straight_through(target, self.scale * own, self.grad)
+        other = straight_through(other, self.scale * cosine, self.grad)
         bias = self.bias.to(z.dtype)
         negative = class_sum(with_target(softplus(other + bias), y, 0.0))
-        return (
-            self.weight
-            * (self.alpha * softplus(-(target + bias)) + (1 - self.alpha) * negative).mean()
-        )
+        positive = softplus(-(target + bias))
+        return self.weight * (self.alpha * positive + (1 - self.alpha) * negative).mean()

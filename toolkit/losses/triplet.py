@@ -85,11 +85,11 @@ class _TripletSum(torch.autograd.Function):
 
 
 def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Triplets:
-    """The sum over the given triplets, how many are above 0, and how many there are."""
+    """The sum over the given triplets, how many are above 0, how many there are, (1,) each."""
     a, p, n = triplets
     violation = d[a, p] - d[a, n] + margin
     term = log1p_exp(violation) if smooth else violation.relu()
-    return term.sum(), (term > 0).sum(), a.new_full((), len(a))
+    return term.sum()[None], (term > 0).sum()[None], a.new_full((1,), len(a))
 
 
 def _sums(
@@ -104,11 +104,9 @@ def _sums(
 def _reduced(sums: Sequence[Tensor], reduction: Reduction) -> Tensor:
     """Reduce what _TripletSum gives, of one block or of several."""
     total, above, count = (number.sum() for number in sums)
-    return (
-        total
-        if reduction == "sum"
-        else total / (above if reduction == "nonzero" else count).clamp(min=1)
-    )
+    if reduction == "sum":
+        return total
+    return total / (above if reduction == "nonzero" else count).clamp(min=1)
 
 
 class Triplet(nn.Module):
@@ -174,8 +172,7 @@ class Triplet(nn.Module):
             )
         else:
             return _sums(d, same, other, self.margin, self.mining, self.smooth)
-        sums = _terms_of(d, triplets, self.margin, self.smooth)
-        return tuple(number[None] for number in sums)
+        return _terms_of(d, triplets, self.margin, self.smooth)
 
 
 class SNRTriplet(nn.Module):
@@ -228,8 +225,7 @@ class SNRTriplet(nn.Module):
         ratio, same, other = noise_to_signal(pairs)
         if self.mining != "batch_hard":
             return _sums(ratio, same, other, self.margin, self.mining, False)
-        sums = _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin, False)
-        return tuple(number[None] for number in sums)
+        return _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin, False)
 
 
 class EasyPositive(nn.Module):
@@ -322,11 +318,9 @@ class MarginLoss(nn.Module):
         self.mining = mining
         self.bank: KeyBank | None = None
         start = torch.full((num_classes,), float(beta)) if per_class else torch.tensor(float(beta))
-        self.beta: nn.Parameter | float = (
-            nn.Parameter(start, requires_grad=learn_beta)
-            if learn_beta or per_class
-            else float(beta)
-        )
+        self.beta: nn.Parameter | float = float(beta)
+        if learn_beta or per_class:
+            self.beta = nn.Parameter(start, requires_grad=learn_beta)
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -354,16 +348,13 @@ class MarginLoss(nn.Module):
         of_row = beta[pairs.y] if self.per_class else beta.expand(len(d))
         if self.mining == "distance_weighted":
             a, p, n = mine_distance_weighted(d, same, other, self.dim)
-            positive, negative = (
-                (d[a, p] - of_row[a] + self.margin).relu(),
-                (of_row[a] - d[a, n] + self.margin).relu(),
-            )
-            total, above, boundaries = (
+            positive = (d[a, p] - of_row[a] + self.margin).relu()
+            negative = (of_row[a] - d[a, n] + self.margin).relu()
+            total, above = (
                 positive.sum() + negative.sum(),
                 (positive > 0).sum() + (negative > 0).sum(),
-                of_row[a].sum(),
             )
-            return total[None], above[None], boundaries[None]
+            return total[None], above[None], of_row[a].sum()[None]
         # A positive pair is in as many triplets as its anchor has negatives, and the other way
         # round.
         positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same, "nonzero")

@@ -147,11 +147,8 @@ class VMF(nn.Module):
         The paper predicts by `posterior`.
         """
         nu = z * self.alpha.to(z.dtype)
-        return (
-            self.tau.to(nu.dtype).exp()
-            * self._mean_of_draws(nu)
-            @ self._mean(self.proxies.to(nu.dtype)).T
-        )
+        scaled = self.tau.to(nu.dtype).exp() * self._mean_of_draws(nu)
+        return scaled @ self._mean(self.proxies.to(nu.dtype)).T
 
     @torch.no_grad()
     @in_full
@@ -196,11 +193,9 @@ class VMF(nn.Module):
 
         Class vectors are vMF in either.
         """
-        return (
-            nu / (self.dim - 1 + root(nu.square().sum(1, keepdim=True)))
-            if self.family == "power_spherical"
-            else self._mean(nu)
-        )
+        if self.family == "power_spherical":
+            return nu / (self.dim - 1 + root(nu.square().sum(1, keepdim=True)))
+        return self._mean(nu)
 
     @checked
     def forward(
@@ -243,24 +238,19 @@ class VMF(nn.Module):
         Returns:
             left (B + S, D), along and across (S, B).
         """
-        generator, order = generator_of(self.noise, nu.device), ranks(nu)
+        how: Any = {"generator": generator_of(self.noise, nu.device), "family": self.family}
+        order = ranks(nu)
         mu, kappa = unit(nu), root(nu.square().sum(1))
         # In few dimensions a shared direction can fall on mu, and the product is small anyway.
         inverse, num = order.argsort(), self.num_samples
         if self.sharing == "independent" or self.dim < 16:
-            drawn = sample(
-                mu[inverse], kappa[inverse], num, generator=generator, family=self.family
-            )
+            drawn = sample(mu[inverse], kappa[inverse], num, **how)
             return self._given(drawn[:, order])
-        mu = torch.where(
-            kappa[:, None] > 0, mu, torch.eye(1, self.dim, dtype=mu.dtype, device=mu.device)
-        )
-        tangents = torch.randn(
-            num, self.dim, dtype=torch.float32, generator=generator, device=nu.device
-        ).to(nu.dtype)
-        drawn_cosines = cosines(
-            kappa[inverse], self.dim, num, generator=generator, family=self.family
-        )
+        first = torch.eye(1, self.dim, dtype=mu.dtype, device=mu.device)
+        mu = torch.where(kappa[:, None] > 0, mu, first)
+        single: Any = {"dtype": torch.float32, "device": nu.device}
+        tangents = torch.randn(num, self.dim, generator=how["generator"], **single).to(nu.dtype)
+        drawn_cosines = cosines(kappa[inverse], self.dim, num, **how)
         cosine, sine = (x[:, order].to(nu.dtype) for x in drawn_cosines)
         toward = tangents @ mu.T
         length = tangents.square().sum(1, keepdim=True) - toward.square()

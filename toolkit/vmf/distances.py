@@ -21,7 +21,6 @@ from likeness.toolkit.vmf.distribution import (
     resultant_ratio,
 )
 from likeness.toolkit.vmf.precision import unit
-from likeness.toolkit.vmf.sampling import sample
 
 
 def d_cos(z: Tensor, p: Tensor) -> Tensor:
@@ -60,15 +59,12 @@ def d_nivmf(
 
 
 def d_el_nivmf(
-    z: Tensor,
     mu: Tensor,
     kappas: Tensor,
     *,
-    samples: Tensor | None = None,
-    num_samples: int = 5,
+    samples: Tensor,
     temperature: Tensor | float = 1.0,
     temperature_inside: bool = True,
-    generator: torch.Generator | None = None,
     normalizer: Normalizer = "paper",
     method: Method = "debye",
     relative: bool = False,
@@ -78,23 +74,18 @@ def d_el_nivmf(
     The draws are z_s ~ vMF(z/|z|, |z|).
 
     Args:
-        z: Embeddings (B, D).
         mu: Directions (C, D).
         kappas: Concentrations > 0 (C, D).
-        samples: Unit vectors (S, B, D) to take; None draws num_samples.
-        num_samples: Draws of every embedding.
+        samples: The draws, unit vectors (S, B, D).
         temperature: t.
         temperature_inside: True gives -t log mean_s nivMF_j(z_s)^(1/t), Algorithm 1 and the release
             (d/t is then what their softmax takes); False is Eq 5 and 6. They are the same at t = 1;
             at small t the former is the best of the samples.
-        generator: Of random numbers; None takes torch's default.
         normalizer, method, relative: See log_density_nivmf.
 
     Returns:
         (B, C).
     """
-    if samples is None:
-        samples = sample(unit(z), z.norm(dim=-1), num_samples, generator=generator)
     density = log_density_nivmf(
         samples, mu, kappas, normalizer=normalizer, method=method, relative=relative
     )

@@ -108,28 +108,6 @@ class _Ratio(torch.autograd.Function):
         return 0.5 * grad * q * (relative(square, ctx.dim + 2)[1] - q), None
 
 
-class _MeanResultant(torch.autograd.Function):
-    """A_n(k), in float64 inside: dA/dk is a small difference at large k."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, dim: int) -> Tensor:
-        exact = kappa.double()
-        resultant = exact * relative(exact.square(), dim)[1]
-        ctx.save_for_backward(exact, resultant)
-        ctx.dim = dim
-        return resultant.to(kappa.dtype)
-
-    @staticmethod
-    @once_in_full
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        kappa, resultant = ctx.saved_tensors
-        square, q = kappa.square(), resultant / kappa.clamp(min=1e-300)
-        q = torch.where(kappa > 0, q, torch.full_like(q, 1 / ctx.dim))
-        # This is 1 - A^2 - (n-1) A/k without its cancellation at small k.
-        slope = q + square * q * (relative(square, ctx.dim + 2)[1] - q)
-        return grad * slope.to(grad.dtype), None
-
-
 def _quadratic(method: Method, dim: int) -> tuple[float, float, float]:
     """The fit for n = dim, once `method` turned out to be none of the others."""
     assert method == "quadratic", method
@@ -227,10 +205,8 @@ def mean_resultant(kappa: Tensor, dim: int, *, method: Method = "debye") -> Tens
     Returns:
         A tensor of kappa's shape.
     """
-    if method == "debye":
-        result: Tensor = _MeanResultant.apply(kappa, dim)  # type: ignore[no-untyped-call]
-        return result
-    return kappa * resultant_ratio(kappa.square(), dim, method=method)
+    exact = kappa.double()  # the derivative is a small difference at large kappa
+    return (exact * resultant_ratio(exact.square(), dim, method=method)).to(kappa.dtype)
 
 
 def log_density_nivmf(

@@ -59,11 +59,8 @@ def sample(
         num_samples, *mu.shape, dtype=torch.float32, device=mu.device, generator=generator
     ).to(mu.dtype)
     along, across = cosines(kappa, dim, num_samples, generator=generator, family=family)
-    mu = torch.where(
-        mu.square().sum(-1, keepdim=True) > 0.25,
-        mu,
-        torch.eye(1, dim, dtype=mu.dtype, device=mu.device)[0],
-    )
+    first = torch.eye(1, dim, dtype=mu.dtype, device=mu.device)[0]
+    mu = torch.where(mu.square().sum(-1, keepdim=True) > 0.25, mu, first)
     tangent = noise - (noise * mu).sum(-1, keepdim=True) * mu
     tangent = tangent / tangent.square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt()
     return along.to(mu.dtype)[..., None] * mu + across.to(mu.dtype)[..., None] * tangent

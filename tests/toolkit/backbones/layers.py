@@ -1,13 +1,40 @@
-"""What the second writings of networks are made of: layers as functions over a state dict."""
+"""The networks there are, and what second writings of them are made of: layers as functions over a
+state dict.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
+import pkgutil
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+import likeness.toolkit.backbones
+
+
+def networks(takes: str) -> list[Any]:
+    """Every network that takes features, or images, by name."""
+    return sorted(
+        {
+            cls
+            for module in pkgutil.walk_packages(
+                likeness.toolkit.backbones.__path__, "likeness.toolkit.backbones."
+            )
+            for name, cls in inspect.getmembers(
+                importlib.import_module(module.name), inspect.isclass
+            )
+            if issubclass(cls, nn.Module) and cls.__module__ == module.name
+            # BasicBlock is a part of two of them
+            if not name.startswith("_") and name != "BasicBlock"
+            if getattr(cls, "takes", "features") == takes
+        },
+        key=lambda found: found.__name__,
+    )
 
 
 class Layers:

@@ -5,9 +5,6 @@ Backbones are found by themselves; images: test_image_contract.py.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 from functools import partial
 from typing import Any
 
@@ -15,9 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-import likeness.toolkit.backbones
+from likeness.toolkit.backbones.redimnet import ReDimNet, ReDimNet2
+from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.xvector import XVector
+from tests.toolkit.backbones.layers import networks
 
 
 class _MeanOfFrames(nn.Module):
@@ -87,19 +86,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "dim": 16,
     },
 }
-BACKBONES = sorted(
-    {
-        cls
-        for module in pkgutil.walk_packages(
-            likeness.toolkit.backbones.__path__, "likeness.toolkit.backbones."
-        )
-        for name, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
-        if issubclass(cls, nn.Module) and cls.__module__ == module.name and not name.startswith("_")
-        if name != "BasicBlock"  # a part of two of them
-        if getattr(cls, "takes", "features") == "features"
-    },
-    key=lambda found: found.__name__,
-)
+BACKBONES = networks("features")
 
 
 def build(make: Any) -> Any:
@@ -175,3 +162,20 @@ class TestContract:
         assert (
             backbone(torch.randn(1, 60, 20)) - backbone(torch.randn(1, 60, 20))
         ).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(ResNet, 80, depth=35), r"depth is 35; .* 18, 34"),
+        (partial(SimAMResNet, 80, depth=50), "depth is 50"),
+        (partial(ReDimNet, 72, size="b7"), "size is 'b7'"),
+        (partial(ReDimNet, 80, size="b6"), "in_dim is 80; .* multiple of 12"),
+        (partial(ReDimNet, 80), "in_dim is 80; .* multiple of 8, .* 72 bands"),
+        (partial(ReDimNet2, 72, size="b7"), "size is 'b7'"),
+        (partial(ReDimNet2, 80, size="b2"), "in_dim is 80; .* multiple of 12"),
+    ],
+)
+def test_sizes_outside_the_field_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -5,10 +5,7 @@ refusals; and what only some of them do.
 from __future__ import annotations
 
 import copy
-import importlib
-import inspect
 import math
-import pkgutil
 from functools import partial
 from typing import Any
 
@@ -17,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import likeness.toolkit.backbones
 from likeness.toolkit.backbones.bninception import BNInception
 from likeness.toolkit.backbones.edgeface import EdgeFace
 from likeness.toolkit.backbones.gradients import GradientHistograms
@@ -29,6 +25,7 @@ from likeness.toolkit.backbones.mobileface import MobileFaceNet
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.backbones.small import SmallCNN
 from likeness.toolkit.backbones.vit import FaceViT, ViT
+from tests.toolkit.backbones.layers import networks
 
 VIT = partial(ViT, width=24, depth=2, heads=3, patch=8, image_size=32)
 RESNET18 = partial(ImageResNet, width=8, depth=18, blocks=(1, 1, 1, 1))
@@ -88,15 +85,7 @@ def build(name: str) -> tuple[Any, Tensor]:
 
 
 def test_no_image_network_is_left_out() -> None:
-    result = {
-        name
-        for module in pkgutil.walk_packages(
-            likeness.toolkit.backbones.__path__, "likeness.toolkit.backbones."
-        )
-        for name, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
-        if getattr(cls, "takes", "") == "images"
-    }
-    assert result == {name.partition("-")[0] for name in TINY}
+    assert {cls.__name__ for cls in networks("images")} == {name.partition("-")[0] for name in TINY}
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -249,6 +238,7 @@ def test_words_and_sizes_outside_the_field_are_refused() -> None:
     resnet: Any = partial(ImageResNet, width=4)
     inception: Any = BNInception
     for make, word in (
+        (partial(EdgeFace, size="m"), "size is 'm'"),
         (partial(SFNet, depth=21), "depth is 21"),
         (partial(IResNet, depth=51), "depth is 51"),
         (partial(ImageResNet, depth=20), "depth is 20; .* 18, 34"),

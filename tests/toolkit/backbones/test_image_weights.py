@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from likeness.toolkit.backbones.bninception import BNInception
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.mobileface import MobileFaceNet
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.backbones.weights import load_published, read_weights
@@ -41,21 +40,6 @@ def equal(network: nn.Module, state: dict[str, Tensor], *, but: str = " ") -> bo
         for name, value in network.state_dict().items()
         if not name.startswith(but)
     )
-
-
-def test_face_networks_load_whole() -> None:
-    for make in (
-        IRESNET,
-        partial(MobileFaceNet, dim=8, scale=1, blocks=(1, 1, 1, 1), image_size=32),
-        partial(SFNet, dim=8, width=4, depth=10, image_size=32),
-        partial(SFNet, dim=8, width=4, depth=10, image_size=32, deprecated=True),
-        partial(FaceViT, dim=8, width=8, depth=1, image_size=18),
-    ):
-        state, fresh = trained(make(3)), make(3)
-        assert (
-            load_published(fresh, {f"module.{name}": value for name, value in state.items()}) == ()
-        )
-        assert equal(fresh, state)
 
 
 def test_face_transformers_without_masking_leave_the_token_out() -> None:

@@ -225,20 +225,3 @@ def test_keypoints_change_what_attention_sees() -> None:
         network.keypoint_linear.weight.zero_()
         network.keypoint_linear.bias.zero_()
         torch.testing.assert_close(network(x, None, keypoints(2)), network(x))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (partial(SimAMResNet, 80, depth=50), "depth is 50"),
-        (partial(ReDimNet, 72, size="b7"), "size is 'b7'"),
-        (partial(ReDimNet, 80, size="b6"), "in_dim is 80; .* multiple of 12"),
-        (partial(ReDimNet, 80), "in_dim is 80; .* multiple of 8, .* 72 bands"),
-        (partial(ReDimNet2, 72, size="b7"), "size is 'b7'"),
-        (partial(ReDimNet2, 80, size="b2"), "in_dim is 80; .* multiple of 12"),
-        (partial(EdgeFace, 3, size="m"), "size is 'm'"),
-    ],
-)
-def test_sizes_outside_the_releases_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

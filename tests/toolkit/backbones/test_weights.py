@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
+from likeness.models import load
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.weights import load_wespeaker
 
@@ -82,3 +85,35 @@ def test_faults_are_counted_and_named_and_nothing_changes() -> None:
         load_wespeaker(backbone, inputs)
     assert "seg_1.weight (3, 3) for (4, 64)" in str(caught.value)
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        # 7e9 weights in what is given
+        {
+            "frame_1.conv_1d.weight": (4, 8, 5),
+            "frame_5.conv_1d.weight": (60_000, 1, 1),
+            "seg_1.weight": (60_000, 1),
+        },
+        {
+            "layer1.conv.weight": (50_000, 1, 1),
+            "conv.weight": (1, 1, 1),
+            "pool.linear1.weight": (1, 1),
+            "layer2.se_res2block.1.convs.0.weight": (1, 1),
+        },
+        {
+            "layer1.conv.weight": (4, 4, 1),
+            "conv.weight": (1, 1, 1),
+            "pool.linear1.weight": (1, 1),
+            "layer2.se_res2block.1.convs.0.weight": (0, 1),
+        },
+        {"conv1.weight": (1, 1), "seg_1.weight": (1, 60_000)},
+    ],
+)
+def test_a_network_larger_than_its_weights_is_not_made(
+    shapes: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"a\.pt"):
+        load.load(f"wespeaker:{tmp_path / 'a.pt'}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import likeness.toolkit.losses
+
+LOSSES = sorted(
+    {
+        cls
+        for module in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
+        for _, cls in inspect.getmembers(
+            importlib.import_module(f"likeness.toolkit.losses.{module.name}"), inspect.isclass
+        )
+        if issubclass(cls, nn.Module) and cls.__module__ == f"likeness.toolkit.losses.{module.name}"
+    },
+    key=lambda found: found.__name__,
+)
 GOLDEN = Path(__file__).parents[2] / "golden"
 # rows of the hard case without duplicates or antipodes, where gradients are comparable
 SMOOTH_ROWS = [2, 6, 7, 9, 11]
@@ -73,3 +89,17 @@ class GivenBank(nn.Module):
 
     def enqueue(self, z_key: Tensor, y: Tensor) -> Tensor:
         return self.own
+
+
+def gradcheck(loss: nn.Module, z: Tensor, y: Tensor, *names: str) -> bool:
+    """Whether the gradient by z, and by the parameters of these names or by all, is the value's."""
+    parameters = {name: value for name, value in loss.named_parameters() if value.numel()}
+    names = names or tuple(parameters)
+
+    def value(x: Tensor, *given: Tensor) -> Tensor:
+        named = dict(zip(names, given, strict=True))
+        made: Tensor = torch.func.functional_call(loss, named, (x, y))
+        return made
+
+    inputs = [parameters[name].detach().clone().requires_grad_() for name in names]
+    return torch.autograd.gradcheck(value, (z.clone().requires_grad_(), *inputs))

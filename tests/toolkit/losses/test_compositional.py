@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,6 @@ from torch import Tensor
 from likeness.toolkit.losses.compositional import DCML
 from likeness.toolkit.losses.triplet import MarginLoss
 from tests.toolkit.losses import drawn
-
-GOLDEN = Path(__file__).parents[2] / "golden"
-
 
 batch = partial(drawn.batch, size=9, dim=6)
 

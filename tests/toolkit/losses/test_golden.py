@@ -12,14 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.toolkit.losses.adaptive import AdaFace, CircleSoftmax, CurricularFace, MagFace
-from likeness.toolkit.losses.contrast import (
-    CirclePair,
-    LiftedStructure,
-    MultiSimilarity,
-    NTXent,
-    SupCon,
-    TupletMargin,
-)
+from likeness.toolkit.losses.contrast import LiftedStructure, NTXent, SupCon, TupletMargin
 from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
 from likeness.toolkit.losses.hyperbolic import Hyperbolic, exp_map
 from likeness.toolkit.losses.intertopk import InterTopK
@@ -38,6 +31,7 @@ from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.losses.softmax import Cosine, NormFace, NormSoft, Softmax
 from likeness.toolkit.losses.sphereface import LSoftmax, SphereFace, SphereFace2, SphereFaceR
 from likeness.toolkit.losses.triplet import Angular, MarginLoss, SNRTriplet, Triplet
+from likeness.toolkit.losses.weighted import CirclePair, MultiSimilarity
 from tests.toolkit.losses.drawn import GOLDEN, SMOOTH_ROWS, GivenBank, close, read
 
 # file -> the loss with the settings of the release

@@ -11,33 +11,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from likeness.toolkit.losses.graph import GroupLoss, ProxyGML
 from likeness.toolkit.training.recipe import Optim
 from tests.toolkit.losses import drawn
+from tests.toolkit.losses.drawn import gradcheck
 
 DIM, CLASSES = 6, 4
 
 
 # Unequal classes, of which the last is absent and the one before has a single item.
 batch = partial(drawn.batch, size=9, dim=DIM, labels=(0, 1, 0, 1, 0, 0, 2, 1, 0))
-
-
-def gradcheck(loss: Any) -> bool:
-    z, y = batch()
-    given_values = {
-        name: value.detach().clone().requires_grad_()
-        for name, value in loss.named_parameters()
-        if value.numel()
-    }
-
-    def value(x: Tensor, *values: Tensor) -> Tensor:
-        named = dict(zip(given_values, values, strict=True))
-        made: Tensor = torch.func.functional_call(loss, named, (x, y))
-        return made
-
-    return torch.autograd.gradcheck(value, (z.requires_grad_(), *given_values.values()))
 
 
 def log_sum(values: Any) -> float:
@@ -92,7 +76,8 @@ def test_proxy_gml_is_its_formula(
 def test_proxy_gml_s_gradient_is_the_value_s() -> None:
     for count in (1, 3):
         torch.manual_seed(count)
-        assert gradcheck(ProxyGML(DIM, CLASSES, num_proxies=count, scale=3.0).double())
+        loss = ProxyGML(DIM, CLASSES, num_proxies=count, scale=3.0).double()
+        assert gradcheck(loss, *batch())
 
 
 def test_a_share_that_is_whole_is_not_rounded_up() -> None:
@@ -187,7 +172,7 @@ def test_group_loss_s_gradient_is_the_value_s() -> None:
     for steps, count in ((1, 1), (3, 2), (2, 0)):
         torch.manual_seed(steps)
         loss = GroupLoss(DIM, CLASSES, temperature=2.0, num_steps=steps, num_anchors=count).double()
-        assert gradcheck(loss)
+        assert gradcheck(loss, *batch())
 
 
 def test_random_anchors_follow_a_stored_number() -> None:

@@ -1,15 +1,10 @@
-"""Every loss against its formula written out in loops, and the properties that all share.
-
-Losses are found by themselves.
-"""
+"""SimPLE and others against their formulas in loops, and what every loss promises."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import copy
 import inspect
 import math
-import pkgutil
 import typing
 from typing import Any
 
@@ -20,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import likeness.toolkit.losses
 from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import (
     Classifier,
@@ -46,19 +40,7 @@ from likeness.toolkit.losses.softmax import Softmax, generalised_product
 from likeness.toolkit.training.memory import Bank
 from likeness.toolkit.training.recipe import Optim
 from likeness.toolkit.vmf.precision import unit
-from tests.toolkit.losses.drawn import batch
-
-LOSSES = sorted(
-    {
-        cls
-        for module in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
-        for _, cls in inspect.getmembers(
-            importlib.import_module(f"likeness.toolkit.losses.{module.name}"), inspect.isclass
-        )
-        if issubclass(cls, nn.Module) and cls.__module__ == f"likeness.toolkit.losses.{module.name}"
-    },
-    key=lambda found: found.__name__,
-)
+from tests.toolkit.losses.drawn import LOSSES, batch
 
 
 def softplus(x: float) -> float:
@@ -168,41 +150,26 @@ def test_simple_of_cosines_is_eq_8_of_unit_rows(
         SimPLE(5, product="cosine", learn_b_theta=True)
 
 
-def test_simple_of_cosines_against_a_bank() -> None:
-    loss = SimPLE(5, b=-2.0, r=2.0, alpha=0.2, product="cosine", scale=6.0).double()
+@pytest.mark.parametrize("product", ["generalised", "cosine"])
+def test_simple_against_a_bank_that_fills_and_wraps(product: Any) -> None:
+    cosine = product == "cosine"
+    loss = SimPLE(5, b=-2.0, r=2.0, alpha=0.2, product=product, scale=6.0).double()
     loss.bank = Bank(20, 5).double()
-    for step in range(4):
+    for step in range(5):  # 40 keys through 20 slots: empty, part full, wrapped
         z, y = batch(step)
         z.requires_grad_()
         value = loss(z, y, z.detach() + 0.1)
         rows, keys = (
-            torch.nn.functional.normalize(vectors).detach().numpy() * math.sqrt(6.0)
-            for vectors in (z, loss.bank.keys)
+            math.sqrt(6.0) * nn.functional.normalize(vectors) if cosine else vectors
+            for vectors in (z.detach(), loss.bank.keys)
         )
-        own = [(8 * step + i) % 20 for i in range(8)]
         expected = simple_by_loops(
-            rows, y, keys, loss.bank.labels, own, b_theta=0.0, r=2.0, alpha=0.2, b=-2.0, joint=False
-        )
-        assert value.item() == pytest.approx(expected, rel=1e-9)
-    assert torch.autograd.gradcheck(lambda one: loss(one, y), (z,))
-
-
-def test_simple_against_a_bank_that_fills_and_wraps() -> None:
-    loss = SimPLE(5, b=-2.0, r=2.0, alpha=0.2).double()
-    loss.bank = Bank(20, 5).double()
-    for step in range(5):  # 40 keys through 20 slots: empty, part full, wrapped
-        z, y = batch(step)
-        keys = z + 0.1
-        value = loss(z, y, keys)
-        first = 8 * step % 20
-        own = [(first + i) % 20 for i in range(8)]
-        expected = simple_by_loops(
-            z.numpy(),
+            rows.numpy(),
             y,
-            loss.bank.keys.numpy(),
+            keys.numpy(),
             loss.bank.labels,
-            own,
-            b_theta=0.3,
+            [(8 * step + i) % 20 for i in range(8)],
+            b_theta=0.0 if cosine else 0.3,
             r=2.0,
             alpha=0.2,
             b=-2.0,
@@ -210,6 +177,7 @@ def test_simple_against_a_bank_that_fills_and_wraps() -> None:
         )
         assert value.item() == pytest.approx(expected, rel=1e-9)
         assert int((loss.bank.labels >= 0).sum()) == min(20, 8 * (step + 1))
+    assert torch.autograd.gradcheck(lambda one: loss(one, y), (z,))
 
 
 def test_simple_without_positives_or_negatives_is_defined() -> None:
@@ -502,6 +470,31 @@ class TestContract:
                 group["lr"] for group in groups if any(p is loss.proxies for p in group["params"])
             ) == pytest.approx(0.2)
 
+    def test_what_is_not_finite_is_not_hidden(self, make: Any) -> None:
+        """A loss that mined such rows away would let a run go on with NaN."""
+        for number in (math.nan, math.inf, -math.inf):
+            for rows in ([0], [0, 4], [*range(8)]):
+                z = torch.randn(8, 5)
+                z[rows, 1] = number
+                value = make(5, 4)(z.requires_grad_(), torch.arange(8) % 4)
+                assert not bool(torch.isfinite(value)), (number, rows)
+
+    def test_it_starts_from_finite_numbers(self, make: Any) -> None:
+        """A run is not saved while a number of its state is NaN or infinite."""
+        assert all(bool(torch.isfinite(value).all()) for value in make(5, 4).state_dict().values())
+
+    def test_class_numbers_mean_nothing(self, make: Any) -> None:
+        """Permuting class ids together with everything that is kept per class changes nothing."""
+        z, y = batch()
+        loss = make(5, 4).double()
+        order = torch.tensor([2, 0, 3, 1])  # new id -> old id
+        other = copy.deepcopy(loss)
+        for kept in other.parameters():
+            dims = [d for d, size in enumerate(kept.shape) if size == 4]
+            if dims:
+                kept.data = kept.data.index_select(dims[-1], order)
+        assert other(z, order.argsort()[y]).item() == pytest.approx(loss(z, y).item(), rel=1e-12)
+
 
 @pytest.mark.parametrize("scale", [1.0, 1e-9, 0.99e-12, 0.0])
 def test_unit_rows_of_short_vectors(scale: float) -> None:
@@ -577,28 +570,12 @@ def test_protocols_tell_losses_apart() -> None:
     assert offering(Featured) == {"SimPLE"}
     assert offering(Remembering) == {"BroadFace"}
     compared = {"Softmax", "CosFace", "Hyperbolic", "Joint", "LogRatio", "NPair", "PairBCE"}
-    assert offering(Compared) == {*compared, "SimPLE"}
+    assert offering(Compared) == {*compared, "SimPLE", "GroupLoss", "LSoftmax"}
     assert "NormFace" not in offering(Grouped)
     assert similarity_trained_by(made["NormFace"]) == "cosine"
     assert similarity_trained_by(made["NPair"]) == "dot"
     assert features_of(SimPLE(5, features="polarlike")) == "polarlike"
     assert features_of(made["NormFace"]) == "raw"
-
-
-# No loss hides an embedding that is NaN or infinite: its value is NaN. A loss that
-# mined such rows away would let a run go on with NaN.
-
-
-@pytest.mark.parametrize("make", LOSSES, ids=lambda found: found.__name__)
-def test_what_is_not_finite_is_not_hidden(make: Any) -> None:
-    for number in (math.nan, math.inf, -math.inf):
-        for rows in ([0], [0, 4], [*range(8)]):
-            torch.manual_seed(0)
-            loss = make(5, 4)
-            z = torch.randn(8, 5)
-            z[rows, 1] = number
-            value = loss(z.requires_grad_(), torch.arange(8) % 4)
-            assert not bool(torch.isfinite(value)), (number, rows)
 
 
 @pytest.mark.parametrize(
@@ -615,15 +592,3 @@ def test_what_is_not_finite_is_not_hidden_among_keys(make: Any) -> None:
     z = torch.randn(8, 5)
     z[3, 2] = math.nan
     assert not bool(torch.isfinite(loss(z.requires_grad_(), y, z.detach())))
-
-
-@pytest.mark.parametrize("make", LOSSES, ids=lambda found: found.__name__)
-def test_a_loss_starts_from_finite_numbers(make: Any) -> None:
-    """A run is not saved while a number of its state is NaN or infinite, so that no loss may keep
-    such a number on purpose.
-    """
-    torch.manual_seed(0)
-    assert all(bool(torch.isfinite(value).all()) for value in make(5, 4).state_dict().values())
-
-
-# What CONTRIBUTING.md says under "Add a loss", for a loss with class vectors and one without.

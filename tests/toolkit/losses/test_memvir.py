@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,9 @@ from torch import Tensor
 from likeness.toolkit.losses.memvir import MemVir
 from likeness.toolkit.losses.proxy import ProxyAnchor
 from likeness.toolkit.losses.softmax import NormFace
-from tests.toolkit.losses.drawn import rows
+from tests.toolkit.losses.drawn import GOLDEN, rows
 
 DIM, CLASSES = 5, 3
-GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def batch(step: int, size: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from likeness.toolkit.losses.proxy import (
     SoftTriple,
 )
 from likeness.toolkit.training.recipe import Optim
-from tests.toolkit.losses.drawn import rows
+from tests.toolkit.losses.drawn import gradcheck, rows
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +34,6 @@ def batch(size: int = 11, dim: int = 5, classes: int = 4) -> tuple[Tensor, Tenso
     )
 
 
-def gradcheck(loss: Any, names: tuple[str, ...]) -> bool:
-    z, y = batch()
-    parameters = [getattr(loss, name).detach().clone().requires_grad_() for name in names]
-
-    def value(x: Tensor, *given: Tensor) -> Tensor:
-        made: Tensor = torch.func.functional_call(
-            loss, dict(zip(names, given, strict=True)), (x, y)
-        )
-        return made
-
-    return torch.autograd.gradcheck(value, (z.requires_grad_(), *parameters))
-
-
 def test_center_loss_is_softmax_and_the_distance_to_centres() -> None:
     z, y = batch()
     loss = CenterLoss(5, 4, weight=0.3, centre_grad="loss").double()
@@ -61,7 +47,7 @@ def test_center_loss_is_softmax_and_the_distance_to_centres() -> None:
             (a - b) ** 2 for a, b in zip(x, loss.centres.detach().numpy()[label], strict=True)
         )
     assert loss(z, y).item() == pytest.approx(total / len(y), rel=1e-12)
-    assert gradcheck(loss, ("proxies", "centres"))
+    assert gradcheck(loss, *batch(), "proxies", "centres")
 
 
 def test_centres_move_as_in_the_paper() -> None:
@@ -106,7 +92,7 @@ def test_proxy_nca_and_its_successor_by_distances() -> None:
         totals[1] += d[label] / 0.4 + math.log(sum(math.exp(-value / 0.4) for value in d))
     assert nca(z, y).item() == pytest.approx(totals[0] / len(y), rel=1e-12)
     assert plus(z, y).item() == pytest.approx(totals[1] / len(y), rel=1e-12)
-    assert gradcheck(nca, ("proxies",))
+    assert gradcheck(nca, *batch(), "proxies")
 
 
 def test_proxy_anchor_by_loops() -> None:
@@ -127,7 +113,7 @@ def test_proxy_anchor_by_loops() -> None:
         positive += [math.log1p(sum(own))] if own else []
         negative.append(math.log1p(sum(other)))
     assert loss(z, y).item() == pytest.approx(np.mean(positive) + np.mean(negative), rel=1e-12)
-    assert gradcheck(loss, ("proxies",))
+    assert gradcheck(loss, *batch(), "proxies")
     # every sample of one class: its proxy has no negatives
     first = torch.zeros(11, dtype=torch.int64)
     z.requires_grad_()
@@ -162,7 +148,7 @@ def test_soft_triple_by_loops() -> None:
     assert loss(z, y).item() == pytest.approx(
         total / len(y) + 0.5 * spread / (4 * 3 * 2), rel=1e-12
     )
-    assert gradcheck(loss, ("proxies", "centres"))
+    assert gradcheck(loss, *batch(), "proxies", "centres")
 
 
 def test_hug_by_loops_and_on_the_simplex() -> None:
@@ -176,7 +162,7 @@ def test_hug_by_loops_and_on_the_simplex() -> None:
         [float(np.linalg.norm(x - p[label])) for x, label in zip(rows(z), y.tolist(), strict=True)]
     )
     assert loss(z, y).item() == pytest.approx(0.7 * energy + 0.4 * gap, rel=1e-12)
-    assert gradcheck(loss, ("proxies",))
+    assert gradcheck(loss, *batch(), "proxies")
     # four points of the regular simplex are sqrt(8 / 3) apart, the least energy of four points
     simplex = HUG(4, 4).double()
     with torch.no_grad():

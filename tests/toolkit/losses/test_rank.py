@@ -57,18 +57,6 @@ def test_smooth_ap_tends_to_average_precision() -> None:
     )
 
 
-def test_smooth_ap_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    z, y = batch(4)
-    z.requires_grad_()
-    values = []
-    for block in (1 << 22, 10, 40):
-        monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", block)
-        value = SmoothAP(5, temperature=0.1)(z, y)
-        values.append(torch.cat([value[None], torch.autograd.grad(value, z)[0].flatten()]))
-    torch.testing.assert_close(values[1], values[0], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(values[2], values[0], rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize("num_bins", [1, 4, 10])
 def test_fast_ap_is_its_histograms(num_bins: int, crossed: bool) -> None:

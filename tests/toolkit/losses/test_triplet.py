@@ -22,9 +22,7 @@ from likeness.toolkit.losses.pairing import distance
 from likeness.toolkit.losses.triplet import Angular, EasyPositive, MarginLoss, SNRTriplet, Triplet
 from likeness.toolkit.vmf.precision import unit
 from tests.toolkit.losses import drawn
-
-SMOOTH_ROWS = [2, 6, 7, 9, 11]
-
+from tests.toolkit.losses.drawn import SMOOTH_ROWS
 
 batch = partial(drawn.batch, size=9)
 
@@ -237,24 +235,6 @@ def test_snr_triplet_is_its_formula(mining: Any, crossed: bool) -> None:
         ).double()  # type: ignore[arg-type]
         expected = sum(terms) / max(count, 1) + penalty
         assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
-
-
-def test_blocks_of_pairs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    z, y = batch(3)
-    z.requires_grad_()
-    for loss in (
-        Triplet(5),
-        Triplet(5, mining="semihard", smooth=True),
-        Triplet(5, mining="facenet"),
-        Angular(5),
-    ):
-        values = []
-        for block in (1 << 22, 9, 30):
-            monkeypatch.setattr("likeness.toolkit.losses.pairing.BLOCK", block)
-            value = loss(z, y)
-            values.append(torch.cat([value[None], torch.autograd.grad(value, z)[0].flatten()]))
-        torch.testing.assert_close(values[1], values[0], rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(values[2], values[0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("crossed", [False, True])

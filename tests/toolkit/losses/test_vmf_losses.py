@@ -4,12 +4,9 @@ their noise.
 
 from __future__ import annotations
 
-import inspect
 import math
-import tomllib
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,10 +27,7 @@ from likeness.toolkit.vmf.bound import polynomials
 from likeness.toolkit.vmf.distances import d_el_vmf
 from likeness.toolkit.vmf.distribution import mean_resultant
 from tests.toolkit.losses import drawn
-
-DOCS = Path(__file__).parents[3] / "docs"
-CATALOGUE = tomllib.loads((DOCS / "losses.toml").read_text(encoding="utf-8"))
-SMOOTH_ROWS = [2, 6, 7, 9, 11]
+from tests.toolkit.losses.drawn import SMOOTH_ROWS, close
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +37,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def close(ours: Tensor | None, theirs: Tensor, tolerance: float, rows: Any = slice(None)) -> None:
-    assert ours is not None
-    assert bool(torch.isfinite(ours).all())
-    scale = max(1.0, float(theirs[rows].abs().max()))
-    torch.testing.assert_close(
-        ours.reshape(theirs.shape)[rows] / scale,
-        theirs[rows] / scale,
-        rtol=tolerance,
-        atol=tolerance,
-    )
 
 
 batch = partial(drawn.batch, length=2.0)
@@ -414,14 +396,6 @@ def test_a_network_that_scf_trains_whole_lets_its_directions_drift() -> None:
         network(torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 1.0]]).double()).detach(), dim=1
     )
     assert float((before * after).sum(dim=1).max()) < 1 - 1e-6
-    assert "drift" in (SCF.__doc__ or "")
-
-
-def test_vmf_says_where_it_differs_from_paper_and_release() -> None:
-    settings = inspect.signature(VMF).parameters
-    notes = CATALOGUE["VMF"]["notes"]
-    assert f"noise='{settings['noise'].default}'" in notes
-    assert "independently" in notes
 
 
 RELEASED: dict[str, dict[str, Any]] = {
