@@ -41,7 +41,7 @@ from likeness.toolkit.training.log import LOG, RUN_ID
 RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
-FORMAT = "likeness.resume/4"
+FORMAT = "likeness.resume/5"
 # The groups of a recipe whose fields are told apart when recipes are compared.
 GROUPS = ("schedule", "tuning", "compute", "parallel", "measure")
 
@@ -92,7 +92,6 @@ class Run:
     layout: spread.Layout | None = None  # the classes that this process holds, if they are spread
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
-    owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
     # parameters that stand still until a step and are trained from then on (build.thaw)
     frozen: list[nn.Parameter] = field(default_factory=list)
     average: Average | None = None  # of the weights, where the recipe asks for one
@@ -118,6 +117,11 @@ class Run:
         named = {"embedder": self.embedder, "loss": self.loss, "encoder": self.encoder}
         return {name: module for name, module in named.items() if module is not None}
 
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that the optimiser changes, in its order."""
+        return [value for group in self.optimizer.param_groups for value in group["params"]]
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory;
         those with spread classes as DTensors of the whole.
@@ -135,37 +139,20 @@ class Run:
             if not value.numel() or value.data_ptr() not in seen:
                 seen.add(value.data_ptr())
                 tensors[name] = value
-        axes = self._spread_parameters()
+        trained = self.trained
+        names = {id(parameter): name for name, parameter in self.loss.named_parameters()}
         # of SGD and Adam all are tensors; rates are set anew at every step
         for index, values in self.optimizer.state_dict()["state"].items():
+            name = names.get(id(trained[index]), "")
             for key, value in values.items():
-                tensors[f"optimizer.{index}.{key}"] = (
-                    self._whole(value, axes[index]) if index in axes and value.ndim else value
-                )
+                whole = self._whole(value, name) if value.ndim else value
+                tensors[f"optimizer.{index}.{key}"] = whole
         return tensors
 
     def _whole(self, value: Tensor, key: str) -> Tensor:
         if self.layout is None or key not in self.layout.axes:
             return value
         return spread.as_dtensor(value, self.layout.axes[key], self.layout.num_classes)
-
-    def _spread_parameters(self) -> dict[int, str]:
-        """The place in the optimiser and the name of every parameter whose classes are spread."""
-        if self.layout is None:
-            return {}
-        names = {
-            id(parameter): name
-            for name, parameter in self.loss.named_parameters()
-            if name in self.layout.axes
-        }
-        places = [
-            parameter for group in self.optimizer.param_groups for parameter in group["params"]
-        ]
-        return {
-            index: names[id(parameter)]
-            for index, parameter in enumerate(places)
-            if id(parameter) in names
-        }
 
 
 def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
@@ -265,9 +252,6 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
 
     It counts once its state.json is there: a kill at any moment leaves a whole one.
 
-    The one before may be of the same step, where an evaluation that failed was made up; the new one
-    is then called STEP.again.
-
     items: a digest of what is trained on, which load_run compares.
 
     Raises:
@@ -275,22 +259,10 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
             is kept.
     """
     folder = out / RESUME / f"{run.step:09d}"
-    if (folder / STATE).is_file():
-        folder = folder.with_name(f"{folder.name}.again")  # sorts behind it, see `latest`
     main = distributed.is_main()
-    if main:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    distributed.wait()
-    # weights in the layout channels_last are not contiguous
-    tensors = {
-        name: value if isinstance(value, DTensor) else value.contiguous()
-        for name, value in run.tensors().items()
-    }
     state = {
         "format": FORMAT,
         "step": run.step,
-        "owed": run.owed,
         "plateau": vars(run.plateau),
         "scaler": run.scaler.state_dict(),
         "num_classes": len(classes),
@@ -298,21 +270,16 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         "items": items,
         "init": run.init,
     }
-    many = distributed.world() > 1
+    if main:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    distributed.wait()
     try:
-        with warnings.catch_warnings():
-            # "torch.distributed is uninitialized, assuming a single process"
-            warnings.simplefilter("ignore", UserWarning)
-            dcp_save(
-                tensors | _random_states(),
-                storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
-                no_dist=not many,
-            )
+        _write_tensors(folder, run)
         distributed.wait()
         if main:
             sync(folder)
-            with atomic_path(folder / STATE) as partial_path:
-                partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+            write_json(folder / STATE, state)
             for changed in (out / RESUME, out):
                 sync_names(changed)  # the new folder is on the disk before the one before it goes
     except (Exception, CheckpointException) as error:  # the latter is a BaseException
@@ -328,6 +295,24 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
     distributed.wait()
+
+
+def _write_tensors(folder: Path, run: Run) -> None:
+    """Write a run's tensors into a folder; those with spread classes each process's part."""
+    many = distributed.world() > 1
+    # weights in the layout channels_last are not contiguous
+    tensors = {
+        name: value if isinstance(value, DTensor) else value.contiguous()
+        for name, value in run.tensors().items()
+    }
+    with warnings.catch_warnings():
+        # "torch.distributed is uninitialized, assuming a single process"
+        warnings.simplefilter("ignore", UserWarning)
+        dcp_save(
+            tensors | _random_states(),
+            storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
+            no_dist=not many,
+        )
 
 
 def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -347,7 +332,7 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
 def is_finished(out: Path, steps: int, stop_after: int) -> bool:
     """Whether nothing is left to do for the run in `out`: no step, and no evaluation."""
     newest = latest(out)
-    if newest is None or newest[1]["owed"]:
+    if newest is None:
         return False
     return bool(
         newest[1]["step"] >= steps
@@ -390,7 +375,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         if (name := f"random.{kind}.{distributed.rank()}") in tensors:
             restore(tensors[name])
     run.scaler.load_state_dict(state["scaler"])
-    run.plateau, run.step, run.owed = Plateau(**state["plateau"]), state["step"], state["owed"]
+    run.plateau, run.step = Plateau(**state["plateau"]), state["step"]
     run.init = state["init"]
     return True
 
@@ -422,12 +407,12 @@ def _random_states() -> dict[str, Tensor]:
 
 def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
     """Empty tensors for what the optimiser is given: it makes its own only at its first step."""
-    places = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+    trained = run.trained
     for name in stored:
         kind, _, rest = name.partition(".")
         index, _, key = rest.partition(".")
-        if kind == "optimizer" and int(index) < len(places):
-            parameter = places[int(index)]
+        if kind == "optimizer" and int(index) < len(trained):
+            parameter = trained[int(index)]
             # fused optimisers want the step, too, where the parameter is
             alone = torch.zeros((), device=parameter.device)
             empty = alone if key == "step" else torch.zeros_like(parameter)
