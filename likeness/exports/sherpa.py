@@ -10,6 +10,7 @@ of the features is part of the graph here, so that every kind of it works.
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def write(model: Loaded, path: Path) -> tuple[float, int]:
         "feature_normalize_type": "",
     }
     with atomic_path(path) as temporary:
-        export.write(proto, metadata, temporary, path)
+        export.write(proto, metadata, temporary)
         distance = _distance(temporary, ours, waves, features)
         if not distance <= MAX_DISTANCE:  # NaN is refused too
             raise LikenessError(
@@ -156,13 +157,7 @@ def filterbanks(fbank: KaldiFbank, waves: Tensor) -> Tensor:
     Returns:
         (B, T, 80), of T = S / 160 frames at 16 kHz, rounded.
     """
-    plain = KaldiFbank(
-        rate_hz=fbank.rate_hz,
-        window="povey",
-        scale=fbank.scale,
-        high_hz=-_TOP_HZ,
-        cmn=False,
-        snip_edges=False,
-    )
+    plain = copy.copy(fbank)
+    plain.cmn, plain.cmn_variance = False, False
     features: Tensor = plain(waves)[0]
     return features

@@ -24,8 +24,7 @@ def read_initial(init: str) -> Initial:
         Its weights, which a run takes if its own network has the same tensors.
 
     Raises:
-        LikenessError: There is no such model, or it cannot be trained on. A package is missing; the
-            message names the extra to install.
+        LikenessError: There is no such model, or it cannot be trained on.
     """
     if Path(init).is_dir() or Path(init).suffix == ".safetensors":
         return start.read_initial(init)  # its weights alone: no part that it names is imported

@@ -74,7 +74,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
 
     Raises:
         LikenessError: The file is of another kind, its sizes contradict its weights, or its
-            architecture is not known. A package is missing; the message names the extra to install.
+            architecture is not known.
     """
     if frontend not in get_args(Frontend):
         raise LikenessError(

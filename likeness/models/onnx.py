@@ -24,8 +24,7 @@ def load(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
 
     Raises:
         LikenessError: As likeness.toolkit.models.onnx.read, and for a reading that does not exist
-            or is of a package that is not trusted. A package is missing; the message names the
-            extra to install.
+            or is of a package that is not trusted.
     """
     contents = read(path)
     if contents is None:

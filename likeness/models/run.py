@@ -26,7 +26,7 @@ from likeness.toolkit.models.checkpoint import (
 )
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.models.parts import Part, parts_in, restore
+from likeness.toolkit.models.parts import Part, parts_in, restore, values_in
 
 _PARTS = ("frontend", "backbone", "read")
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smaller
@@ -93,12 +93,8 @@ def _build(
         LikenessError: The description states sizes beyond any of its weights, or more weights.
     """
     stored = sum(tensor.numel() for tensor in tensors.values())
-    values: list[Any] = [description["frontend"], description["backbone"]]
-    while values:
-        value = values.pop()
-        if isinstance(value, dict | list):
-            values += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, int | float) and not abs(value) <= max(stored, _FREE_SIZE):
+    for value in values_in([description["frontend"], description["backbone"]]):
+        if isinstance(value, int | float) and not abs(value) <= max(stored, _FREE_SIZE):
             raise LikenessError(f"it states {value:g}, beyond any size of its {stored} weights")
     made: nn.Module = frontend()
     dim = cast(int, made.dim)

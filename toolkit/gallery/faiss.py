@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from likeness.eval.types import Floats32
 from likeness.toolkit.gallery.search import is_product
 from likeness.toolkit.gallery.sqlite import SqliteStore
-from likeness.toolkit.gallery.store import Candidates, Templates, package_of
+from likeness.toolkit.gallery.store import Candidates, Templates
 
 EFFORT = 64  # the inverted lists that a search visits
 SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough
@@ -38,11 +39,11 @@ class FaissStore(SqliteStore):
         new: The meta of a new gallery; None if there has to be one.
 
     Raises:
-        LikenessError: As for SqliteStore, or FAISS is missing; the message names the extra.
+        LikenessError: As for SqliteStore.
     """
 
     def __init__(self, folder: Path | None, new: Mapping[str, str] | None):
-        self._faiss = package_of("faiss", "faiss")
+        self._faiss: Any = import_module("faiss")
         super().__init__(folder, new)
         self._index: Any = None
         self._largest = 0  # the number of templates up to which the index suits

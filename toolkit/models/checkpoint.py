@@ -29,7 +29,7 @@ from likeness.eval.formats.provenance import likeness_version
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.models import adapter
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import Part, Parts, describe
+from likeness.toolkit.models.parts import Part, Parts, describe, values_in
 
 FORMAT = "likeness.checkpoint/1"
 BEST, LAST = "best.safetensors", "last.safetensors"
@@ -127,19 +127,12 @@ def norm_is_quality(description: Mapping[str, Any]) -> bool:
     of SimPLE's too.
     """
     recipe = description.get("recipe")
-    values: list[Any] = [recipe.get("loss")] if isinstance(recipe, dict) else []
-    while values:
-        value = values.pop()
-        if isinstance(value, dict):
-            name = str(value.get("call")).rpartition(".")[2]
-            if name in _QUALITY_LOSSES and (
-                name != "SimPLE" or str(description.get("similarity")).startswith("simple:")
-            ):
-                return True
-            values += value.values()
-        elif isinstance(value, list):
-            values += value
-    return False
+    loss = recipe.get("loss") if isinstance(recipe, dict) else None
+    parts = [value for value in values_in(loss) if isinstance(value, dict)]
+    names = {str(part.get("call")).rpartition(".")[2] for part in parts}
+    if not str(description.get("similarity")).startswith("simple:"):
+        names.discard("SimPLE")
+    return bool(names & _QUALITY_LOSSES)
 
 
 def find_model(path: Path) -> Path:

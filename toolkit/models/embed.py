@@ -188,7 +188,9 @@ def embedded_rows(
                 if isinstance(value, Bad):
                     bad.append((position, value))
                 elif value is not None:
-                    window.append((position, _as_input(value)))
+                    is_bytes = value.dtype == np.uint8
+                    value = value if is_bytes else value.astype(np.float32, copy=False)
+                    window.append((position, value))
                     num_values += window[-1][1].size
                 if value is None or isinstance(value, Bad):
                     num_read += 1
@@ -204,12 +206,6 @@ def embedded_rows(
     finally:
         report("embedding", num_done, num_done)
     return _means(sums, bad, items)
-
-
-def _as_input(value: object) -> Array:
-    """Return what a process has read as an array: uint8 stays, and the rest becomes float32."""
-    array = np.asarray(value)
-    return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
 
 
 def _add_window(

@@ -41,7 +41,6 @@ _SECONDS = ((9, 0.7), (1, 6.01), (3, 1.93), (2, 3.0))
 _IMAGES = (1, 3, 9)
 # Where the exporter says which module of the network a node comes from.
 _SCOPES = "pkg.torch.onnx.name_scopes"
-_MAX_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_SAMPLES = 10 * 16_000  # of a wave for calibration
 # Their advice is for those who wrote the network.
 _ADVISERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
@@ -59,18 +58,6 @@ class Parity(NamedTuple):
     distance: float
     norm_error: float
     num_items: int
-
-
-class Graph(NamedTuple):
-    """A network in ONNX form, before anything is written.
-
-    Attributes:
-        proto: The ModelProto.
-        frontend: The names of the nodes of the front-end.
-    """
-
-    proto: Any
-    frontend: frozenset[str]
 
 
 class Inputs(NamedTuple):
@@ -132,9 +119,8 @@ def export(
         smaller: A precision below float32; None for float32.
 
     Raises:
-        LikenessError: The embeddings differ, the network cannot be exported, the file would have 2
-            GiB or more, no size is known, or `smaller.measure` refuses the model. A package is
-            missing; the message names the extra to install.
+        LikenessError: The embeddings differ, the network cannot be exported, no size is known,
+            or `smaller.measure` refuses the model.
     """
     check_exportable(model, path)
     embedder = in_torch(model).cpu().eval()
@@ -158,11 +144,11 @@ def export(
         proto = precision.convert(proto, smaller.precision, keep=frontend, calibration=calibration)
         content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
         description["digest"] = digest([model.digest, content])
-        description["precision"] = precision.name_of(
-            smaller.precision, calibrated=smaller.calibration is not None
-        )
+        ranges = "dynamic" if calibration is None else "static"
+        is_float = smaller.precision == "float16"
+        description["precision"] = smaller.precision if is_float else f"int8 {ranges}"
     with atomic_path(path) as temporary:
-        write(proto, {onnx.KEY: json.dumps(description)}, temporary, path)
+        write(proto, {onnx.KEY: json.dumps(description)}, temporary)
         written = onnx.read(temporary)
         assert written is not None
         parity = compare(embedder, written[0], batches)
@@ -176,7 +162,7 @@ def export(
             )
         if smaller is not None and smaller.measure is not None:
             description["cost"] = dict(smaller.measure(temporary))
-            write(proto, {onnx.KEY: json.dumps(description)}, temporary, path)
+            write(proto, {onnx.KEY: json.dumps(description)}, temporary)
     return parity
 
 
@@ -191,7 +177,8 @@ def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
         LikenessError: No size is known, or another one.
     """
     if model.modality == "speaker":
-        return Inputs((None,), model.read, "waves", waves(rate_hz_of(model)))
+        rate_hz = int(_default(model, "rate_hz") or 16_000)
+        return Inputs((None,), model.read, "waves", waves(rate_hz))
     embedder, read = in_torch(model), cast(Any, model.read)
     frontend = cast(Any, embedder.frontend)
     known = (
@@ -246,26 +233,17 @@ def _readable(
     return inputs
 
 
-def write(proto: Any, metadata: Mapping[str, str], file: Path, path: Path) -> None:
+def write(proto: Any, metadata: Mapping[str, str], file: Path) -> None:
     """Write a graph with its metadata into a file.
 
     Args:
         proto: The ModelProto, whose metadata are replaced.
         metadata: Key -> value.
-        file: The file to write, a temporary name.
-        path: The name that it will have, for errors.
-
-    Raises:
-        LikenessError: The file would have 2 GiB or more.
+        file: The file to write.
     """
     del proto.metadata_props[:]
     for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)
-    if proto.ByteSize() > _MAX_BYTES:
-        raise LikenessError(
-            f"{path}: the model has {proto.ByteSize()} bytes; an .onnx file holds at most "
-            f"{_MAX_BYTES}: export a smaller network"
-        )
     file.write_bytes(proto.SerializeToString())
 
 
@@ -303,8 +281,8 @@ def compare(embedder: Embedder, other: Embedder, batches: list[Tensor]) -> Parit
 
 
 @step("translating the network to ONNX")
-def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
-    """Return the model in ONNX form.
+def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[Any, frozenset[str]]:
+    """Return the model in ONNX form, and the names of the nodes of its front-end.
 
     What the exporter writes about this machine (paths, lines of source) is taken out again.
 
@@ -368,7 +346,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> Graph:
         for field in ("metadata_props", "doc_string"):
             if field in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(field)
-    return Graph(proto, frontend)
+    return proto, frontend
 
 
 def _is_of_frontend(node: Any) -> bool:
@@ -386,11 +364,6 @@ def _default(model: Loaded, name: str) -> Any:
     if parameter is None or parameter.default is inspect.Parameter.empty:
         return None
     return parameter.default
-
-
-def rate_hz_of(model: Loaded) -> int:
-    """Return the rate in Hz of the waves that a model reads."""
-    return int(_default(model, "rate_hz") or 16_000)
 
 
 def waves(rate_hz: int) -> list[Tensor]:

@@ -329,12 +329,23 @@ def parts_in(description: Any) -> Iterator[Mapping[str, Any]]:
         >>> [found["call"] for found in parts_in({"backbone": part})]
         ['nets.Net']
     """
+    for value in values_in(description):
+        if isinstance(value, Mapping) and "call" in value and "package" in value:
+            yield value
+
+
+def values_in(description: Any) -> Iterator[Any]:
+    """Yield JSON values and all that they hold, at any depth.
+
+    Example:
+        >>> sorted(value for value in values_in({"a": [1, {"b": 2}]}) if isinstance(value, int))
+        [1, 2]
+    """
     values = [description]
     while values:
         value = values.pop()
+        yield value
         if isinstance(value, Mapping):
-            if "call" in value and "package" in value:
-                yield value
             values += value.values()
         elif isinstance(value, list | tuple):
             values += value

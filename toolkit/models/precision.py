@@ -38,18 +38,6 @@ _DYNAMIC = ["MatMul", "Gemm"]
 _STATIC = ["Conv", "MatMul", "Gemm"]
 
 
-def name_of(precision: Precision, *, calibrated: bool) -> str:
-    """Return what a precision is called in the description of a model.
-
-    Example:
-        >>> name_of("int8", calibrated=True), name_of("float16", calibrated=False)
-        ('int8 static', 'float16')
-    """
-    if precision == "float16":
-        return precision
-    return "int8 static" if calibrated else "int8 dynamic"
-
-
 def convert(
     proto: Any,
     precision: Precision,

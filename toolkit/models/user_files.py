@@ -78,7 +78,11 @@ def enter(folder: Path) -> None:
     forgotten = set(inside) if changed else set()
     for other in _folders:
         if other != place:
-            forgotten |= {name for name in _modules_in(other) if _has_module(place, name)}
+            forgotten |= {
+                name
+                for name in _modules_in(other)
+                if Path(place, f"{name}.py").is_file() or Path(place, name).is_dir()
+            }
     for name in list(sys.modules):
         if name.partition(".")[0] in forgotten:
             del sys.modules[name]
@@ -147,11 +151,6 @@ def _sum(spec: ModuleSpec | None) -> str:
             name = file.relative_to(folders[0]).as_posix()
             whole.update(f"{name}\0{file_digest(file)}\n".encode())
     return whole.hexdigest()
-
-
-def _has_module(folder: str, name: str) -> bool:
-    """Say whether a folder has a file or a package for a module of this name."""
-    return Path(folder, f"{name}.py").is_file() or Path(folder, name).is_dir()
 
 
 def _modules_in(folder: str) -> dict[str, ModuleType]:

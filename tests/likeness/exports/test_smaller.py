@@ -64,13 +64,8 @@ def lists(voices: Path, folder: Path) -> tuple[Path, Path]:
     items = folders.items(voices, split="all")
     listed, trials = folder / "items.txt", folder / "trials.txt"
     listed.write_text("".join(f"{item.id} {item.path} {item.label}\n" for item in items))
-    trials.write_text(
-        "".join(
-            f"{int(a.label == b.label)} {a.id} {b.id}\n"
-            for i, a in enumerate(items)
-            for b in items[i + 1 :]
-        )
-    )
+    pairs = ((a, b) for i, a in enumerate(items) for b in items[i + 1 :])
+    trials.write_text("".join(f"{int(a.label == b.label)} {a.id} {b.id}\n" for a, b in pairs))
     return listed, trials
 
 
@@ -102,18 +97,13 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
     assert len({model.digest for model in loaded.values()}) == 3
     # the mel bank is the only table of 257 rows
     for file in files.values():
-        banks = [
-            onnx.numpy_helper.to_array(tensor)
-            for tensor in onnx.load(file).graph.initializer
-            if tuple(tensor.dims) == (257, 16)
-        ]
-        assert [bank.dtype for bank in banks] == [np.float32]
-        np.testing.assert_array_equal(banks[0], KaldiFbank(num_mels=16).mel.numpy())
-    (reference, _), (half, _), (byte, _) = (
-        embed(model.embedder, items, model.read) for model in loaded.values()
-    )
-    for other, most, least in ((half, 1e-5, 0.0), (byte, 0.05, 1e-7)):
-        distance = (1 - (reference.unit().astype(float) * other.unit()).sum(axis=1)).max()
+        tables = onnx.load(file).graph.initializer
+        (bank,) = (tensor for tensor in tables if tuple(tensor.dims) == (257, 16))
+        mel = KaldiFbank(num_mels=16).mel.numpy()
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(bank), mel, strict=True)
+    units = [embed(each.embedder, items, each.read)[0].unit() for each in loaded.values()]
+    for other, most, least in ((units[1], 1e-5, 0.0), (units[2], 0.05, 1e-7)):
+        distance = (1 - (units[0].astype(float) * other).sum(axis=1)).max()
         assert least <= distance < most
 
 
@@ -137,21 +127,16 @@ def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
     for side, model in (("float32", load_model(checkpoint_file)), ("smaller", load(str(out)))):
         embeddings, bad = embed(model.embedder, items, model.read, meta=model.meta)
         assert not bad
-        scored = score(read_trials(trials), embeddings)
-        assert values[side, "eer"] == pytest.approx(
-            eer(scored.scores.targets, scored.scores.nontargets)
-        )
+        scores = score(read_trials(trials), embeddings).scores
+        assert values[side, "eer"] == pytest.approx(eer(scores.targets, scores.nontargets))
     # Beside a model that knows the speakers, this one is worse by its whole EER.
     speakers = sorted({item.label for item in items if item.label})
 
     def read(item: Item) -> np.ndarray[Any, Any]:
         return np.eye(len(speakers), dtype=np.float32)[speakers.index(str(item.label))]
 
-    perfect = replace(
-        load_model(checkpoint_file),
-        embedder=TorchEmbedder(Vectors(dim=len(speakers)), Same()),
-        read=read,
-    )
+    embedder = TorchEmbedder(Vectors(dim=len(speakers)), Same())
+    perfect = replace(load_model(checkpoint_file), embedder=embedder, read=read)
     rise = 100 * values["smaller", "eer"]
     assert rise > 1
     about = OnTrials(read_trials(trials), items, "all pairs", far=0.1, max_loss=rise - 0.01)
@@ -180,9 +165,6 @@ def test_a_list_for_calibration_starts_from_the_root(
     (tmp_path / "items.txt").write_text("absent.wav\n")
     root = tmp_path / "voices"
     root.mkdir()
-    where = ("--calibrate", tmp_path / "items.txt", "--root", root)
-    assert (
-        call("export", checkpoint_file, "--out", tmp_path / "m.onnx", "--precision", "int8", *where)
-        == 2
-    )
+    words = ("export", checkpoint_file, "--out", tmp_path / "m.onnx", "--precision", "int8")
+    assert call(*words, "--calibrate", tmp_path / "items.txt", "--root", root) == 2
     assert "voices/absent.wav" in capsys.readouterr().err

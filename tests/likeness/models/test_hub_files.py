@@ -33,7 +33,6 @@ from likeness.toolkit.training.train import fit, step
 from tests import tiny_hub
 
 COMMIT = hashlib.sha1(b"likeness").hexdigest()
-ROOT = Path(__file__).parents[3]
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -64,22 +63,14 @@ class Hub(BaseHTTPRequestHandler):
                 for file in sorted(self.folder.iterdir())
             ]
             listed = {"id": "ann/net", "sha": self.commit, "siblings": siblings}
-            content = json.dumps(listed).encode()
-            self.send(200, content, body, {"Content-Type": "application/json"})
+            self.send(200, json.dumps(listed).encode(), body, {"Content-Type": "application/json"})
             return
         if path == f"/api/models/ann/net/tree/{self.commit}":
-            content = json.dumps(
-                [
-                    {
-                        "type": "file",
-                        "path": file.name,
-                        "size": file.stat().st_size,
-                        "oid": "0" * 40,
-                    }
-                    for file in sorted(self.folder.iterdir())
-                ]
-            ).encode()
-            self.send(200, content, body, {"Content-Type": "application/json"})
+            listed = [
+                {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": "0" * 40}
+                for file in sorted(self.folder.iterdir())
+            ]
+            self.send(200, json.dumps(listed).encode(), body, {"Content-Type": "application/json"})
             return
         file = self.folder / path.rpartition("/")[2]
         if path == f"/ann/net/resolve/{self.commit}/{file.name}" and file.is_file():
@@ -193,16 +184,11 @@ def test_a_run_stores_the_commit_that_it_started_from(
             raise RuntimeError("power cut")
         return step(run, batch, made)
 
-    data, out = images(tmp_path / "images"), tmp_path / "run"
+    out = tmp_path / "run"
+    start = partial(fit, data=images(tmp_path / "images"), read_initial=read_initial)
     init = {"model": "hub:ann/net@v1", "digest": load(f"hub:{folder}").digest, "revision": COMMIT}
     with pytest.raises(RuntimeError, match="power cut"):
-        fit(
-            recipe("ann/net@v1"),
-            data=data,
-            out=out,
-            step=only_one_step,
-            read_initial=read_initial,
-        )
+        start(recipe("ann/net@v1"), out=out, step=only_one_step)
     assert f"commit {COMMIT[:12]}" in capsys.readouterr().err
     assert read_log(out)[0] == {"step": 0, "init": init}
     stated = json.loads((out / "recipe.json").read_text())
@@ -211,7 +197,7 @@ def test_a_run_stores_the_commit_that_it_started_from(
     monkeypatch.setattr(Hub, "commit", later)
     changed = recipe("ann/net@v1")
     assert changed.backbone.keywords["revision"] == later  # type: ignore[attr-defined]
-    fit(changed, data=data, out=out, resume=True, read_initial=read_initial)
+    start(changed, out=out, resume=True)
     assert [entry.get("init") for entry in read_log(out)] == [init, None, None]
     _, description, _ = checkpoint.read(out / "last.safetensors", checkpoint.FORMAT)
     assert (description["step"], description["init"]) == (2, init)
@@ -219,7 +205,7 @@ def test_a_run_stores_the_commit_that_it_started_from(
     assert tuned.parts["backbone"]["args"]["revision"] == later
     # a run that starts from this one names it, and the digests lead back to the hub
     again = replace(recipe("ann/net@v1"), init=str(out), schedule=Schedule(steps=1))
-    fit(again, data=data, out=tmp_path / "again", read_initial=read_initial)
+    start(again, out=tmp_path / "again")
     _, description, _ = checkpoint.read(tmp_path / "again" / "last.safetensors", checkpoint.FORMAT)
     assert description["init"] == {"model": str(out), "digest": tuned.digest}
 

@@ -15,8 +15,9 @@ import torch
 from likeness.modalities.speaker.augment import train_view
 from likeness.models import hub
 from likeness.models.load import load
-from likeness.toolkit.models.checkpoint import FORMAT, find_model, read
+from likeness.toolkit.models.checkpoint import FORMAT, find_model, read, save
 from likeness.toolkit.models.export import export
+from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import fit
@@ -79,36 +80,25 @@ def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(
 @pytest.mark.parametrize(
     ("change", "keyword"),
     [
-        ({"hidden_size": 4096}, "do not fit|cannot be|weights"),
+        ({"hidden_size": 4096}, "weights"),
         ({"_attn_implementation": "a/b"}, "_attn_implementation"),
         ({"auto_map": "net.Net"}, "auto_map"),
         ({"use_kernels": True}, "use_kernels"),
         ({"hidden_act": "org/kernel"}, "hidden_act"),
-        ({"model_type": "bert"}, "no network can be built"),
-        ({"hidden_size": "many"}, "no network can be built"),
     ],
 )
 def test_a_hostile_configuration_in_a_checkpoint_is_refused(
     change: dict[str, Any], keyword: str, tmp_path: Path
 ) -> None:
     """A checkpoint that comes from elsewhere chooses no code, and no size beyond its weights."""
-    from likeness.toolkit.models.checkpoint import save
-    from likeness.toolkit.models.parts import describe
-
     tiny_hub.save("hubert large", tmp_path / "net")
     part = hub.backbone(str(tmp_path / "net"))
     config = {**json.loads(part.keywords["config"]), **change}
-    tensors = {
-        f"backbone.{name}": value
-        for name, value in load(f"hub:{tmp_path / 'net'}").embedder.backbone.state_dict().items()
-    }
+    tensors = load(f"hub:{tmp_path / 'net'}").embedder.state_dict()
     description = {
         "modality": "speaker",
         "frontend": describe(hub.frontend(str(tmp_path / "net"))),
-        "backbone": {
-            "call": "toolkit.backbones.hub.HubSpeech",
-            "args": {"config": json.dumps(config)},
-        },
+        "backbone": describe(partial(part, config=json.dumps(config))),
         "read": describe(tiny.BASE.read),
         "features": "raw",
         "similarity": "cosine",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,19 @@ from torch import nn
 
 import likeness
 from likeness.cli import main
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
+from likeness.modalities import folders
+from likeness.modalities.face import images
 from likeness.models import load as loading
 from likeness.models.initial import read_initial
 from likeness.models.model_file import load
-from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.backbones.external import External
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
+from tests import tiny
 
 OWN = '''"""A face network of somebody else."""
 
@@ -71,14 +79,12 @@ BANDS = likeness.Network(
     frontend=partial(KaldiFbank, num_mels=20),
 )
 BROKEN = likeness.Network(modality="face", network=Broken)
-MAPS = likeness.Network(modality="face", network=nn.Identity)
 SAFE = likeness.Network(
     modality="image", network=Net, weights="net.safetensors", prefix="model.", leave_out="head.",
     size=(32, 32), scale=255.0, mean=(0.5, 0.5, 0.5), std=0.5, bgr=True,
 )
 EMA = likeness.Network(modality="face", network=Net, weights="ema.pt", key="ema.shadow")
 NO_KEY = likeness.Network(modality="face", network=Net, weights="ema.pt", key="averaged")
-ABSENT = likeness.Network(modality="face", network=Net, weights="absent.pt")
 DIVERGED = likeness.Network(modality="face", network=Net, weights="nan.pt")
 '''
 
@@ -92,29 +98,23 @@ def state(folder: Path) -> dict[str, Any]:
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Path]:
     """own.py and its weights, of which some lie in other files in other forms."""
-    path, names = list(sys.path), set(sys.modules)
+    path = list(sys.path)
     file = tmp_path / "face_net.py"
     file.write_text(OWN)
     torch.manual_seed(0)
-    net = nn.ModuleDict(
-        {"conv": nn.Conv2d(3, 4, 3), "norm": nn.BatchNorm2d(4), "fc": nn.Linear(4, 8)}
-    )
-    tensors = net.state_dict()
+    parts = {"conv": nn.Conv2d(3, 4, 3), "norm": nn.BatchNorm2d(4), "fc": nn.Linear(4, 8)}
+    tensors = nn.ModuleDict(parts).state_dict()
     del tensors["norm.num_batches_tracked"]
     under = {f"module.{name}": value for name, value in tensors.items()}
     torch.save({"epoch": 3, "state_dict": under}, tmp_path / "net.pt")
     torch.save({"ema": {"shadow": tensors}, "model": {}}, tmp_path / "ema.pt")
     torch.save({**tensors, "fc.weight": torch.full((8, 4), torch.nan)}, tmp_path / "nan.pt")
     prefixed = {f"model.{name}": value for name, value in tensors.items()}
-    save_file(
-        {**prefixed, "model.head.weight": torch.zeros(3), "loss.weight": torch.zeros(3)},
-        tmp_path / "net.safetensors",
-    )
+    more = {"model.head.weight": torch.zeros(3), "loss.weight": torch.zeros(3)}
+    save_file({**prefixed, **more}, tmp_path / "net.safetensors")
     yield file
     sys.path[:] = path
-    for name in set(sys.modules) - names:
-        if name in ("face_net", "tune_net", "mypy"):
-            del sys.modules[name]
+    sys.modules.pop("face_net", None)
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def crops(tmp_path: Path) -> Path:
     """Three subjects with four crops of 112 x 96 each."""
     rng = np.random.default_rng(0)
     for subject in "abc":
+        (tmp_path / "crops" / subject).mkdir(parents=True)
         for number in range(4):
-            (tmp_path / "crops" / subject).mkdir(parents=True, exist_ok=True)
             pixels = rng.integers(0, 255, (112, 96, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "crops" / subject / f"{number}.png")
     return tmp_path / "crops"
@@ -153,12 +153,9 @@ def test_other_names_and_forms_of_weights(own: Path, crops: Path, tmp_path: Path
 
 
 def test_speech_on_waves_and_on_features(own: Path, tmp_path: Path) -> None:
-    wave = np.random.default_rng(0).normal(0, 0.1, 12_000)
-    soundfile.write(tmp_path / "a.wav", wave, 8000)
-    for name, dim in (("VOICE", 6), ("BANDS", 5)):
-        model = likeness.load(f"{own}:{name}", device="cpu")
-        found = model.embed([tmp_path / "a.wav"])
-        assert found.matrix.shape == (1, dim)
+    soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.1, 12_000), 8000)
+    bands = likeness.load(f"{own}:BANDS", device="cpu").embed([tmp_path / "a.wav"])
+    assert bands.matrix.shape == (1, 5)
     voice = likeness.load(f"{own}:VOICE", device="cpu")
     samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
     with torch.no_grad():
@@ -213,11 +210,9 @@ def test_the_digest_is_of_the_files_beside_it_too(
     ("name", "keyword"),
     [
         ("BROKEN", r"\(2,\)"),
-        ("MAPS", r"\(2, 3, 112, 112\)"),
         ("NOBODY", "MODEL, VOICE"),
         ("Net", "MODEL, VOICE"),
         ("NO_KEY", "averaged"),
-        ("ABSENT", r"absent\.pt"),
         ("DIVERGED", r"nan\.pt.*NaN"),
     ],
 )
@@ -259,52 +254,28 @@ def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None
     assert a.meta["model"] == b.meta["model"]
 
 
-TUNE = """from functools import partial
-
-from likeness.eval.verification import eer
-from face_net import Net
-
-from likeness.modalities import folders
-
-from likeness.modalities.face import images
-from likeness.toolkit.backbones.external import External
-from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.data.sampling import Sampling
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
-
-RECIPES = {
-    "tune": Recipe(
+def test_it_is_fine_tuned(own: Path, crops: Path, tmp_path: Path) -> None:
+    initial = read_initial(str(own))
+    assert set(initial.weights) == {
+        f"backbone.network.{name}" for name in (*state(tmp_path), "norm.num_batches_tracked")
+    }
+    net = sys.modules["face_net"].Net
+    recipe = replace(
+        tiny.BASE,
         modality="face",
         frontend=partial(PixelScale, mean=(127.5,) * 3, std=(128.0,) * 3, scale=1.0),
-        backbone=partial(External, network=Net, input_shape=(3, 112, 96)),
-        loss=partial(ArcFace, scale=8.0),
+        backbone=partial(External, network=net, input_shape=(3, 112, 96)),
         items=partial(folders.items, modality="face", split="all"),
         read=partial(images.read, size=(112, 96)),
+        augment=None,
+        measure=None,
         sampling=Sampling(batch_size=4),
         optim=Optim(lr=0.0),
         schedule=Schedule(steps=1),
-        compute=Compute(threads=1),
+        init=str(own),
     )
-}
-"""
-
-
-def test_it_is_fine_tuned(own: Path, crops: Path, tmp_path: Path) -> None:
-    (tmp_path / "tune_net.py").write_text(TUNE)
-    recipe, _ = recipes.load(str(tmp_path / "tune_net.py"))
-    before = read_initial(str(own))
-    assert set(before.weights) == {
-        f"backbone.network.{name}" for name in (*state(tmp_path), "norm.num_batches_tracked")
-    }
-    fit(
-        replace(recipe, init=str(own)),
-        data=crops,
-        out=tmp_path / "run",
-        read_initial=read_initial,
-    )
-    trusted = str(own)
-    tuned = loading.load(str(tmp_path / "run"), trust=[trusted])
+    fit(recipe, data=crops, out=tmp_path / "run", read_initial=read_initial)
+    tuned = loading.load(str(tmp_path / "run"), trust=[str(own)])
     network: Any = tuned.embedder.backbone.network
     assert torch.equal(network.conv.weight, state(tmp_path)["conv.weight"])
     with pytest.raises(ValueError, match=r"--trust face_net\.py"):
@@ -323,3 +294,134 @@ def test_networks_of_one_file_that_share_weights_have_digests_of_their_own(tmp_p
     )
     names = ("MODEL", "BGR", "MEAN")
     assert len({load(tmp_path / "shared_weights.py", name).digest for name in names}) == 3
+
+
+# ---------------------------------------------------------------- mistakes in a model file
+
+SETTINGS = {
+    "network=Net()": "give a class",
+    "network='Net'": "network is 'Net'",
+    "modality='faces'": "speaker, face, image",
+    "similarity='cosin'": "cosine",
+    "size=112": "(height, width)",
+    "size=(100_000, 100_000)": "(height, width)",
+    "rate_hz='16k'": "rate_hz is '16k'",
+    "mean=(0.5, 0.5)": "three for red, green and blue",
+    "std=0": "above 0",
+    "std=(1, 1, 0)": "above 0",
+    "lengths='count'": "none, relative, counts",
+}
+
+
+def refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is said of a model file."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(folder)
+    Path("bad_file.py").write_text(HEAD + text)
+    with pytest.raises(LikenessError) as caught:
+        load(Path("bad_file.py"))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_wrong_setting_is_named(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = {"modality": "'face'", "network": "Net"}
+    settings = [f"{k}={v}" for k, v in stated.items() if not setting.startswith(f"{k}=")]
+    content = f"MODEL = likeness.Network({', '.join([*settings, setting])})\n"
+    assert SETTINGS[setting] in refused(content, tmp_path, monkeypatch)
+
+
+# What a file holds, and a part of the sentence.
+HEAD = """import likeness
+import numpy as np
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, dim=4):
+        super().__init__()
+        self.fc = nn.Linear(3, dim)
+
+    def forward(self, x):
+        return self.fc(x.mean(dim=(2, 3)))
+
+
+"""
+
+
+def model(settings: str, modality: str = "face") -> str:
+    return f"MODEL = likeness.Network(modality='{modality}', {settings})\n"
+
+
+def bad(returned: str, base: str = "Net") -> str:
+    """A model whose network returns this."""
+    text = f"class Bad({base}):\n    def forward(self, x):\n        return {returned}\n\n\n"
+    return text + model("network=Bad")
+
+
+# What a file holds, and a part of the sentence.
+MISTAKES: dict[str, tuple[str, str]] = {
+    "a network of no module": (bad("x", "list"), "torch.nn.Module"),
+    "a forward of another shape": (bad("self.fc(x)"), "does not take an input"),
+    "a forward with a mistake": (bad("self.gone(x)"), "no attribute 'gone'"),
+    "images for waves": (model("network=Net", "speaker"), "does not take an input of (16000,)"),
+    "no pooling": (
+        model("network=nn.Identity"),
+        "tensor (2, 3, 112, 112), and embeddings",
+    ),
+    "several outputs": (bad("super().forward(x), x"), "output=0"),
+    "no such output": (model("network=Net, output='embedding'"), "output"),
+    "NaN": (bad("super().forward(x) / 0"), "another size"),
+    "no such weights": (model("network=Net, weights='gone.pt'"), "gone.pt"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_network_that_does_not_fit_is_named(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, keyword = MISTAKES[mistake]
+    text = refused(content, tmp_path, monkeypatch)
+    assert keyword in text
+    assert "input_shape" not in text  # a setting of External, and not of a Network
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", ["(112, 112, 3)", "(112, 112)"])
+def test_a_reading_that_gives_no_input_is_named(
+    shape: str,
+    workers: int,
+    crops: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(crops.parent)
+    content = f"def own(item):\n    return np.zeros({shape}, np.float32)\n\n\n"
+    Path("bad_file.py").write_text(HEAD + content + model("network=Net, read=own"))
+    Path("list.txt").write_text("a/0.png\nb/1.png\n")
+    command = ["embed", "--model", "bad_file.py", "--items", "list.txt", "--root", "crops"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--workers", str(workers), "--out", "a.npz"])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "read images as (3, H, W)" in line
+    assert "bad_file." in line
+    assert "defect" not in line
+
+
+def test_a_reading_may_give_tensors_and_other_numbers(
+    crops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    matrices = []
+    for kind in ("torch.full((3, 8, 8), 7.0)", "np.full((3, 8, 8), 7)"):
+        content = f"def own(item):\n    return {kind}\n\n\n" + model("network=Net, read=own")
+        (tmp_path / "bad_file.py").write_text(HEAD + content)
+        torch.manual_seed(0)
+        matrices.append(likeness.load(tmp_path / "bad_file.py").embed(crops / "a/0.png").matrix)
+    np.testing.assert_array_equal(*matrices)

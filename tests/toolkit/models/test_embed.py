@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing.process
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +38,12 @@ def make(kind: str) -> TorchEmbedder:
     return TorchEmbedder(KaldiFbank(num_mels=20), backbone).eval()
 
 
+def numbered(voices: Path, count: int | None = None) -> list[Item]:
+    """Items whose ids end in their numbers."""
+    items = folders.items(voices, split="all")[:count]
+    return [item._replace(id=f"{item.id}-{k}") for k, item in enumerate(items)]
+
+
 @pytest.mark.parametrize("kind", ["resnet", "ecapa"])
 def test_embeddings_do_not_depend_on_the_batch(kind: str, voices: Path) -> None:
     """Items of many lengths, embedded together in buckets, equal those embedded alone."""
@@ -54,39 +58,16 @@ def test_embeddings_do_not_depend_on_the_batch(kind: str, voices: Path) -> None:
         np.testing.assert_allclose(row, alone, atol=1e-5 * np.abs(alone).max())
 
 
-@pytest.mark.timeout(300)  # both sides would wait for ever
-def test_reading_processes_work_beside_a_long_temporary_path(
-    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sockets, through which they hand over arrays, have paths of 107 bytes at most."""
-    folder = tmp_path / ("x" * 120)
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    monkeypatch.delitem(config, "tempdir", raising=False)  # chosen once
-    items = folders.items(voices, split="all")[:2]
-    made, bad = embed(make("resnet"), items, audio.read, workers=1)
-    assert (len(made.ids), bad) == (2, [])
-
-
 def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.wav").write_bytes(b"")
-    good = folders.items(voices, split="all")[:2]
-    embeddings, bad = embed(
-        make("resnet"),
-        [
-            good[0],
-            Item("empty", tmp_path / "empty.wav"),
-            Item("none", tmp_path / "none.wav"),
-            good[1],
-        ],
-        audio.read,
-    )
-    assert embeddings.ids == (good[0].id, good[1].id)
+    first, second = folders.items(voices, split="all")[:2]
+    empty, none = (Item(name, tmp_path / f"{name}.wav") for name in ("empty", "none"))
+    embeddings, bad = embed(make("resnet"), [first, empty, none, second], audio.read)
+    assert embeddings.ids == (first.id, second.id)
     assert [item.id for item in bad] == ["empty", "none"]
     assert "empty.wav" in bad[0].reason
     with pytest.raises(ValueError, match="none of 1 items could be read"):
-        embed(make("resnet"), [Item("none", tmp_path / "none.wav")], audio.read)
+        embed(make("resnet"), [none], audio.read)
 
 
 def test_training_mode_comes_back() -> None:
@@ -117,28 +98,18 @@ def in_halves(item: Item) -> Iterator[np.ndarray]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_items_in_several_inputs_are_averaged_by_length(voices: Path, workers: int) -> None:
-    items = [
-        item._replace(id=f"{item.id}-{k}")
-        for k, item in enumerate(folders.items(voices, split="all")[:12])
-    ]
-    embedder = make("resnet")
+    items, embedder = numbered(voices, 12), make("resnet")
     embedded, bad = embed(embedder, items, in_halves, batch_size=3, workers=workers)
     refused = [item.id for item in items if item.id.endswith("0")]
     assert [item.id for item in bad] == refused
     assert embedded.ids == tuple(item.id for item in items if item.id not in refused)
-    for item in items[1:4]:
+    for item, row in zip(items[1:4], embedded.matrix, strict=False):
         wave = audio.read(item)
+        halves = (wave[:4000], wave[4000:])
         with torch.no_grad():
-            parts = [
-                embedder(torch.from_numpy(half)[None])[0].numpy()
-                for half in (wave[:4000], wave[4000:])
-            ]
-        expected = np.average(parts, axis=0, weights=[4000, len(wave) - 4000])
-        np.testing.assert_allclose(
-            embedded.matrix[embedded.rows([item.id])[0]],
-            expected,
-            atol=1e-5 * np.abs(expected).max(),
-        )
+            parts = [embedder(torch.from_numpy(half)[None])[0].numpy() for half in halves]
+        expected = np.average(parts, axis=0, weights=[len(half) for half in halves])
+        np.testing.assert_allclose(row, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def read_short(item: Item) -> np.ndarray:
@@ -149,12 +120,8 @@ def read_short(item: Item) -> np.ndarray:
 def test_on_a_cpu_only_short_inputs_are_batched(voices: Path) -> None:
     seen: list[tuple[int, ...]] = []
     embedder = make("resnet")
-    items = [
-        item._replace(id=f"{item.id}-{k}")
-        for k, item in enumerate(folders.items(voices, split="all"))
-    ]
     embedder.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))
-    embed(embedder, items, read_short, batch_size=4)
+    embed(embedder, numbered(voices), read_short, batch_size=4)
     assert max(batch for batch, _ in seen) == 4
     assert all(batch * samples <= 2**14 for batch, samples in seen if batch > 1)
 
@@ -166,27 +133,14 @@ def read_very_short(item: Item) -> np.ndarray:
 
 def test_an_utterance_that_the_network_cannot_take_is_named(voices: Path) -> None:
     """2,000 samples are 11 frames of 25 ms every 10 ms, and an x-vector needs 15."""
-    items = [
-        item._replace(id=f"{item.id}-{k}")
-        for k, item in enumerate(folders.items(voices, split="all")[:6])
-    ]
-    embedder = TorchEmbedder(
-        KaldiFbank(num_mels=20), XVector(20, dim=4, channels=8, pooled=12)
-    ).eval()
-    short = items[3].id
-    says = (
-        rf"11 frames, fewer than its context of 15; it is among \('{short}'.*\), which .*: "
-        "remove it"
-    )
-    for parts in (False, True):
-        with pytest.raises(ValueError, match=says):
-            embed(embedder, items, in_one_part if parts else read_very_short)
+    items = numbered(voices, 6)
+    short, network = items[3].id, XVector(20, dim=4, channels=8, pooled=12)
+    embedder = TorchEmbedder(KaldiFbank(num_mels=20), network).eval()
+    for read in (read_very_short, lambda item: iter([read_very_short(item)])):
+        with pytest.raises(ValueError, match=rf"context of 15; it is among \('{short}'"):
+            embed(embedder, items, read)
     embedded, _ = embed(embedder, [item for item in items if item.id != short], read_very_short)
     assert len(embedded.ids) == 5
-
-
-def in_one_part(item: Item) -> Iterator[np.ndarray]:
-    yield read_very_short(item)
 
 
 def test_embeddings_that_are_nearly_the_same_are_warned_of() -> None:

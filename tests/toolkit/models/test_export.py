@@ -39,8 +39,6 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Any:
@@ -50,28 +48,16 @@ def _one_thread() -> Any:
     torch.set_num_threads(before)
 
 
+def model_of(frontend: Any, network: Any, read: Any, features: Any = "raw") -> Loaded:
+    torch.manual_seed(0)
+    embedder = TorchEmbedder(frontend, network(frontend.dim), features=features).eval()
+    if read is audio.read:
+        return Loaded(embedder, read, "speaker", "simple:0.3", "d" * 64, 7)
+    return Loaded(embedder, read, "image", "cosine", "e" * 64, 7)
+
+
 def voice_model(frontend: Any, network: Any) -> Loaded:
-    torch.manual_seed(0)
-    return Loaded(
-        TorchEmbedder(frontend, network(frontend.dim)).eval(),
-        audio.read,
-        "speaker",
-        "simple:0.3",
-        "d" * 64,
-        7,
-    )
-
-
-def picture_model(frontend: Any, network: Any, read: Any, features: Any = "raw") -> Loaded:
-    torch.manual_seed(0)
-    return Loaded(
-        TorchEmbedder(frontend, network(frontend.dim), features=features).eval(),
-        read,
-        "image",
-        "cosine",
-        "e" * 64,
-        7,
-    )
+    return model_of(frontend, network, audio.read)
 
 
 XVECTOR = partial(XVector, dim=16, channels=8, pooled=12)
@@ -87,14 +73,8 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     recipe = tiny.BASE
     frontend = recipe.frontend()
     path, out = tmp_path / "last.safetensors", tmp_path / "model.onnx"
-    checkpoint.save_model(
-        path,
-        TorchEmbedder(frontend, recipe.backbone(frontend.dim)),
-        recipe,
-        similarity="simple:0.3",
-        step=1,
-        metrics={},
-    )
+    embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
+    checkpoint.save_model(path, embedder, recipe, similarity="simple:0.3", step=1, metrics={})
     with pytest.raises(SystemExit) as stopped:
         main(["export", str(path), "--out", str(out)])
     output = capsys.readouterr()
@@ -114,22 +94,12 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     assert (1 - cosines).max() < 1e-6
     np.testing.assert_allclose(b.norms, a.norms, rtol=1e-4)
     contents = out.read_bytes()
-    assert not any(
-        value in contents
-        for value in (
-            str(ROOT).encode(),
-            b"site-packages",
-            b".py",
-            str(Path.home()).encode() + b"/",
-        )
-    )
+    for trace in (str(Path(__file__).parents[3]), "site-packages", ".py", f"{Path.home()}/"):
+        assert trace.encode() not in contents
     graph = onnx.load(out).graph
-    assert [
-        axis.dim_param or axis.dim_value for axis in graph.input[0].type.tensor_type.shape.dim
-    ] == ["batch", "samples"]
-    assert [
-        axis.dim_param or axis.dim_value for axis in graph.output[0].type.tensor_type.shape.dim
-    ] == ["batch", 8]
+    for value, axes in ((graph.input[0], ["batch", "samples"]), (graph.output[0], ["batch", 8])):
+        dims = value.type.tensor_type.shape.dim
+        assert [axis.dim_param or axis.dim_value for axis in dims] == axes
 
 
 @pytest.mark.slow  # an export each
@@ -150,49 +120,34 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
     assert result.distance < 1e-6
     assert result.norm_error < 1e-4
     assert result.num_items == 15
-    other = exported_models.load(out)
-    assert other is not None
+    other: Any = exported_models.load(out)
     waves = torch.randn(3, 10_000) * 0.1
     # other systems may pad: what is past the end changes nothing
-    lengths = torch.tensor([1.0, 0.5, 0.9])
+    sizes = (10_000, 5_000, 9_000)
     with torch.no_grad():
-        expected = torch.cat(
-            [
-                in_torch(model)(waves[i : i + 1, : round(10_000 * float(lengths[i]))])
-                for i in range(3)
-            ]
-        )
-    made = other.embedder.embed_batch(waves.numpy(), lengths.double().numpy())
-    np.testing.assert_allclose(made, expected.numpy(), rtol=1e-3, atol=1e-4)
+        rows = [in_torch(model)(wave[None, :size]) for wave, size in zip(waves, sizes, strict=True)]
+    made = other.embedder.embed_batch(waves.numpy(), np.array(sizes) / 10_000)
+    np.testing.assert_allclose(made, torch.cat(rows).numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow  # two exports
 def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Path) -> None:
-    small = partial(SmallCNN, dim=9)
-    mnist = picture_model(
-        PixelScale((0.3,), (0.5,)), small, partial(images.read, grey=True), features="polarlike"
-    )
+    grey, size = partial(images.read, grey=True), partial(faces.read, size=(32, 32))
+    mnist = model_of(PixelScale((0.3,), (0.5,)), partial(SmallCNN, dim=9), grey, "polarlike")
     result = export.export(mnist, tmp_path / "mnist.onnx")
     assert result.distance < 1e-6
     assert result.num_items == 13
-    made = exported_models.load(tmp_path / "mnist.onnx")
-    assert made is not None
+    made: Any = exported_models.load(tmp_path / "mnist.onnx")
     assert made.embedder.dim == 8
     with pytest.raises(ValueError, match="1 x 28 x 30"):
         made.embedder.embed_batch(np.zeros((2, 1, 28, 30), np.float32))
-    face = picture_model(
-        ADAFACE(), partial(SmallCNN, dim=8, image_size=32), partial(faces.read, size=(32, 32))
-    )
+    face = model_of(ADAFACE(), partial(SmallCNN, dim=8, image_size=32), size)
     assert export.export(face, tmp_path / "face.onnx").distance < 1e-6
     with pytest.raises(ValueError, match="32 x 32 alone"):
         export.export(face, tmp_path / "x.onnx", size=(30, 30))
-    any_size = picture_model(
-        INSIGHTFACE(),
-        partial(ImageResNet, dim=8, width=4, depth=18, blocks=(1, 1, 1, 1)),
-        images.read,
-    )
+    free = partial(ImageResNet, dim=8, width=4, depth=18, blocks=(1, 1, 1, 1))
     with pytest.raises(ValueError, match="images of any size"):
-        export.export(any_size, tmp_path / "x.onnx")
+        export.export(model_of(INSIGHTFACE(), free, images.read), tmp_path / "x.onnx")
 
 
 @pytest.mark.slow  # every backbone: about a minute and a half
@@ -203,12 +158,8 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     ids=lambda found: found.__name__,
 )
 def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
-    assert (
-        export.export(
-            voice_model(KaldiFbank(20), lambda _: speech.build(make)), tmp_path / "m.onnx"
-        ).distance
-        < 1e-6
-    )
+    model = voice_model(KaldiFbank(20), lambda _: speech.build(make))
+    assert export.export(model, tmp_path / "m.onnx").distance < 1e-6
 
 
 @pytest.mark.slow
@@ -216,11 +167,8 @@ def test_every_speech_backbone(make: Any, tmp_path: Path) -> None:
 def test_every_image_backbone(name: str, tmp_path: Path) -> None:
     network, x = pictures.build(name)
     channels, *side = x.shape[1:]
-    model = picture_model(
-        PixelScale((0.5,) * channels, (0.5,) * channels),
-        lambda _: network,
-        partial(images.read, size=tuple(side)),
-    )
+    scale, read = (0.5,) * channels, partial(images.read, size=tuple(side))
+    model = model_of(PixelScale(scale, scale), lambda _: network, read)
     assert export.export(model, tmp_path / "m.onnx").distance < 1e-6
 
 
@@ -235,11 +183,8 @@ class Forgetful(SmallCNN):
 def test_what_differs_is_not_written(tmp_path: Path) -> None:
     out = tmp_path / "m.onnx"
     out.write_bytes(b"the old one")
-    with pytest.raises(
-        ValueError,
-        match="at most 1e-04 and 1e-03",
-    ):
-        export.export(picture_model(PixelScale(), partial(Forgetful, dim=16), images.read), out)
+    with pytest.raises(ValueError, match="at most 1e-04 and 1e-03"):
+        export.export(model_of(PixelScale(), partial(Forgetful, dim=16), images.read), out)
     assert out.read_bytes() == b"the old one"
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     with pytest.raises(ValueError, match=r"named FILE\.onnx"):
@@ -267,12 +212,8 @@ def test_parity_counts_what_it_should() -> None:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("onnx") / "m.onnx"
-    export.export(
-        picture_model(
-            PixelScale((0.0,), (1.0,)), partial(SmallCNN, dim=4), partial(images.read, grey=True)
-        ),
-        path,
-    )
+    frontend, grey = PixelScale((0.0,), (1.0,)), partial(images.read, grey=True)
+    export.export(model_of(frontend, partial(SmallCNN, dim=4), grey), path)
     return path
 
 
@@ -306,6 +247,10 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
             onnx.helper.make_node("If", ["c"], ["o"], then_branch=inner, else_branch=inner)
         )
 
+    def foreign(model: Any) -> None:
+        node = onnx.helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")
+        model.graph.node.append(node)
+
     def describe(**fields: Any) -> Any:
         def change(model: Any) -> None:
             stated = json.loads(model.metadata_props[0].value) | fields
@@ -316,18 +261,9 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
     return [
         (outside, "tensors lie in other files"),
         (hidden, r"tensors lie in other files \('t'\)"),
-        (
-            lambda m: m.graph.node.append(
-                onnx.helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")
-            ),
-            r"no ONNX model that can be run",
-        ),
+        (foreign, "no ONNX model that can be run"),
         *((describe(**{name: 5}), "does not fit") for name in ("format", "digest", "dim")),
         (describe(read={"call": "os.system", "args": {}}), "neither of Likeness nor"),
-        (
-            describe(read={"call": "toolkit.data.item_lists.read_items", "args": {}}),
-            "is no function that reads an item",
-        ),
         (
             describe(
                 read={"call": "modalities.face.align.read", "args": {"detector": str(secret)}}
@@ -341,21 +277,7 @@ def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Pat
     for change, says in hostile(tmp_path):
         with pytest.raises(ValueError, match=says):
             exported_models.load(changed(exported, tmp_path / "bad.onnx", change))
-    contents = exported.read_bytes()
-    for length in (0, 1, 100, len(contents) // 2, len(contents) - 1):
-        (tmp_path / "cut.onnx").write_bytes(contents[:length])
-        with pytest.raises(ValueError, match=r"cut\.onnx"):
-            exported_models.load(tmp_path / "cut.onnx")
-
-
-def test_files_from_elsewhere_have_no_description(exported: Path, tmp_path: Path) -> None:
-    assert (
-        exported_models.load(
-            changed(
-                exported, tmp_path / "plain.onnx", lambda model: model.ClearField("metadata_props")
-            )
-        )
-        is None
-    )
+    plain = changed(exported, tmp_path / "plain.onnx", lambda m: m.ClearField("metadata_props"))
+    assert exported_models.load(plain) is None  # from elsewhere
     with pytest.raises(ValueError, match="does not exist"):
         exported_models.load(tmp_path / "none.onnx")

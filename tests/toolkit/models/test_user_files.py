@@ -123,8 +123,7 @@ def test_a_package_in_the_folder_has_one_sum(tmp_path: Path) -> None:
     assert user_files.summed("uf_absent") == ""
 
 
-@pytest.mark.parametrize("init", [True, False])
-@pytest.mark.parametrize("imported", [True, False])
+@pytest.mark.parametrize(("imported", "init"), [(True, True), (False, False)])
 def test_the_sum_of_a_package_is_of_all_its_python_files(
     imported: bool, init: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
