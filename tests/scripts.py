@@ -1,4 +1,6 @@
-"""Scripts of docs/ and examples/, and files that tests write, as modules."""
+"""What many tests run or write: the command line in this process, empty files, and scripts of docs/
+and examples/ as modules.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,23 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from likeness.cli import main
+
+
+def run_command(*arguments: object) -> int:
+    """Run `likeness` with these arguments in this process; returns its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def touch(root: Path, *names: str) -> Path:
+    """Make empty files below a folder, which is returned."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
 
 
 def loaded(path: Path, name: str = "") -> ModuleType:

@@ -14,13 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from likeness.cli import main
 from likeness.eval.calibration import load_calibration
-from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.training import recipe
+from tests.scripts import run_command
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -42,9 +38,8 @@ def check(document: Any, name: str, part: str = "") -> None:
 
 
 def likeness(*arguments: object) -> None:
-    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()):
-        main([str(argument) for argument in arguments])
-    assert not ended.value.code
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert run_command(*arguments) == 0
 
 
 # ---------------------------------------------------------------- the schemas and the page
@@ -79,15 +74,9 @@ def test_the_examples_fit_and_other_keys_do_not(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(_world: Path) -> Path:
     """An untrained model: what it thinks of voices does not matter here."""
-    made = recipe.load(str(ROOT / "tests" / "tiny.py"))[0]
-    torch.manual_seed(0)
-    frontend = made.frontend()
-    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    embedder = TorchEmbedder(frontend, made.backbone(frontend.dim))
-    save_model(path, embedder, made, similarity="cosine", step=0, metrics={})
-    return path
+    return _world / "runs" / "voices"
 
 
 @pytest.fixture(scope="module")

@@ -106,31 +106,6 @@ def test_imports_follow_the_table(path: Path) -> None:
             )
 
 
-def test_nobody_imports_recipes_or_tests() -> None:
-    for path in FILES:
-        assert not any(name.split(".")[0] in ("recipes", "tests") for name in imports(path)), path
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if path.relative_to(ROOT).parts[0] in ("eval", "toolkit")],
-    ids=lambda path: path.relative_to(ROOT).as_posix(),
-)
-def test_no_floor_names_a_higher_one_in_a_string(path: Path) -> None:
-    higher = ("modalities.", "likeness.", "recipes.")
-    texts = {
-        short(node.value)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    # formats are likeness.NAME/N
-    assert not [
-        text
-        for text in texts
-        if text.startswith(higher) and " " not in text and "/" not in text and text != "likeness."
-    ]
-
-
 def test_only_checkpoints_import_by_name() -> None:
     """A module is imported by a name that is data where a checkpoint's parts are restored.
 
@@ -163,32 +138,4 @@ def test_the_table_is_not_vacuous() -> None:
         "modalities.speaker",
         "modalities.image",
         "recipes",
-    }
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_nothing_of_one_system_is_imported_with_a_module(path: Path) -> None:
-    """Windows has no fcntl, no resource and no fork: a file that needs them imports them where it
-    does.
-    """
-    of_one_system = {
-        "fcntl",
-        "resource",
-        "pwd",
-        "grp",
-        "termios",
-        "msvcrt",
-        "winreg",
-        "multiprocessing.context.ForkProcess",
-    }
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    result = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
-    result |= {
-        f"{node.module}.{alias.name}"
-        for node in body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert not {
-        name for name in result if name in of_one_system or name.partition(".")[0] in of_one_system
     }

@@ -16,48 +16,7 @@ from sklearn.metrics import roc_curve
 from likeness.eval.classification import ece
 from likeness.eval.protocols.lfw import ten_fold_accuracy
 from likeness.eval.retrieval import retrieval_metrics
-from likeness.eval.verification import eer, roc
-
-sides = st.tuples(st.integers(0, 10_000), st.integers(1, 25), st.integers(1, 25))
-
-
-def drawn(seed: int, num_targets: int, num_nontargets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct scores."""
-    rng = np.random.default_rng(seed)
-    return rng.standard_normal(num_targets) + 1, rng.standard_normal(num_nontargets)
-
-
-def kaldi_eer(target: np.ndarray, nontarget: np.ndarray) -> float:
-    """compute-eer: the share of targets below the first target position whose counterpart among the
-    nontargets is lower.
-    """
-    t, n = sorted(target), sorted(nontarget)
-    position = 0
-    while position + 1 < len(t):
-        counterpart = max(len(n) - 1 - int(len(n) * position * 1.0 / len(t)), 0)
-        if n[counterpart] < t[position]:
-            break
-        position += 1
-    return position / len(t)
-
-
-@given(sides)
-def test_kaldis_eer_is_the_frr_at_the_first_target_score_where_far_is_no_higher(
-    given_sides: tuple[int, int, int],
-) -> None:
-    target, nontarget = drawn(*given_sides)
-    theirs, ours, num = kaldi_eer(target, nontarget), eer(target, nontarget), len(target)
-    rates = [
-        (float(np.mean(target < value)), float(np.mean(nontarget >= value)))
-        for value in np.sort(target)
-    ]
-    assert theirs == pytest.approx(
-        next((frr for frr, far in rates if far <= frr + 1e-12), (num - 1) / num)
-    )
-    # its loop ends one position early
-    assert -1e-12 <= theirs - ours <= 1 / num + 1e-12 or theirs == (num - 1) / num
-    if len(nontarget) == num and theirs < (num - 1) / num:
-        assert theirs == pytest.approx(ours)
+from likeness.eval.verification import eer
 
 
 def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -> float:
@@ -68,35 +27,6 @@ def clova_eer(target: np.ndarray, nontarget: np.ndarray, *, drop: bool = True) -
     fpr, tpr, _ = roc_curve(labels, np.r_[target, nontarget], pos_label=1, drop_intermediate=drop)
     nearest = np.nanargmin(np.absolute(1 - tpr - fpr))
     return float(max(fpr[nearest], 1 - tpr[nearest]))
-
-
-@given(sides)
-def test_clovas_eer_is_the_larger_rate_of_the_nearest_point(
-    given_sides: tuple[int, int, int],
-) -> None:
-    target, nontarget = drawn(*given_sides)
-    ours = eer(target, nontarget)
-    curve = roc(target, nontarget)
-    gaps = np.abs(curve.far - curve.frr)
-    nearest = [
-        max(far, frr)
-        for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True)
-        if gap <= gaps.min() + 1e-12
-    ]
-    theirs = clova_eer(target, nontarget, drop=False)
-    # of two equally near points either
-    assert any(theirs == pytest.approx(value) for value in nearest)
-    lower = min(
-        (far + frr) / 2
-        for far, frr, gap in zip(curve.far, curve.frr, gaps, strict=True)
-        if gap <= gaps.min() + 1e-12
-    )
-    assert lower - 1e-12 <= theirs - gaps.min() / 2
-    assert (
-        clova_eer(target, nontarget, drop=False) - ours
-        <= max(1 / len(target), 1 / len(nontarget)) / 2 + 1e-12
-    )
-    assert clova_eer(target, nontarget) >= ours - 1e-12
 
 
 def test_clovas_dropped_points_can_double_the_eer() -> None:

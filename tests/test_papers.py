@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "papers.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", TEXT)
-FILES = sorted(set(re.findall(r"(?:examples|tests|recipes)/[\w/]+\.py", TEXT)))
 COMMANDS = [
     shlex.split(re.sub(r"\s*\\\n\s*", " ", line))
     for block in re.findall(r"^```\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
@@ -44,11 +43,6 @@ def test_a_named_variant_exists(name: str, pattern: str) -> None:
         fnmatchcase(variant, pattern) or variant.startswith(f"{pattern}.")
         for variant in listed(name)
     )
-
-
-@pytest.mark.parametrize("path", FILES)
-def test_a_named_file_exists(path: str) -> None:
-    assert (ROOT / path).is_file()
 
 
 def values_of(arguments: list[str], option: str) -> list[str]:

@@ -36,7 +36,3 @@ def test_the_citation_is_of_the_newest_release() -> None:
 def test_this_version_is_the_newest_release_or_on_the_way_to_the_next() -> None:
     now, newest = Version(PROJECT["version"]), Version(released()[0])
     assert now == newest or (now > newest and now.is_devrelease)
-
-
-def test_the_package_is_typed() -> None:
-    assert (ROOT / "likeness" / "py.typed").read_text() == ""

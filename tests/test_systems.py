@@ -1,5 +1,6 @@
-"""The training systems of examples/systems: their formulas by value and gradient, and that each of
-them trains, repeats, goes on after a stop, and leaves a model that is opened like any other.
+"""The training systems of examples/systems: their formulas by value and gradient, also against the
+code of their authors, and that each of them trains, repeats, goes on after a stop, and leaves a
+model that is opened like any other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 import likeness
@@ -29,7 +31,8 @@ from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import Step, fit
 
-FOLDER = Path(__file__).parents[1] / "examples" / "systems"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples" / "systems"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "shared")
 EDGE, DIM = 16, 16
 # what makes a system small enough for ten steps on digits
@@ -43,8 +46,10 @@ def system(name: str) -> ModuleType:
     return user_files.run(FOLDER / f"{name}.py", anew=False)
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+def close(ours: Tensor, theirs: Any) -> None:
+    torch.testing.assert_close(
+        ours.detach(), torch.as_tensor(theirs).detach(), rtol=1e-9, atol=1e-12
+    )
 
 
 # --- formulas ---
@@ -212,6 +217,76 @@ def test_the_contrast_of_diva_weighs_keys_as_they_would_be_drawn() -> None:
     ours = diva.instance_contrast(x, keys, own, filled, tau)
     close(ours, total / 4)
     close(torch.autograd.grad(ours, x)[0], torch.autograd.grad(total / 4, x)[0])
+
+
+# --- the code of the authors, value and gradient ---
+
+
+def golden(name: str, case: str = "case0") -> dict[str, Any]:
+    with np.load(ROOT / "tests" / "golden" / f"{name}.npz", allow_pickle=False) as file:
+        return {
+            key.partition("/")[2]: file[key] for key in file.files if key.startswith(f"{case}/")
+        }
+
+
+def two_layers(arrays: dict[str, Any], prefix: str = "") -> nn.Sequential:
+    """The two layers that are stored under a prefix."""
+    first = arrays[f"{prefix}0.weight"]
+    made: nn.Sequential = system("shared").two_layers(
+        first.shape[1], len(first), len(arrays[f"{prefix}2.weight"])
+    )
+    made = made.double()
+    for key, parameter in made.named_parameters():
+        parameter.data = torch.from_numpy(arrays[f"{prefix}{key}"])
+    return made
+
+
+def test_the_decorrelation_of_diva() -> None:
+    arrays, correlation = golden("decorrelation__diva"), system("shared").correlation
+    names = ("discriminative", "shared", "intra", "selfsimilarity")
+    rows = {name: torch.from_numpy(arrays[name]).requires_grad_() for name in names}
+    networks = {name: two_layers(arrays, f"{name}.") for name in names[1:]}
+    value = -1500 * sum(correlation(rows[names[0]], rows[k], networks[k]) for k in networks)
+    value.backward()
+    close(value, arrays["loss"])
+    for name, leaf in rows.items():
+        close(leaf.grad, arrays[f"grad_{name}"])
+    for name, made in networks.items():
+        for key, parameter in made.named_parameters():
+            close(parameter.grad, arrays[f"grad_{name}.{key}"])
+
+
+def test_the_correlation_of_mic_and_its_features_without_classes() -> None:
+    arrays = golden("mic__mic")
+    z, auxiliary = (
+        torch.from_numpy(arrays[name]).requires_grad_() for name in ("embeddings", "auxiliary")
+    )
+    project = two_layers(arrays)
+    value = -system("shared").correlation(z, auxiliary, project)
+    value.backward()
+    close(value, arrays["loss"])
+    close(z.grad, arrays["grad_embeddings"])
+    close(auxiliary.grad, arrays["grad_auxiliary"])
+    for key, parameter in project.named_parameters():
+        close(parameter.grad, arrays[f"grad_{key}"])
+    features, labels = torch.from_numpy(arrays["features"]), torch.from_numpy(arrays["labels"])
+    close(system("mic").without_classes(features, labels), arrays["standardised"])
+
+
+def test_the_numbers_of_divide_and_conquer_have_the_least_cost_of_the_release() -> None:
+    """The release finds them as well, but gives the inverse permutation."""
+    differ = 0
+    for case in range(8):
+        arrays = golden("reassign__divide_and_conquer", f"case{case}")
+        new, costs = arrays["new"], arrays["costs"]
+        ours = system("divide_and_conquer").renumbered(new, arrays["before"], 4)
+        names = np.array([ours[new == i][0] for i in range(4)])
+        best = costs[linear_sum_assignment(costs)].sum()
+        assert costs[range(4), names].sum() == best
+        theirs = np.array([arrays["given_AS_RELEASED"][new == i][0] for i in range(4)])
+        np.testing.assert_array_equal(theirs, np.argsort(names))
+        differ += costs[range(4), theirs].sum() > best
+    assert differ  # a negative control
 
 
 # --- whole systems ---

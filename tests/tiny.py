@@ -1,7 +1,12 @@
-"""A recipe that trains in a second or two, for tests of the loop and of the command line."""
+"""A recipe that trains in a second or two, for tests of the loop and of the command line, and a
+model that nobody trained.
+"""
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+
+import torch
 
 from likeness.eval.verification import eer
 from likeness.modalities import folders
@@ -12,6 +17,8 @@ from likeness.toolkit.backbones.resnet import ResNet34
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.simple import SimPLE
+from likeness.toolkit.models.checkpoint import save_model
+from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule, Verification
 
@@ -41,3 +48,22 @@ RECIPES = {
         schedule=Schedule(steps=12, save_every=5),
     ),
 }
+
+# settings by which a recipe trains in seconds
+QUICK = (
+    "schedule.steps=2",
+    "schedule.warmup_steps=0",
+    "sampling.batch_size=8",
+    "compute.threads=1",
+)
+
+
+def untrained(folder: Path, recipe: Recipe = BASE) -> Path:
+    """Write the model of a recipe with random weights into a folder, as `likeness train` does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    frontend = recipe.frontend()
+    embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim)).eval()
+    path = folder / "last.safetensors"
+    save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={})
+    return folder

@@ -39,9 +39,3 @@ def test_what_succeeds_is_kept_and_what_fails_is_named(tmp_path: Path) -> None:
     (out / "well.md").write_text("kept")
     assert run("--data", str(data), "--out", str(out)).returncode == 1
     assert (out / "well.md").read_text() == "kept"
-
-
-def test_an_unknown_job_is_refused(tmp_path: Path) -> None:
-    done = run("--data", str(tmp_path), "--out", str(tmp_path), "--only", "nothing")
-    assert done.returncode == 2
-    assert "there is no job 'nothing'; the jobs are well, badly, paths" in done.stderr

@@ -7,9 +7,8 @@ What docs/explanation/comparing.md says of these rules is measured again.
 from __future__ import annotations
 
 import gzip
-import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -21,20 +20,10 @@ from hypothesis import strategies as st
 
 from likeness.eval.verification import min_dcf
 
-ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "benchmarks"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def on_the_path() -> Iterator[None]:
-    """The scripts import each other by name, as they do when one of them is run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield
-
-
-def scorers() -> ModuleType:
-    return importlib.import_module("scorers")
+@pytest.fixture(scope="module")
+def scorers(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("scorers")
 
 
 rows = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=14).filter(
@@ -63,7 +52,7 @@ def cost(frr: Fraction, far: Fraction, p: Fraction) -> Fraction:
 
 @given(rows)
 def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlier_equals(
-    trials: list[tuple[int, bool]],
+    scorers: ModuleType, trials: list[tuple[int, bool]]
 ) -> None:
     scores, labels = arrays(trials)
     points = [
@@ -76,23 +65,23 @@ def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlie
         )
         for i in range(len(scores))
     ]
-    frr, far = scorers().rates_by_row(scores, labels)
+    frr, far = scorers.rates_by_row(scores, labels)
     expected = np.array(sorted(points), dtype=np.float64)
     assert np.array(sorted(zip(frr, far, strict=True))) == pytest.approx(expected)
     for p in (Fraction(1, 20), Fraction(1, 100)):
         least = min(cost(*point, p) for point in points)
-        assert scorers().min_dcf_by_row(scores, labels, float(p)) == pytest.approx(float(least))
+        assert scorers.min_dcf_by_row(scores, labels, float(p)) == pytest.approx(float(least))
     gap = min(abs(a - b) for a, b in points)
     means = {float(a + b) / 2 for a, b in points if abs(a - b) == gap}
     # of several points at the least distance rounding picks one
-    assert min(abs(scorers().eer_by_row(scores, labels) - mean) for mean in means) < 1e-12
+    assert min(abs(scorers.eer_by_row(scores, labels) - mean) for mean in means) < 1e-12
 
 
 @given(rows, st.randoms(use_true_random=False))
 def test_targets_first_is_the_tie_safe_cost_and_no_order_is_below_nontargets_first(
-    trials: list[tuple[int, bool]], random: object
+    scorers: ModuleType, trials: list[tuple[int, bool]], random: object
 ) -> None:
-    by_row = scorers().min_dcf_by_row
+    by_row = scorers.min_dcf_by_row
     highest = by_row(*arrays(sorted(trials, key=lambda trial: not trial[1])), 0.05)
     lowest = by_row(*arrays(sorted(trials, key=lambda trial: trial[1])), 0.05)
     scores, labels = arrays(trials)
@@ -103,7 +92,7 @@ def test_targets_first_is_the_tie_safe_cost_and_no_order_is_below_nontargets_fir
 
 @given(rows)
 def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_exceed(
-    trials: list[tuple[int, bool]],
+    scorers: ModuleType, trials: list[tuple[int, bool]]
 ) -> None:
     scores, labels = arrays(trials)
     target, nontarget = np.sort(scores[labels == 1]), scores[labels == 0]
@@ -114,7 +103,7 @@ def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_ex
         if Fraction(int(sum(nontarget >= target[k])), len(nontarget)) <= Fraction(k, num)
     ]
     expected = min([*fitting, Fraction(num - 1, num)])
-    assert scorers().eer_kaldi(scores, labels) == pytest.approx(float(expected))
+    assert scorers.eer_kaldi(scores, labels) == pytest.approx(float(expected))
 
 
 # ---------------------------------------------------------------- scores with exact answers
@@ -132,28 +121,33 @@ EXACT = {
 
 
 @pytest.mark.parametrize(("name", "metric"), EXACT)
-def test_tiny_sets_have_the_answers_that_were_counted_by_hand(name: str, metric: str) -> None:
-    scorer = getattr(scorers(), metric)[name]
-    values = [scorer(*scorers().tiny(title)) for title in scorers().TINY]
+def test_tiny_sets_have_the_answers_that_were_counted_by_hand(
+    scorers: ModuleType, name: str, metric: str
+) -> None:
+    scorer = getattr(scorers, metric)[name]
+    values = [scorer(*scorers.tiny(title)) for title in scorers.TINY]
     assert values == pytest.approx([float(Fraction(text)) for text in EXACT[name, metric]])
 
 
-def test_equal_scores_are_perfect_to_a_count_by_rows_and_to_the_far_where_rates_are_nearest() -> (
-    None
-):
+def test_equal_scores_are_perfect_to_a_count_by_rows_and_to_the_far_where_rates_are_nearest(
+    scorers: ModuleType,
+) -> None:
     scores = np.full(8, 0.5)
     labels = np.repeat([0, 1], 4)
-    assert scorers().min_dcf_by_row(scores, labels, 0.05) == 0
-    assert scorers().eer_by_row(scores, labels) == 0
-    assert scorers().eer_argmin(scores, labels) == 0
-    assert scorers().eer_ours(scores, labels) == 0.5
+    assert scorers.min_dcf_by_row(scores, labels, 0.05) == 0
+    assert scorers.eer_by_row(scores, labels) == 0
+    assert scorers.eer_argmin(scores, labels) == 0
+    assert scorers.eer_ours(scores, labels) == 0.5
 
 
 # ---------------------------------------------------------------- the command
 
 
 def test_the_command_prints_a_row_for_every_scorer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scorers: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rng = np.random.default_rng(0)
     folder = tmp_path / "protocols" / "voxsrc23_val"
@@ -167,7 +161,7 @@ def test_the_command_prints_a_row_for_every_scorer(
             scores.write(f"{rng.normal(0.5 * target, 0.3):.3f} {i}.wav {i + 1}.wav\n")
             trials.write(f"{target} {i}.wav {i + 1}.wav\n")
     monkeypatch.setattr(sys, "argv", ["scorers.py", f"--data={tmp_path}"])
-    scorers().main()
+    scorers.main()
     printed = capsys.readouterr().out
     assert printed.count("| SpeechBrain | ") == 2
     assert "| one point per row | 0.000 | 1.000 |" in printed

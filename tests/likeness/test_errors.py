@@ -17,14 +17,9 @@ from likeness.cli import main
 from likeness.errors import explain, one_sentence
 from likeness.eval.errors import LikenessError, Unreachable
 from likeness.eval.formats import embeddings
+from tests.scripts import run_command
 
 ROOT = Path(__file__).parents[2]
-
-
-def likeness(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -122,7 +117,7 @@ def test_warnings_for_the_user_are_one_line(
     "arguments", [["nothing"], ["evaluate"], ["evaluate", "."], ["evaluate", "--far"]]
 )
 def test_usage_errors_end_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert likeness(*arguments) == 2
+    assert run_command(*arguments) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -139,7 +134,7 @@ def test_damaged_embeddings_end_in_one_sentence(
 ) -> None:
     for content in DAMAGED[name]:
         (tmp_path / name).write_bytes(content)
-        assert likeness("retrieve", "--embeddings", tmp_path / name) == 2
+        assert run_command("retrieve", "--embeddings", tmp_path / name) == 2
         one_line(capfd)
 
 
@@ -155,14 +150,14 @@ def test_damaged_models_and_descriptions_end_in_one_sentence(
     items = ["--items", tmp_path / "t.txt", "--out", tmp_path / "o.npz"]
     files = ["--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz"]
     score = ["score", *files, "--out", tmp_path / "o.txt"]
-    for command in (
+    for arguments in (
         ["embed", "--model", tmp_path / "m.safetensors", *items],
         ["embed", "--model", tmp_path / "m.onnx", *items],
         ["embed", "--model", f"wespeaker:{tmp_path / 'm.pt'}", *items],
         [*score, "--calibration", tmp_path / "deep.json"],
         [*score, "--plda", tmp_path / "deep.json"],
     ):
-        assert likeness(*command) == 2
+        assert run_command(*arguments) == 2
         one_line(capfd)
 
 
@@ -203,6 +198,6 @@ def test_a_script_refuses_bad_input_as_the_command_does(
     monkeypatch.delitem(sys.modules, "_shared", raising=False)
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / script), run_name="__main__")
-    monkeypatch.delitem(sys.modules, "_shared", raising=False)
+    sys.modules.pop("_shared", None)  # monkeypatch would bring it back for the tests that follow
     assert ended.value.code == 2
     assert "Traceback" not in capsys.readouterr().err

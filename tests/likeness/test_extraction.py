@@ -8,38 +8,23 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from likeness import extraction
-from likeness.cli import main
 from likeness.eval.formats import embeddings as files
 from likeness.eval.types import Embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.resnet import ResNet34
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.models import checkpoint
-from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.lock import Busy, only_writer
-from likeness.toolkit.training.recipe import Recipe
+from tests.scripts import run_command
 
 ROOT = Path(__file__).parents[2]
-RECIPE = Recipe(
-    modality="speaker",
-    frontend=partial(KaldiFbank, num_mels=16),
-    backbone=partial(ResNet34, dim=8, width=2, blocks=(1, 1, 1, 1)),
-    loss=ArcFace,
-    items=folders.items,
-    read=audio.read,
-)
 # Pieces are thousands of items long; this runs the same command with pieces of five.
 SCRIPT = (
     "import sys; from likeness import cli, extraction; "
@@ -48,17 +33,8 @@ SCRIPT = (
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "last.safetensors"
-    checkpoint.save_model(
-        path,
-        TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(16)),
-        RECIPE,
-        similarity="cosine",
-        step=1,
-        metrics={},
-    )
-    return path
+def model(_world: Path) -> Path:
+    return _world / "runs" / "voices"
 
 
 @pytest.fixture
@@ -181,25 +157,6 @@ def test_two_processes_write_the_same_file_as_one(
     assert made[0].meta == made[1].meta
 
 
-def test_pieces_of_another_extraction_are_never_taken_for_a_short_list(
-    model: Path, items: list[Item], tmp_path: Path
-) -> None:
-    """A short list needs no pieces of its own; those that a killed, longer one left behind at the
-    same place hold other items.
-    """
-    loaded, out = load_model(model), tmp_path / "out.npz"
-
-    def stopping(item: Item) -> np.ndarray:  # type: ignore[type-arg]
-        if item.id == items[5].id:
-            raise KeyboardInterrupt
-        return audio.read(item)
-
-    with pytest.raises(KeyboardInterrupt):
-        extraction.extract(replace(loaded, read=stopping), items, out, piece_items=3)
-    with pytest.raises(ValueError, match=r"items differ\); remove"):
-        extraction.extract(loaded, items[-3:], out, piece_items=3)
-
-
 def test_pieces_without_their_plan_are_not_gone_on_from(
     model: Path, items: list[Item], tmp_path: Path
 ) -> None:
@@ -225,10 +182,8 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
 
     def embed(*options: str | Path, ok: bool = True) -> str:
-        command = ["embed", "--batch-size", "1", *map(str, options)]
-        with pytest.raises(SystemExit) as ended:
-            main(command)
-        assert (ended.value.code == 0) is ok
+        command = ["embed", "--batch-size", "1", *options]
+        assert (run_command(*command) == 0) is ok
         return capfd.readouterr().err
 
     of_model = ("--model", model, "--items", listed)

@@ -23,47 +23,23 @@ from torch import nn
 import likeness
 import likeness.toolkit.backbones
 import likeness.toolkit.losses
-from likeness.cli import _whole_command, main
-from likeness.eval.errors import LikenessError
+from likeness.cli import _whole_command
 from likeness.eval.formats.trials import write_trials
 from likeness.inputs import items_of
 from likeness.modalities import folders
 from likeness.modalities.face import images
-from likeness.modalities.speaker import audio
-from likeness.modalities.speaker.features import KaldiFbank
-from likeness.presence import refuse_missing_files, refuse_missing_model
-from likeness.toolkit.backbones.resnet import ResNet34
 from likeness.toolkit.backbones.small import SmallCNN
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.softmax import NormFace
-from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training.recipe import Recipe
-
-
-def saved(folder: Path, recipe: Recipe) -> Path:
-    folder.mkdir(parents=True)
-    torch.manual_seed(0)
-    frontend = recipe.frontend()
-    embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
-    save_model(
-        folder / "last.safetensors", embedder, recipe, similarity="cosine", step=1, metrics={}
-    )
-    return folder
+from tests import tiny
+from tests.scripts import run_command
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    recipe = Recipe(
-        modality="speaker",
-        frontend=partial(KaldiFbank, num_mels=16),
-        backbone=partial(ResNet34, dim=8, width=8, blocks=(1, 1, 1, 1)),
-        loss=partial(NormFace),
-        items=partial(folders.items),
-        read=audio.read,
-    )
-    return saved(tmp_path_factory.mktemp("front") / "run", recipe)
+def run(_world: Path) -> Path:
+    return _world / "runs" / "voices"
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +57,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> likeness.Model:
         items=partial(folders.items),
         read=partial(images.read, size=(28, 28)),
     )
-    return likeness.load(saved(tmp_path_factory.mktemp("front") / "faces", recipe))
+    return likeness.load(tiny.untrained(tmp_path_factory.mktemp("faces"), recipe))
 
 
 def wave_of(file: Path) -> tuple[np.ndarray, int]:
@@ -157,15 +133,6 @@ def test_a_folder_a_list_and_a_table_give_the_same(
     for other in (listed, table, paths, texts, items):
         np.testing.assert_allclose(other.matrix, rows, rtol=0, atol=1e-4)
     assert named.meta == folder.meta == model.meta
-
-
-def test_a_data_frame(model: likeness.Model, voices: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    files = sorted(voices.rglob("*.flac"))[:2]
-    frame = pandas.DataFrame({"path": files, "id": ["x", "y"], "age": [1, 2]})
-    embeddings = model.embed(frame)
-    assert embeddings.ids == ("x", "y")
-    assert embeddings.matrix.shape == (2, model.dim)
 
 
 def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
@@ -283,84 +250,20 @@ def test_temporary_files_do_not_stay(model: likeness.Model) -> None:
     assert not items[0].path.parent.exists()
 
 
-@pytest.mark.parametrize(
-    "table", ["id,label\na,b\n", "path,id\n,a\n", "\x00", "path\nno.flac\n", "path\n"]
-)
-def test_damaged_tables(model: likeness.Model, tmp_path: Path, table: str) -> None:
-    (tmp_path / "table.csv").write_text(table)
-    with pytest.raises(LikenessError):
-        model.embed(tmp_path / "table.csv")
-
-
-def test_values_print_readably(model: likeness.Model, voices: Path) -> None:
-    embeddings = model.embed(voices)
-    assert f"{len(embeddings)} items, {model.dim} dimensions" in repr(embeddings)
-    assert "speaker" in repr(model)
-    trials = folders.trials(voices, split="all")[1]
-    assert f"{len(trials)} between" in repr(trials)
-    assert len(repr(embeddings)) < 200
-
-
-def test_embeddings_are_saved_and_read(model: likeness.Model, voices: Path, tmp_path: Path) -> None:
-    embeddings = model.embed(voices)
-    for name in ("voices.npz", "voices.ark"):
-        embeddings.save(str(tmp_path / name))
-        back = likeness.read_embeddings(tmp_path / name)
-        assert back.ids == embeddings.ids
-        np.testing.assert_array_equal(back.matrix, embeddings.matrix)
-    with pytest.raises(ValueError, match=r"\.txt"):
-        embeddings.save(tmp_path / "voices.txt")
-
-
-def test_a_missing_model_is_refused() -> None:
+def test_what_cannot_be_loaded_is_refused(run: Path) -> None:
     with pytest.raises(ValueError, match="runs/nothing"):
         likeness.load("runs/nothing")
     with pytest.raises(ValueError, match="''"):
         likeness.load("")
     with pytest.raises(ValueError, match=r"nothing\.onnx"):
         likeness.load("insightface:none", detector="nothing.onnx")
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "word"),
-    [
-        ({"calibration": "nothing.json"}, ValueError, "nothing.json"),
-        ({"device": "gpu"}, ValueError, "'gpu'"),
-        ({"frontend": "kaldi"}, ValueError, "kaldi"),
-    ],
-)
-def test_what_a_model_cannot_be_loaded_with(
-    run: Path, options: dict, error: type[Exception], word: str
-) -> None:
-    with pytest.raises(error, match=word):
-        likeness.load(run, **options)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["verify", "a.wav", "b.wav", "--model", "RUN"], "does not exist"),
-        (["verify", "HERE", "HERE", "--model", "nothing"], "'nothing'"),
-        (["embed", "--items", "LIST", "--model", "nothing", "--out", "out.npz"], "'nothing'"),
-    ],
-)
-def test_a_missing_file_is_an_error_before_a_network_is_loaded(
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    word: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.txt").write_text("a.wav\nb.wav\n")
-    (tmp_path / "last.safetensors").write_bytes(b"this is no network, and nobody should look")
-    places = {"RUN": str(tmp_path / "last.safetensors"), "LIST": "list.txt", "HERE": "list.txt"}
-    with pytest.raises(SystemExit) as stopped:
-        main([places.get(text, text) for text in arguments])
-    assert stopped.value.code == 2
-    assert word in capsys.readouterr().err
-    assert not (tmp_path / "out.npz").exists()
+    for option, value in (
+        ("calibration", "nothing.json"),
+        ("device", "gpu"),
+        ("frontend", "kaldi"),
+    ):
+        with pytest.raises(ValueError, match=value):
+            likeness.load(run, **{option: value})
 
 
 @pytest.fixture(scope="module")
@@ -369,19 +272,10 @@ def world(model: likeness.Model, voices: Path, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("world")
     write_trials(folder / "trials.txt", folders.trials(voices, split="all")[1])
     model.embed(voices).save(folder / "voices.npz")
-    likeness_command("score", "--trials", "trials.txt", folder=folder, out="scores.txt")
-    likeness_command(
-        "score", "--trials", "trials.txt", "--similarity", "dot", folder=folder, out="dot.txt"
-    )
+    inputs = ("--trials", folder / "trials.txt", "--embeddings", folder / "voices.npz")
+    for name, options in (("scores.txt", ()), ("dot.txt", ("--similarity", "dot"))):
+        assert run_command("score", *inputs, *options, "--out", folder / name) == 0
     return folder
-
-
-def likeness_command(*arguments: str, folder: Path, out: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        with pytest.raises(SystemExit) as stopped:
-            main([*arguments, "--embeddings", "voices.npz", "--out", out])
-    assert not stopped.value.code
 
 
 def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Path) -> None:
@@ -399,7 +293,8 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
     assert np.mean(nontarget >= result.threshold(far=0.2)) <= 0.2
     for text in (str(result), repr(result)):
         assert "EER" in text
-    result.save(world / "results.json")
+    of_values.save(world / "saved.txt")
+    assert (world / "saved.txt").read_bytes() == (world / "scores.txt").read_bytes()
     shown = likeness.evaluate(of_values, embeddings=world / "voices.npz")
     page = shown.report(world / "report", media=voices)
     assert "voices.npz" in page.read_text(encoding="utf-8")  # a file is named with its digest
@@ -448,9 +343,7 @@ def test_help_and_version(
     """-h works everywhere, and the list of commands holds whole sentences at any width."""
     monkeypatch.setenv("COLUMNS", "50")
     for arguments in (["-h"], ["--version"], ["verify", "-h"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        assert stopped.value.code == 0
+        assert run_command(*arguments) == 0
     shown = capsys.readouterr().out
     assert f"likeness {likeness.__version__}" in shown
     groups = re.findall(r"^(\w+):$", shown.partition("likeness 0")[0], re.MULTILINE)
@@ -465,16 +358,12 @@ def test_help_and_version(
 def test_help_of_a_recipe_lists_its_fields_and_an_option_like_one_names_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["train", "image/digits", "--help"])
-    assert stopped.value.code == 0
+    assert run_command("train", "image/digits", "--help") == 0
     shown = capsys.readouterr().out
     assert "schedule.steps=" in shown
     assert not re.search(r"<\w|\blist\[", shown)
     for words in (["--steps", "10"], ["--steps=10"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(["train", "image/digits", *words])
-        assert stopped.value.code == 2
+        assert run_command("train", "image/digits", *words) == 2
         assert "schedule.steps=10" in capsys.readouterr().err
 
 
@@ -484,8 +373,7 @@ def test_a_shell_is_told_the_commands(
     monkeypatch.setenv("_LIKENESS_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "likeness e")
     monkeypatch.setenv("COMP_CWORD", "1")
-    with pytest.raises(SystemExit):
-        main([])
+    run_command()
     assert capsys.readouterr().out.split() == ["embed", "evaluate", "export"]
 
 
@@ -544,24 +432,12 @@ def test_scores_without_ids_are_evaluated_over_trials(world: Path) -> None:
             likeness.evaluate(mixed, **more)
 
 
-def test_scores_are_saved_as_the_command_writes_them(world: Path, tmp_path: Path) -> None:
-    scored = likeness.score(world / "trials.txt", world / "voices.npz")
-    assert isinstance(scored, likeness.Scored)
-    scored.save(str(tmp_path / "scores.txt"))
-    assert (tmp_path / "scores.txt").read_bytes() == (world / "scores.txt").read_bytes()
-    settings = likeness.VerificationSettings(num_resamples=0)
-    result = likeness.evaluate(tmp_path / "scores.txt", settings)
-    assert result.eer == likeness.evaluate(scored, settings).eer
-
-
 def test_a_calibration_of_values_is_that_of_the_command(
     world: Path, run: Path, voices: Path, tmp_path: Path
 ) -> None:
-    likeness_command(
-        *("fit", "calibration", "--trials", "trials.txt", "--quality", "log_norm"),
-        folder=world,
-        out=str(tmp_path / "by_command.json"),
-    )
+    inputs = ("--trials", world / "trials.txt", "--embeddings", world / "voices.npz")
+    fitting = ("fit", "calibration", *inputs, "--quality", "log_norm")
+    assert run_command(*fitting, "--out", tmp_path / "by_command.json") == 0
     fitted = likeness.calibrate(world / "trials.txt", world / "voices.npz", quality=["log_norm"])
     assert isinstance(fitted, likeness.Calibration)
     assert fitted == likeness.load_calibration(tmp_path / "by_command.json")
@@ -612,35 +488,13 @@ def test_thresholds_are_those_of_the_table(world: Path) -> None:
     assert result.threshold(p_target=0.1) == pytest.approx(row.threshold)
 
 
-def test_missing_files_and_models_are_refused_without_numpy(tmp_path: Path) -> None:
-    """One module refuses them for Python and the command line, before anything slow is imported."""
-    code = (
-        "import sys; from pathlib import Path; from likeness import presence; "
-        "print(sorted({'torch', 'numpy', 'typer'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    there = tmp_path / "a.wav"
-    there.touch()
-    missing = [there, tmp_path / "b.wav", tmp_path]
-    refuse_missing_files(missing, allow_some=True)
-    with pytest.raises(ValueError, match="folder"):
-        refuse_missing_files(missing)
-    with pytest.raises(ValueError, match="does not exist"):
-        refuse_missing_files(missing[1:], allow_some=True)
-    with pytest.raises(ValueError, match=r"'b\.wav'"):
-        refuse_missing_model("b.wav")
-    refuse_missing_model("speechbrain:somewhere")
-
-
 def test_embed_reads_as_the_command_does(
     run: Path, model: likeness.Model, faces: likeness.Model, voices: Path, tmp_path: Path
 ) -> None:
     def by_command(*options: str) -> likeness.Embeddings:
         files = ["--items", str(tmp_path / "list.txt"), "--root", str(voices)]
-        with pytest.raises(SystemExit) as stopped:
-            main(["embed", "--model", str(run), *files, *options, "--out", str(tmp_path / "e.npz")])
-        assert not stopped.value.code
+        out = ("--out", tmp_path / "e.npz")
+        assert run_command("embed", "--model", run, *files, *options, *out) == 0
         return likeness.read_embeddings(tmp_path / "e.npz")
 
     names = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.flac"))[:2]]
@@ -669,10 +523,7 @@ def test_embed_reads_as_the_command_does(
         ({"flip": "up"}, ValueError, "choose"),
         ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "exclude"),
         ({"chunk_seconds": 0.3}, ValueError, "chunk_seconds"),
-        ({"chunk_seconds": float("nan")}, ValueError, "chunk_seconds"),
         ({"chunk_seconds": float("inf")}, ValueError, "chunk_seconds"),
-        ({"crops": 2, "crop_seconds": float("inf")}, ValueError, "crop_seconds"),
-        ({"crops": -1}, ValueError, "crops: -1"),
         ({"crops": 1.5}, ValueError, "crops: 1.5"),
         ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
         ({"mirror": True}, TypeError, "'mirror'"),

@@ -7,19 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from likeness.cli import main
 from likeness.eval.calibration import load_fusion
 from likeness.eval.formats.embeddings import write as write_embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.types import Embeddings, Trials
+from tests.scripts import run_command
 
 IDS = tuple(f"{name}/{number}" for name in "abcdef" for number in (1, 2, 3))
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture
@@ -42,10 +36,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_fitted_on_one_list_and_applied_to_another(place: Path) -> None:
     fitting = ("fit", "fusion", "dev1.txt", "dev2.txt", "--out", "fusion.json")
-    assert run(*fitting) == 0
+    assert run_command(*fitting) == 0
     fusion = load_fusion("fusion.json")
     applying = ("--fusion", "fusion.json", "--out", "fused.txt")
-    assert run("score", "test1.txt", "test2.txt", *applying) == 0
+    assert run_command("score", "test1.txt", "test2.txt", *applying) == 0
     trials, first = read_scores("test1.txt")
     second = read_scores("test2.txt")[1][::-1]
     expected = fusion.weights[0] * first + fusion.weights[1] * second + fusion.offset
@@ -58,17 +52,19 @@ def test_fitted_on_one_list_and_applied_to_another(place: Path) -> None:
 def test_quality_measures_enter_the_fusion(place: Path) -> None:
     quality = ("--quality", "log_norm", "--embeddings", "embeddings.npz")
     fitting = ("fit", "fusion", "dev1.txt", "dev2.txt", "--out", "fusion.json")
-    assert run(*fitting, *quality) == 0
+    assert run_command(*fitting, *quality) == 0
     assert load_fusion("fusion.json").names == ("log_norm_low", "log_norm_high")
     applying = ("score", "test1.txt", "test2.txt", "--fusion", "fusion.json")
-    assert run(*applying, "--out", "fused.txt") == 2
+    assert run_command(*applying, "--out", "fused.txt") == 2
     assert not Path("fused.txt").exists()
-    assert run(*applying, "--embeddings", "embeddings.npz", "--out", "fused.txt") == 0
+    assert run_command(*applying, "--embeddings", "embeddings.npz", "--out", "fused.txt") == 0
 
 
 def test_labels_may_stand_in_any_of_the_files(place: Path) -> None:
-    assert run("fit", "fusion", "blinddev2.txt", "dev1.txt", "--out", "fusion.json") == 0
-    assert run("fit", "fusion", "blinddev2.txt", "blindtest2.txt", "--out", "other.json") == 2
+    assert run_command("fit", "fusion", "blinddev2.txt", "dev1.txt", "--out", "fusion.json") == 0
+    assert (
+        run_command("fit", "fusion", "blinddev2.txt", "blindtest2.txt", "--out", "other.json") == 2
+    )
     assert not Path("other.json").exists()
 
 
@@ -85,6 +81,6 @@ def test_wrong_use_is_said(
     place: Path, arguments: tuple[str, ...], keyword: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_scores("other.txt", Trials(("a",), ("b", "c"), [0, 0], [0, 1], [True, False]), [1.0, 0.0])
-    assert run(*arguments, "--out", "fusion.json") == 2
+    assert run_command(*arguments, "--out", "fusion.json") == 2
     assert keyword in capsys.readouterr().err
     assert not Path("fusion.json").exists()

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import likeness as front_door
-from likeness.cli import main
 from likeness.eval.formats.embeddings import read as read_embeddings
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.trials import read_scores, read_trials
@@ -19,19 +18,8 @@ from likeness.held_out import HeldOutFiles, measure_held_out
 from likeness.modalities import synthetic, synthetic_glyphs
 from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.training.recipe import load, override
-
-QUICK = (
-    "schedule.steps=2",
-    "schedule.warmup_steps=0",
-    "sampling.batch_size=8",
-    "compute.threads=1",
-)
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
+from tests.scripts import run_command
+from tests.tiny import QUICK
 
 
 def cosines(files: HeldOutFiles) -> np.ndarray:
@@ -59,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in (folder / "voices").rglob("utt00.flac"):
         path.rename(path.with_name("first take.flac"))
     data = ("--data", folder / "voices", "--out", folder / "run")
-    assert run("train", "speaker/folders", *QUICK, *data) == 0
+    assert run_command("train", "speaker/folders", *QUICK, *data) == 0
     return folder
 
 
@@ -90,9 +78,9 @@ def test_embeddings_are_those_of_the_model(trained: Path) -> None:
 def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path) -> None:
     files, model = HeldOutFiles(trained / "run"), trained / "run"
     by_name = ("evaluate", files.scores, "--subjects", files.labels, "--far", 0.5)
-    assert run(*by_name, "--json", tmp_path / "name.json") == 0
+    assert run_command(*by_name, "--json", tmp_path / "name.json") == 0
     by_run = ("evaluate", model, "--far", 0.5, "--save-to", model, "--report", tmp_path / "page")
-    assert run(*by_run, "--json", tmp_path / "run.json") == 0
+    assert run_command(*by_run, "--json", tmp_path / "run.json") == 0
     results = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("name", "run")]
     assert results[0]["results"] == results[1]["results"]
     page = (tmp_path / "page" / "index.html").read_text()
@@ -105,9 +93,9 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path
 def test_a_folder_without_scores_or_beside_other_scores_is_refused(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("evaluate", trained / "voices") == 2
+    assert run_command("evaluate", trained / "voices") == 2
     assert "held-out" in capsys.readouterr().err
-    assert run("evaluate", trained / "run", HeldOutFiles(trained / "run").scores) == 2
+    assert run_command("evaluate", trained / "run", HeldOutFiles(trained / "run").scores) == 2
     assert "alone" in capsys.readouterr().err
 
 
@@ -116,16 +104,16 @@ def test_scores_of_an_earlier_model_are_not_those_of_the_run(
 ) -> None:
     copied = tmp_path / "run"
     shutil.copytree(trained / "run", copied)
-    assert run("evaluate", copied, "--resamples", 0) == 0
+    assert run_command("evaluate", copied, "--resamples", 0) == 0
     further = ("--data", trained / "voices", "--out", tmp_path / "further", "seed=1")
-    assert run("train", "speaker/folders", *QUICK, *further) == 0
+    assert run_command("train", "speaker/folders", *QUICK, *further) == 0
     for name in ("best.safetensors", "last.safetensors"):
         if (copied / name).is_file():
             shutil.copy(tmp_path / "further" / name, copied / name)
     capsys.readouterr()
-    assert run("evaluate", copied, "--resamples", 0) == 2
+    assert run_command("evaluate", copied, "--resamples", 0) == 2
     assert "earlier model" in capsys.readouterr().err
-    assert run("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
+    assert run_command("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
 
 
 def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(
@@ -137,7 +125,7 @@ def test_ids_that_no_list_can_hold_cost_the_files_and_not_the_run(
     for path in (tmp_path / "voices").rglob("utt00.flac"):
         path.rename(path.with_name("line\nend.flac"))
     data = ("--data", tmp_path / "voices", "--out", tmp_path / "run")
-    assert run("train", "speaker/folders", *QUICK, *data) == 0
+    assert run_command("train", "speaker/folders", *QUICK, *data) == 0
     assert "is incomplete" in capsys.readouterr().err
     assert front_door.load(tmp_path / "run").modality == "speaker"
 
@@ -147,7 +135,7 @@ def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None
         tmp_path / "glyphs", num_alphabets=2, num_characters=5, num_drawers=3, size=64
     )
     data = ("--data", tmp_path / "glyphs", "--out", tmp_path / "run")
-    assert run("train", "image/folders", *QUICK, *data) == 0
+    assert run_command("train", "image/folders", *QUICK, *data) == 0
     files = HeldOutFiles(tmp_path / "run")
     trials, values = read_scores(files.scores)
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)

@@ -18,7 +18,6 @@ from insightface.utils import face_align
 from sklearn.metrics import roc_curve
 
 from likeness import extraction
-from likeness.cli import main
 from likeness.eval.formats import embeddings as files
 from likeness.eval.protocols.ijb import PRESETS, Switches, switches_of, templates
 from likeness.eval.protocols.ijb_files import meta_files, read_faces
@@ -30,9 +29,9 @@ from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.models import checkpoint
-from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training.recipe import Recipe
+from tests import tiny
+from tests.scripts import run_command
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = 6
@@ -48,9 +47,7 @@ RECIPE = Recipe(
 
 def likeness(*arguments: object) -> None:
     """The command, which has to succeed."""
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    assert stopped.value.code == 0
+    assert run_command(*arguments) == 0
 
 
 class Small:
@@ -121,17 +118,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model") / "last.safetensors"
-    checkpoint.save_model(
-        path,
-        TorchEmbedder(RECIPE.frontend(), RECIPE.backbone(3)).eval(),
-        RECIPE,
-        similarity="cosine",
-        step=1,
-        metrics={},
-    )
-    return path
+    return tiny.untrained(tmp_path_factory.mktemp("model"), RECIPE)
 
 
 @pytest.fixture(scope="module")
@@ -299,20 +286,9 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
 def test_intervals_switches_and_wrong_options(
     small: Small, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rest = ["--ijb", str(small.root)]
-    likeness(
-        "evaluate",
-        features,
-        *rest,
-        "--switch",
-        "tar_rule=interpolated",
-        "--far",
-        0.1,
-        "--resamples",
-        20,
-        "--json",
-        tmp_path / "x.json",
-    )
+    rest = ("--ijb", small.root)
+    asked = ("--switch", "tar_rule=interpolated", "--far", 0.1, "--resamples", 20)
+    likeness("evaluate", features, *rest, *asked, "--json", tmp_path / "x.json")
     loaded = json.loads((tmp_path / "x.json").read_text())["results"][1]
     assert (
         loaded["counts"]["subjects"],
@@ -320,17 +296,15 @@ def test_intervals_switches_and_wrong_options(
         loaded["conventions"]["preset"],
     ) == (SUBJECTS, "interpolated", "custom")
     assert loaded["interval"][0] <= loaded["value"] <= loaded["interval"][1]
-    evaluate, identify = ["evaluate", str(features)], ["identify", "--probes", str(features)]
+    evaluate, identify = ("evaluate", features), ("identify", "--probes", features)
     for command, word in (
-        ([*evaluate, *rest, "--tar-rule", "strict", "--llr"], "--llr and --tar-rule"),
-        ([*evaluate, "--preset", "adaface"], "--ijb"),
-        ([*evaluate, *rest, "--switch", "keep_norm=yes"], "True, False"),
+        ((*evaluate, *rest, "--tar-rule", "strict", "--llr"), "--llr and --tar-rule"),
+        ((*evaluate, "--preset", "adaface"), "--ijb"),
+        ((*evaluate, *rest, "--switch", "keep_norm=yes"), "True, False"),
         (identify, "--gallery FILE or --ijb FOLDER"),
-        ([*identify, *rest, "--protocol", "closed"], "--protocol"),
+        ((*identify, *rest, "--protocol", "closed"), "--protocol"),
     ):
-        with pytest.raises(SystemExit) as stopped:
-            main(command)
-        assert stopped.value.code == 2
+        assert run_command(*command) == 2
         assert word in capsys.readouterr().err
 
 

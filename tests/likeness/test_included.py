@@ -11,22 +11,14 @@ import soundfile
 
 import likeness
 from likeness import included
-from likeness.cli import main
-from likeness.eval.thresholds import load as load_thresholds
 from likeness.eval.verification import eer
 from likeness.modalities import synthetic
 from likeness.modalities.speaker import decoding
-from likeness.models.load import load
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training.start import Initial
+from tests.scripts import run_command
 
 VOICE = Path(included.resolved(included.VOICE))
-
-
-def command(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +43,12 @@ def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
     assert model.thresholds.at("eer").value < model.thresholds.at(0.01).value
 
 
-def test_the_card_states_what_the_files_hold() -> None:
-    card = " ".join((VOICE / "CARD.md").read_text(encoding="utf-8").split())
-    (stored,) = load_thresholds(VOICE / "thresholds.json")
-    model = load(str(VOICE))
-    assert f"`{model.digest[:16]}`" in card
-    assert f"{stored.subjects} speakers" in card
-    for point in stored.points:
-        assert f"| {point.value:.2f} |" in card, point.name
-    number = sum(value.numel() for value in model.embedder.state_dict().values())
-    assert f"{number:,} numbers" in card
-
-
 def test_two_recordings_are_compared_without_naming_a_model(
     spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ann = sorted((spoken / "spk000").iterdir())
     bob = sorted((spoken / "spk001").iterdir())
-    assert command("verify", ann[0], bob[0], "--json", tmp_path / "v.json") == 0
+    assert run_command("verify", ann[0], bob[0], "--json", tmp_path / "v.json") == 0
     printed = capsys.readouterr()
     assert "of the same subject, if 0.5 of all pairs are" in printed.out
     assert "likeness:voice is the small voice model" in printed.err
@@ -76,14 +56,14 @@ def test_two_recordings_are_compared_without_naming_a_model(
     verdict = json.loads((tmp_path / "v.json").read_text())
     assert 0 < verdict["probability"] < 1
 
-    assert command("verify", ann[0], ann[1], "--model", included.VOICE, "--far", "0.01") == 0
+    assert run_command("verify", ann[0], ann[1], "--model", included.VOICE, "--far", "0.01") == 0
     printed = capsys.readouterr()
     assert "at FAR 1 %, measured on speechocean, AN4 and LibriSpeech" in printed.out
     assert "small voice model" not in printed.err  # whoever names it knows it
 
     listed = tmp_path / "pairs.csv"
     listed.write_text(f"first,second\n{ann[0]},{ann[1]}\n{ann[0]},{listed}\n")
-    assert command("verify", "--pairs", listed) == 0
+    assert run_command("verify", "--pairs", listed) == 0
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 3
     assert ",true," in rows[1] or ",false," in rows[1]
@@ -112,7 +92,7 @@ def test_images_need_a_model_of_their_own(
 ) -> None:
     for name in "ab":
         (tmp_path / f"{name}.png").write_bytes(encode(np.zeros((8, 8, 3), np.uint8)))
-    assert command("verify", tmp_path / "a.png", tmp_path / "b.png") == 2
+    assert run_command("verify", tmp_path / "a.png", tmp_path / "b.png") == 2
     printed = capsys.readouterr().err
     assert "name a model that takes such files" in printed
     assert "hub:facebook/dinov2-small" in printed
@@ -149,9 +129,9 @@ def test_thresholds_of_the_model_are_kept_elsewhere(
     trials = likeness.Trials(table.ids, table.ids, *rows, target)
     likeness.score(trials, table).save(tmp_path / "scores.txt")
     evaluate = ("evaluate", tmp_path / "scores.txt", "--far", ".5", "--save-to")
-    assert command(*evaluate, included.VOICE) == 2
+    assert run_command(*evaluate, included.VOICE) == 2
     assert ".json file" in capsys.readouterr().err
-    assert command(*evaluate, tmp_path / "t.json") == 0
+    assert run_command(*evaluate, tmp_path / "t.json") == 0
     assert before == (VOICE / "thresholds.json").read_bytes()
 
 
@@ -180,7 +160,7 @@ def test_both_of_its_files_are_one_model(spoken: Path) -> None:
 
 @pytest.mark.slow  # an export
 def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> None:
-    assert command("export", included.VOICE, "--out", tmp_path / "voice.onnx") == 0
+    assert run_command("export", included.VOICE, "--out", tmp_path / "voice.onnx") == 0
     exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(included.VOICE)
     assert exported.thresholds is not None
     np.testing.assert_array_equal(exported.embed(spoken).matrix, model.embed(spoken).matrix)

@@ -10,20 +10,14 @@ import pytest
 import soundfile
 
 import likeness
-from likeness.cli import main
 from likeness.eval.formats.embeddings import read as read_embeddings
 from likeness.eval.formats.subjects import read_mapping
 from likeness.eval.formats.trials import read_trials
 from likeness.modalities import folders, synthetic
 from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.data.listing import list_items
-
-QUICK = [
-    "schedule.steps=2",
-    "schedule.warmup_steps=0",
-    "sampling.batch_size=8",
-    "compute.threads=1",
-]
+from tests.scripts import run_command, touch
+from tests.tiny import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +39,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "voices.csv"
 
 
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
-
-
 def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     lists = tmp_path / "lists"
-    assert run("lists", table, "--out", lists) == 0
+    assert run_command("lists", table, "--out", lists) == 0
     items, trials = read_items(lists / "items.txt", table.parent), read_trials(lists / "trials.txt")
     recipe_items, recipe_trials = folders.trials(table, split="test")
     assert list(items.ids) == list(recipe_items.ids)
@@ -65,7 +53,7 @@ def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
     )
 
     out = tmp_path / "run"
-    assert run("train", "speaker/folders", *QUICK, "--data", table, "--out", out) == 0
+    assert run_command("train", "speaker/folders", *QUICK, "--data", table, "--out", out) == 0
     model = likeness.load(out)
     found = model.embed(lists / "items.txt", root=table.parent)
     assert found.ids == items_ids(items)
@@ -75,7 +63,7 @@ def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
         found.matrix[0], model.embed(cut, rate_hz=rate).matrix[0], rtol=1e-4, atol=1e-5
     )
     embeddings = tmp_path / "e.npz"
-    assert run("embed", "--model", out, "--items", table, "--out", embeddings) == 0
+    assert run_command("embed", "--model", out, "--items", table, "--out", embeddings) == 0
     both = read_embeddings(embeddings)
     np.testing.assert_array_equal(both.matrix[both.rows(found.ids)], found.matrix)
     frame = pandas.read_csv(table).head(3)
@@ -89,7 +77,9 @@ def items_ids(items: object) -> tuple[str, ...]:
 
 def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
     for name, options in (("a", []), ("b", []), ("c", ["--seed", 1])):
-        assert run("lists", table, "--out", tmp_path / name, "--num-trials", 12, *options) == 0
+        assert (
+            run_command("lists", table, "--out", tmp_path / name, "--num-trials", 12, *options) == 0
+        )
     texts = [(tmp_path / name / "trials.txt").read_bytes() for name in "abc"]
     assert texts[0] == texts[1] != texts[2]
     assert [text.count(b"\n") for text in texts] == [12] * 3
@@ -97,7 +87,7 @@ def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
 
 def test_trials_of_one_sex_and_across_sessions(table: Path, tmp_path: Path) -> None:
     options = ["--same-sex", "--cross-session", "--split", "all"]
-    assert run("lists", table, "--out", tmp_path, *options) == 0
+    assert run_command("lists", table, "--out", tmp_path, *options) == 0
     items, trials = list_items(table, suffixes=[".flac"]), read_trials(tmp_path / "trials.txt")
     place = {id: number for number, id in enumerate(items.ids)}
     assert trials.target is not None
@@ -115,10 +105,10 @@ def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Pat
     for file in (table.parent / "wavs").rglob("*.flac"):
         (flat / f"{file.parent.name}_{file.name}").write_bytes(file.read_bytes())
     pattern = "{label}_*.flac"
-    assert run("lists", flat, "--out", tmp_path / "lists", "--label", pattern) == 0
+    assert run_command("lists", flat, "--out", tmp_path / "lists", "--label", pattern) == 0
     out = tmp_path / "run"
     options = ["--data", flat, "--out", out, "--label", pattern]
-    assert run("train", "speaker/folders", *QUICK, *options) == 0
+    assert run_command("train", "speaker/folders", *QUICK, *options) == 0
     held_out = set(read_mapping(tmp_path / "lists" / "labels.txt").values())
     trained = {item.label for item in folders.items(flat, label=pattern)}
     assert len(held_out) == 2
@@ -128,12 +118,9 @@ def test_a_pattern_trains_and_lists_the_same_speakers(table: Path, tmp_path: Pat
 
 def test_the_files_say_what_they_are(tmp_path: Path) -> None:
     for label in ("a", "b", "c", "d"):
-        folder = tmp_path / "things" / label
-        folder.mkdir(parents=True)
-        for name in ("1.png", "2.png", "notes.wav"):
-            (folder / name).touch()
+        touch(tmp_path / "things" / label, "1.png", "2.png", "notes.wav")
     listed = likeness.items(tmp_path / "things")
     assert {item.suffix for item in listed} == {".png"}
     assert {item.suffix for item in likeness.items(tmp_path / "things", "speaker")} == {".wav"}
-    assert run("lists", tmp_path / "things", "--out", tmp_path / "lists") == 0
+    assert run_command("lists", tmp_path / "things", "--out", tmp_path / "lists") == 0
     assert len(read_trials(tmp_path / "lists" / "trials.txt")) == 6

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.cli import main
 from likeness.eval.formats import embeddings as files
 from likeness.eval.types import Embeddings
+from tests.scripts import run_command
 
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2", "zoe/1")
 MATRIX = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -33,11 +33,9 @@ def test_the_rest_is_scored_as_a_list_of_the_rest_is(
     rest = [line for line in LINES if not {"bob/2", "zoe/1"} & set(line.split()[:2])]
     (tmp_path / "rest.txt").write_text("\n".join(rest) + "\n", encoding="utf-8")
     expected = likeness.score(tmp_path / "rest.txt", embeddings)
-    asked = ["score", "--trials", str(trials), "--embeddings", str(embeddings)]
+    asked = ("score", "--trials", trials, "--embeddings", embeddings)
     out = tmp_path / "scores.txt"
-    with pytest.raises(SystemExit) as stopped:
-        main([*asked, "--missing", "skip", "--out", str(out)])
-    assert not stopped.value.code
+    assert run_command(*asked, "--missing", "skip", "--out", out) == 0
     assert "7 of 10 trials are left out, because 2 ids have no embedding" in capsys.readouterr().err
     with pytest.warns(UserWarning, match="7 of 10 trials are left out"):
         scored = likeness.score(trials, embeddings, missing="skip")
@@ -47,9 +45,7 @@ def test_the_rest_is_scored_as_a_list_of_the_rest_is(
     ]
     origin = json.loads((tmp_path / "scores.txt.origin.json").read_text("utf-8"))
     assert "trials.txt, without 7 of 10 trials" in json.dumps(origin)
-    with pytest.raises(SystemExit) as stopped:
-        main([*asked, "--out", str(out)])
-    assert stopped.value.code == 2
+    assert run_command(*asked, "--out", out) == 2
     assert "--missing skip" in capsys.readouterr().err
 
 

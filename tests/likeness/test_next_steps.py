@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from likeness.cli import main
 from likeness.modalities import synthetic_glyphs
+from tests.scripts import run_command
+from tests.tiny import QUICK
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 
@@ -19,10 +20,9 @@ TINY = Path(__file__).parents[1] / "tiny.py"
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """What a command prints; it must succeed."""
     capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
+    code = run_command(*arguments)
     output = capsys.readouterr()
-    assert not ended.value.code, output.err
+    assert not code, output.err
     return output.out
 
 
@@ -57,12 +57,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_verifier_is_evaluated_and_embeds_all_the_data(
     place: Path, voices: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ["schedule.steps=2", "schedule.warmup_steps=0", "compute.threads=1"]
     data = place / "my voices"
     data.symlink_to(voices)
-    output = printed(
-        capsys, "train", "speaker/folders", *settings, "--data", "my voices", "--out", "a run"
-    )
+    places = ("--data", "my voices", "--out", "a run")
+    output = printed(capsys, "train", "speaker/folders", *QUICK, *places)
     evaluate, embed, serve = commands_of(output)
     assert [command[1] for command in (evaluate, embed, serve)] == ["evaluate", "embed", "serve"]
     printed(capsys, *evaluate[1:])

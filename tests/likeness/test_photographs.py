@@ -1,25 +1,23 @@
-"""From photographs to embeddings with a YuNet detector: in Python, by commands and in the service;
-with a user's own network over 112 x 96 crops.
+"""From photographs to embeddings with a YuNet detector: in Python and by commands; with
+a user's own network over 112 x 96 crops.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import likeness
-from likeness.cli import main
 from likeness.eval.formats import embeddings
 from likeness.modalities.face import align, images
 from likeness.models import insightface, load
 from likeness.models.insightface import Pixels, split
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.items import Item
+from tests.scripts import run_command
 from tests.tiny_yunet import network, tiny_yunet
 
 SAID = "@size=112x96,mean=127.5,std=128,order=bgr"
@@ -50,12 +48,6 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
 def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
     """The embedding of one photograph: found, cropped, scaled and run without Likeness's models."""
     import onnxruntime
@@ -70,7 +62,7 @@ def by_hand(own: Path, detector: Path, path: Path) -> np.ndarray:
     return np.asarray(session.run(None, {"data": pixels[None]})[0][0])
 
 
-def test_photographs_become_embeddings_in_python_by_command_and_in_the_service(
+def test_photographs_become_embeddings_in_python_and_by_command(
     own: Path, detector: Path, photographs: Path, tmp_path: Path
 ) -> None:
     names = ["ann/1.png", "ann/2.png", "bob/1.png"]
@@ -86,38 +78,15 @@ def test_photographs_become_embeddings_in_python_by_command_and_in_the_service(
     (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in [*names, "bob/2.png"]))
     arguments = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
     listed = ("--items", tmp_path / "list.txt", "--root", photographs)
-    assert command("embed", *arguments, *listed, "--out", tmp_path / "e.npz") == 0
+    assert run_command("embed", *arguments, *listed, "--out", tmp_path / "e.npz") == 0
     stored = embeddings.read(tmp_path / "e.npz")
     assert dict(stored.meta) == dict(found.meta)
     np.testing.assert_allclose(stored.matrix, expected, rtol=0, atol=bound)
 
     pair = [photographs / name for name in names[:2]]
     cosine = float(expected[0] @ expected[1] / np.linalg.norm(expected[:2], axis=1).prod())
-    assert command("verify", *pair, *arguments, "--json", tmp_path / "v.json") == 0
+    assert run_command("verify", *pair, *arguments, "--json", tmp_path / "v.json") == 0
     assert json.loads((tmp_path / "v.json").read_text())["score"] == pytest.approx(cosine, abs=1e-5)
-    answer = served(model, {"first": pair[0].read_bytes(), "second": pair[1].read_bytes()})
-    assert answer["score"] == pytest.approx(cosine, abs=1e-5)
-
-
-def served(model: likeness.Model, files: dict[str, bytes]) -> dict[str, Any]:
-    """What the service answers to /verify."""
-    httpx = pytest.importorskip("httpx")
-    for needed in ("fastapi", "python_multipart", "prometheus_client"):
-        pytest.importorskip(needed)
-    from likeness.service.app import make_app
-    from likeness.service.guard import Limits
-    from likeness.service.work import Service
-
-    service = Service(model.loaded, limits=Limits(threads=2))
-
-    async def ask() -> Any:
-        transport = httpx.ASGITransport(app=make_app(service, token="t" * 16))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post("/verify", files=files)
-
-    response = asyncio.run(ask())
-    assert response.status_code == 200, response.text
-    return dict(response.json())
 
 
 def test_a_pack_with_yunet_takes_photographs(
@@ -184,7 +153,7 @@ def test_align_writes_crops_of_the_detector_and_goes_on(
     detector: Path, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ("align", photographs, "--out", tmp_path / "crops", "--detector", detector)
-    assert command(*asked, "--size", "112x96") == 0
+    assert run_command(*asked, "--size", "112x96") == 0
     assert "crops in" in capsys.readouterr().out
     written = sorted((tmp_path / "crops").rglob("*.png"))
     assert len(written) == 3  # of four photographs, one has no face
@@ -196,7 +165,7 @@ def test_align_writes_crops_of_the_detector_and_goes_on(
         crop, _ = align.align_one(loaded, pixels, size=112, width=96)
         assert (images.decode(Item("a", path)) == crop).all()
     times = [path.stat().st_mtime_ns for path in written]
-    assert command(*asked, "--size", "112x96") == 0
+    assert run_command(*asked, "--size", "112x96") == 0
     assert [path.stat().st_mtime_ns for path in written] == times
-    assert command(*asked, "--size", "112") == 2
+    assert run_command(*asked, "--size", "112") == 2
     assert "112x96" in capsys.readouterr().err

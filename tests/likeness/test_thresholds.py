@@ -17,7 +17,6 @@ import pytest
 from PIL import Image
 
 import likeness as front_door
-from likeness.cli import main
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.guarantee import guaranteed_threshold
@@ -25,14 +24,9 @@ from likeness.eval.scoring.origin import read_origin, write_origin
 from likeness.eval.types import Embeddings, Scores
 from likeness.thresholds import Rule, carry, find, over_subjects
 from likeness.verification import read_pairs
+from tests.scripts import run_command
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
-
-
-def likeness(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
 
 
 def table(path: str, delimiter: str = ",") -> list[dict[str, str]]:
@@ -48,7 +42,9 @@ def world(_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         (tmp_path / name).symlink_to(_world / name)
     monkeypatch.chdir(tmp_path)
     front_door.load("runs/voices").embed("voices").save("v.npz")
-    assert likeness("score", "--trials", "trials.txt", "--embeddings", "v.npz", "--out", "s") == 0
+    assert (
+        run_command("score", "--trials", "trials.txt", "--embeddings", "v.npz", "--out", "s") == 0
+    )
     return tmp_path
 
 
@@ -56,21 +52,21 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compare = ("verify", "a.wav", "b.wav", "--model", "runs/voices")
-    assert likeness(*compare, "--far", 0.5) == 2
+    assert run_command(*compare, "--far", 0.5) == 2
     assert "--save-to" in capsys.readouterr().err
-    assert likeness("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
     assert "not stored: the threshold at FAR 1 %" in capsys.readouterr().err
     trials, values = read_scores("s")
     assert trials.target is not None
     nontargets = np.sort(values[~trials.target])
-    assert likeness(*compare, "--far", 0.5, "--json", "v.json") == 0
+    assert run_command(*compare, "--far", 0.5, "--json", "v.json") == 0
     shown, stored = capsys.readouterr().out, json.loads(Path("v.json").read_text())
     # The strict rule: the lowest score that at most half of the nontarget scores reach.
     assert np.mean(nontargets >= stored["threshold"]) <= 0.5
     assert np.mean(nontargets >= values[values < stored["threshold"]].max()) > 0.5
     assert stored["same"] is (stored["score"] >= stored["threshold"])
     assert "FAR 50 %, measured on trials.txt: 4 subjects, 28 trials, 20" in shown
-    assert likeness(*compare, "--far", 0.01) == 2
+    assert run_command(*compare, "--far", 0.01) == 2
     assert "more trials" in capsys.readouterr().err
     for wrong, word in (
         (("--far", 0.5, "--threshold", 0.3), "one of them"),
@@ -78,7 +74,7 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
         (("--far", 2), "between 0 and 1"),
         (("--thresholds", "runs/voices/thresholds.json"), "--far"),
     ):
-        assert likeness(*compare, *wrong) == 2
+        assert run_command(*compare, *wrong) == 2
         assert word in capsys.readouterr().err
     model = front_door.load("runs/voices")
     assert model.verify("a.wav", "b.wav", far=0.5).threshold == stored["threshold"]
@@ -92,10 +88,10 @@ def test_a_guaranteed_threshold_decides_and_too_few_subjects_are_refused(
     evaluate = ("evaluate", "s", "--resamples", 0, "--guarantee", 0.95)
     compare = ("verify", "a.wav", "b.wav", "--model", "runs/voices", "--far")
     # Four speakers make two pairs, and .2 ** 2 < .05.
-    assert likeness(*evaluate, "--far", 0.8, "--save-to", "runs/voices") == 0
+    assert run_command(*evaluate, "--far", 0.8, "--save-to", "runs/voices") == 0
     assert "of 2 trials without a common subject 0 may pass" in capsys.readouterr().out
     stored = Path("runs/voices/thresholds.json").read_bytes()
-    assert likeness(*compare, 0.8) == 0
+    assert run_command(*compare, 0.8) == 0
     shown = "FAR at most 80 % (95 % confidence over subjects), measured on trials.txt: 4 subjects"
     assert shown in capsys.readouterr().out
     model = front_door.load("runs/voices")
@@ -107,7 +103,7 @@ def test_a_guaranteed_threshold_decides_and_too_few_subjects_are_refused(
         (("--far", 0.8), "--save-to"),
         (("--far", 0.8, "--save-to", "runs/voices", "--guarantee", 95), "0.95"),
     ):
-        assert likeness(*evaluate, *arguments, "--json", "r.json") == 2
+        assert run_command(*evaluate, *arguments, "--json", "r.json") == 2
         assert word in capsys.readouterr().err
         assert Path("runs/voices/thresholds.json").read_bytes() == stored
         assert not Path("r.json").exists()
@@ -144,12 +140,12 @@ def test_subjects_that_are_only_supposed_guarantee_nothing(
     ids = dict.fromkeys(trials.enrol_ids + trials.probe_ids)
     Path("who").write_text("".join(f"{id} {id.partition('-')[0]}\n" for id in ids))
     evaluate = ("evaluate", "flat", "--resamples", 0, "--guarantee", 0.95, "--far", 0.8)
-    assert likeness(*evaluate, "--save-to", "t.json") == 2
+    assert run_command(*evaluate, "--save-to", "t.json") == 2
     assert "`id subject` list" in capsys.readouterr().err
     with pytest.raises(ValueError, match="`id subject` list"):
         front_door.evaluate("flat").save_thresholds("t.json", guarantee=0.95)
     assert not Path("t.json").exists()
-    assert likeness(*evaluate, "--save-to", "t.json", "--subjects", "who") == 0
+    assert run_command(*evaluate, "--save-to", "t.json", "--subjects", "who") == 0
 
 
 def test_thresholds_of_other_scores_are_not_stored_and_not_used(
@@ -157,40 +153,40 @@ def test_thresholds_of_other_scores_are_not_stored_and_not_used(
 ) -> None:
     save = ("evaluate", "s", *FARS, "--save-to")
     for place, word in (("hub:a/b", ".json"), ("nothing", ".json"), ("no/t.json", "no")):
-        assert likeness(*save, place) == 2
+        assert run_command(*save, place) == 2
         assert word in capsys.readouterr().err
     # Of another model, which a second checkpoint is.
     other = Path("runs/other")
     shutil.copytree("runs/voices", other)
     content = (other / "last.safetensors").read_bytes()
     (other / "last.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
-    assert likeness(*save, other) == 2
+    assert run_command(*save, other) == 2
     assert "is no place for the thresholds" in capsys.readouterr().err
-    assert likeness(*save, "t.json") == 0
+    assert run_command(*save, "t.json") == 0
     verify = ("verify", "a.wav", "b.wav", "--far", 0.5, "--thresholds", "t.json", "--model")
-    assert likeness(*verify, "runs/voices") == 0
-    assert likeness(*verify, other) == 2
+    assert run_command(*verify, "runs/voices") == 0
+    assert run_command(*verify, other) == 2
     assert "none of the stored thresholds holds here" in capsys.readouterr().err
     # Normalised and calibrated scores are kept apart from plain ones.
     score = ("score", "--trials", "trials.txt", "--embeddings", "v.npz")
     rows = np.random.default_rng(0).normal(size=(9, 8))
     files.write(Path("c.npz"), Embeddings(tuple("abcdefghi"), rows))
-    assert likeness(*score, "--cohort", "c.npz", "--top-n", 5, "--out", "normed") == 0
-    assert likeness("evaluate", "normed", *FARS, "--save-to", "n.json") == 0
-    assert likeness(*verify[:5], "--thresholds", "n.json", "--model", "runs/voices") == 2
+    assert run_command(*score, "--cohort", "c.npz", "--top-n", 5, "--out", "normed") == 0
+    assert run_command("evaluate", "normed", *FARS, "--save-to", "n.json") == 0
+    assert run_command(*verify[:5], "--thresholds", "n.json", "--model", "runs/voices") == 2
     assert "as_norm" in capsys.readouterr().err
     before = find("", "t.json")
-    assert likeness("evaluate", "normed", *FARS, "--save-to", "t.json") == 0
+    assert run_command("evaluate", "normed", *FARS, "--save-to", "t.json") == 0
     assert before[0] in find("", "t.json")
     assert len(find("", "t.json")) == 2
     # A score file that was edited says nothing of its model.
     Path("s").write_text(Path("s").read_text().replace("0.9", "0.8"))
-    assert likeness(*save, "t.json") == 2
+    assert run_command(*save, "t.json") == 2
     assert "which model" in capsys.readouterr().err
 
 
 def test_an_export_has_the_thresholds_of_its_run(world: Path) -> None:
-    assert likeness("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
     (entry,) = find("runs/voices")
     assert not carry("v.npz", entry.origin.meta, Path("m.onnx"))
     assert carry("runs/voices", entry.origin.meta, Path("m.onnx"))
@@ -210,7 +206,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
         csv.writer(file).writerows([("Path 1", "path_2", "same"), *PAIRS])
     command = ("verify", "--pairs", "pairs.csv", "--model", "runs/voices")
     score = front_door.load("runs/voices").verify("a.wav", "b.wav").score
-    assert likeness(*command, "--threshold", score - 1e-4) == 0
+    assert run_command(*command, "--threshold", score - 1e-4) == 0
     printed = capsys.readouterr()
     rows = list(csv.DictReader(printed.out.splitlines()))
     assert [(row["first"], row["second"]) for row in rows] == [pair[:2] for pair in PAIRS]
@@ -221,7 +217,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert "nobody.wav" in rows[3]["note"]
     assert "1 false accepts, 0 false rejects" in printed.err
     for name in ("p.tsv", "p.json", "p.parquet"):
-        assert likeness(*command, "--out", name) == 0
+        assert run_command(*command, "--out", name) == 0
     assert "no verdict" in capsys.readouterr().out
     stored = json.loads(Path("p.json").read_text())["pairs"]
     assert pyarrow.parquet.read_table("p.parquet").to_pylist() == stored
@@ -242,7 +238,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
         ("mine;theirs\na.wav;b.wav\n", ("--columns=enrol=mine", "--columns=probe=theirs")),
     ):
         Path("list.txt").write_text(list_of_pairs)
-        assert likeness("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
+        assert run_command("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
 
 
 @pytest.mark.parametrize(
@@ -274,7 +270,7 @@ def test_lists_that_are_none_are_refused(
     text: str, word: str, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("pairs.csv").write_bytes(text.encode("latin-1"))
-    assert likeness("verify", "--pairs", "pairs.csv", "--model", "runs/voices") == 2
+    assert run_command("verify", "--pairs", "pairs.csv", "--model", "runs/voices") == 2
     assert word in capsys.readouterr().err
 
 
@@ -285,52 +281,52 @@ def test_a_gallery_from_enrolment_to_removal(
     speakers = sorted(path.name for path in Path("voices").iterdir())
     recording = next(Path("voices", speakers[1]).iterdir())
     for wrong in (("list", *use[:2]), ("search", "a.wav", *use)):
-        assert likeness("gallery", *wrong) == 2
+        assert run_command("gallery", *wrong) == 2
         assert "contains no gallery" in capsys.readouterr().err
-    assert likeness("gallery", "enrol", recording, *use) == 2
+    assert run_command("gallery", "enrol", recording, *use) == 2
     assert "--subject" in capsys.readouterr().err
-    assert likeness("gallery", "enrol", "trials.txt", *use) == 2
+    assert run_command("gallery", "enrol", "trials.txt", *use) == 2
     assert not Path("people").exists()
     shutil.copytree("voices", "mine")
     Path("mine", speakers[2], "noise.wav").write_text("no sound")
-    assert likeness("gallery", "enrol", "mine", *use) == 0
+    assert run_command("gallery", "enrol", "mine", *use) == 0
     printed = capsys.readouterr()
     assert "8 files of 4 subjects" in printed.out
     assert "noise.wav" in printed.err
-    assert likeness("gallery", "enrol", "mine", *use) == 2
+    assert run_command("gallery", "enrol", "mine", *use) == 2
     assert "enrolled already" in capsys.readouterr().err
     rows = [(path, path.parent.name) for path in Path("mine").rglob("*.flac")]
     Path("two.csv").write_text("clip;person;speaker\n" + "".join(f"{a};{b};x\n" for a, b in rows))
     chosen = ("--columns", "path=clip,label=person", "--existing", "skip")
-    assert likeness("gallery", "enrol", "two.csv", *use) == 2
+    assert run_command("gallery", "enrol", "two.csv", *use) == 2
     assert "--columns path=clip" in capsys.readouterr().err
-    assert likeness("gallery", "enrol", "two.csv", *use, *chosen) == 0
+    assert run_command("gallery", "enrol", "two.csv", *use, *chosen) == 0
     assert "4 subjects were enrolled before" in capsys.readouterr().out
     # a row without a label is nobody, and no subject called like its folder
     with Path("two.csv").open("a") as file:
         file.write("voices/lone.flac;;x\n")
-    assert likeness("gallery", "enrol", "two.csv", *use, *chosen) == 2
+    assert run_command("gallery", "enrol", "two.csv", *use, *chosen) == 2
     assert "1 of 9 files have no subject" in capsys.readouterr().err
-    assert likeness("gallery", "enrol", recording, *use, "--subject", "ann") == 0
-    assert likeness("gallery", "enrol", "mine", *use, "--existing", "replace") == 0
+    assert run_command("gallery", "enrol", recording, *use, "--subject", "ann") == 0
+    assert run_command("gallery", "enrol", "mine", *use, "--existing", "replace") == 0
     capsys.readouterr()
-    assert likeness("gallery", "list", *use[:2]) == 0
+    assert run_command("gallery", "list", *use[:2]) == 0
     listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
     assert sorted(listed) == [["ann", "1"], *([name, "2"] for name in speakers)]
-    assert likeness("gallery", "search", recording, *use, "-k", 2, "--threshold", 0.9999) == 0
+    assert run_command("gallery", "search", recording, *use, "-k", 2, "--threshold", 0.9999) == 0
     first, second = csv.DictReader(capsys.readouterr().out.splitlines())
     assert (first["subject"], first["accepted"]) == ("ann", "true")
     assert float(first["score"]) >= float(second["score"])
     shutil.copytree("runs/voices", "runs/other")
     weights = Path("runs/other/last.safetensors")
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
-    assert likeness("gallery", "search", "a.wav", *use[:3], "runs/other") == 2
+    assert run_command("gallery", "search", "a.wav", *use[:3], "runs/other") == 2
     assert "enrol anew" in capsys.readouterr().err
-    assert likeness("gallery", "remove", "ann", "nobody", *use[:2]) == 2
-    assert likeness("gallery", "remove", "ann", *use[:2]) == 0
+    assert run_command("gallery", "remove", "ann", "nobody", *use[:2]) == 2
+    assert run_command("gallery", "remove", "ann", *use[:2]) == 0
     assert "subjects erased: 1; left: 4" in capsys.readouterr().out
-    assert likeness("gallery", "remove", *speakers, *use[:2]) == 0
-    assert likeness("gallery", "search", "a.wav", *use) == 0
+    assert run_command("gallery", "remove", *speakers, *use[:2]) == 0
+    assert run_command("gallery", "search", "a.wav", *use) == 0
     assert "subjects: 0" in capsys.readouterr().err
 
 
@@ -339,7 +335,7 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
 ) -> None:
     command = ("gallery", "cluster", "voices", "--model", "runs/voices")
     page = ("--report", "page")
-    assert likeness(*command, "--num-clusters", 3, "--out", "c.csv", *page) == 0
+    assert run_command(*command, "--num-clusters", 3, "--out", "c.csv", *page) == 0
     rows = table("c.csv")
     assert {row["cluster"] for row in rows} == {"1", "2", "3"}
     text = Path("page/index.html").read_text(encoding="utf-8")
@@ -351,15 +347,15 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
     names = {row["id"]: f"pictures/{number}.png" for number, row in enumerate(rows)}
     Path("media.txt").write_text("".join(f"{id} {path}\n" for id, path in names.items()))
     media = ("--num-clusters", 2, "--out", "p.csv", *page, "--media", "media.txt")
-    assert likeness("gallery", "cluster", "v.npz", *media, "--force") == 0
+    assert run_command("gallery", "cluster", "v.npz", *media, "--force") == 0
     text = Path("page/index.html").read_text(encoding="utf-8")
     assert 'class="tiles"' in text
     assert 'class="tiles rows"' not in text  # pictures stand side by side
-    assert likeness("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv") == 0
+    assert run_command("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv") == 0
     by_id = {row["id"]: row["cluster"] for row in table("d.tsv", "	")}
     assert by_id == {row["id"]: row["cluster"] for row in rows}
-    assert likeness("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
-    assert likeness(*command, "--far", 0.5, "--out", "f.csv") == 0
+    assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
+    assert run_command(*command, "--far", 0.5, "--out", "f.csv") == 0
     assert "FAR 50 %" in capsys.readouterr().out
     thresholds = front_door.load("runs/voices").thresholds
     assert thresholds is not None
@@ -372,7 +368,7 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
         (("--out", "c.csv", "--num-clusters", 99), "8 items"),
         (("--out", "c.xlsx", "--num-clusters", 2), ".csv"),
     ):
-        assert likeness(*command, *wrong) == 2
+        assert run_command(*command, *wrong) == 2
         assert word in capsys.readouterr().err
-    assert likeness("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "c.csv") == 2
+    assert run_command("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "c.csv") == 2
     assert "--model is needed" in capsys.readouterr().err

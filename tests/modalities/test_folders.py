@@ -14,15 +14,16 @@ from likeness.modalities.folders import items, scan, trials
 from likeness.modalities.speaker.folds import stratified_folds
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pairs import all_pairs, draw_pairs
+from tests.scripts import touch
 
 
 def lay_out(root: Path, files_per_speaker: list[int], suffix: str = ".wav") -> Path:
-    for number, files in enumerate(files_per_speaker):
-        for file in range(files):
-            path = root / f"s{number:02d}" / f"session{file % 2}" / f"{file}{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-    return root
+    names = [
+        f"s{number:02d}/session{file % 2}/{file}{suffix}"
+        for number, files in enumerate(files_per_speaker)
+        for file in range(files)
+    ]
+    return touch(root, *names)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +55,7 @@ def test_labels_are_divided_never_files(
 
 def test_only_files_of_the_modality_that_are_not_hidden(tmp_path: Path) -> None:
     lay_out(tmp_path, [1, 1])
-    for name in ("s00/a.JPG", "s00/._x.wav", "s01/B.FLAC", "loose.wav", ".cache/x.wav"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+    touch(tmp_path, "s00/a.JPG", "s00/._x.wav", "s01/B.FLAC", "loose.wav", ".cache/x.wav")
     assert [item.id for item in scan(tmp_path)] == [
         "s00/session0/0.wav",
         "s01/B.FLAC",
@@ -97,9 +96,7 @@ def test_labels_with_a_single_file_are_warned_of(tmp_path: Path) -> None:
 
 def test_a_list_of_faces_is_labelled_by_its_folders(tmp_path: Path) -> None:
     """As OpenSphere's training lists, SUBJECT/image.jpg."""
-    for name in ("b/1.jpg", "a/2.jpg"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
+    touch(tmp_path, "b/1.jpg", "a/2.jpg")
     (tmp_path / "train.txt").write_text("b/1.jpg\na/2.jpg\n")
     listed = items(tmp_path / "train.txt", modality="face", split="all")
     assert list(listed) == [

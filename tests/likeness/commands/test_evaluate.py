@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 import likeness
-from likeness.cli import main
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.thresholds import measure, save
 from likeness.eval.types import Embeddings, Scores, Trials
+from tests.scripts import run_command
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -49,23 +49,13 @@ def folder(tmp_path: Path) -> Path:
 def test_the_command_writes_the_page_with_what_it_was_made_of(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "evaluate",
-        str(folder / "x.txt"),
-        "--embeddings",
-        str(folder / "x.npz"),
-        "--media",
-        str(folder / "faces"),
-        "--report",
-        str(folder / "out"),
-    ]
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--resamples", "20"])
-    assert ended.value.code == 0
+    media, out = folder / "faces", ("--report", folder / "out", "--resamples", 20)
+    inputs = ("--embeddings", folder / "x.npz", "--media", media)
+    assert run_command("evaluate", folder / "x.txt", *inputs, *out) == 0
     assert "EER" in capsys.readouterr().out
     page = (folder / "out" / "index.html").read_text()
     assert hashlib.sha256((folder / "x.npz").read_bytes()).hexdigest() in page
-    assert f"--media {folder / 'faces'}" in page
+    assert f"--media {media}" in page
     assert page.count("<img") >= 12
     assert "unused" not in page  # items outside the trials
     assert "12 of 12 items, from 4 of 4 classes" in page
@@ -133,9 +123,7 @@ def test_what_cannot_be_written_leaves_nothing(
     other = Scores(np.arange(4.0), np.arange(4) > 1)
     of_two = replace(origin, meta={"model": "two"})
     save(Path("other.json"), measure(other, of_two, data="x", fars=())[0])
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", "x.txt", *options, "--json", "r.json"])
-    assert ended.value.code == 2
+    assert run_command("evaluate", "x.txt", *options, "--json", "r.json") == 2
     assert word in capsys.readouterr().err
     assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
 
@@ -154,9 +142,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     monkeypatch.chdir(folder)
 
     def run(*arguments: str) -> int:
-        with pytest.raises(SystemExit) as ended:
-            main(["evaluate", *arguments, "--json", "r.json", "--resamples", "20", "--force"])
-        return int(ended.value.code or 0)
+        return run_command("evaluate", *arguments, "--json", "r.json", "--resamples", 20, "--force")
 
     def values() -> dict[tuple[str, str], float]:
         results = json.loads(Path("r.json").read_text())["results"]

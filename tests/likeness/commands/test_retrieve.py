@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.cli import main
 from likeness.eval.bootstrap import effective_number, t_interval
 from likeness.eval.formats import embeddings
 from likeness.eval.protocols.retrieval import RetrievalSettings, class_bounds
@@ -36,59 +35,41 @@ def files(tmp_path):
     return paths
 
 
-def table_of(*arguments, json_file=None, **options):
-    """The table of likeness.retrieve, whose results are saved."""
-    evaluation = likeness.retrieve(*arguments, **options)
-    if json_file:
-        evaluation.save(json_file)
-    return evaluation.table()
-
-
-def values(file):
-    return {
-        result["metric"]: result
-        for result in json.loads(file.read_text(encoding="utf-8"))["results"]
-    }
+def retrieved(*arguments, **options):
+    """The results of likeness.retrieve by their metrics."""
+    return {result.metric: result for result in likeness.retrieve(*arguments, **options).results}
 
 
 def test_self_retrieval(files, tmp_path):
-    out = tmp_path / "out.json"
-    text = table_of(files["items"], files["items_labels"], json_file=out)
+    evaluation = likeness.retrieve(files["items"], files["items_labels"])
     loaded = embeddings.read(files["items"])
-    expected = retrieval_metrics(
-        loaded.matrix, [item_id.split("/")[0] for item_id in loaded.ids], similarity="dot"
-    )
-    document = json.loads(out.read_text(encoding="utf-8"))
-    assert document["schema"] == "likeness.results/1"
+    labels = [item_id.split("/")[0] for item_id in loaded.ids]
+    expected = retrieval_metrics(loaded.matrix, labels, similarity="dot")
+    evaluation.save(tmp_path / "out.json")
+    document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert set(document["inputs"]) == {str(files["items"]), str(files["items_labels"])}
-    for metric, result in values(out).items():
-        assert result["value"] == pytest.approx(expected[metric], abs=1e-12)
-        assert result["interval"][0] <= result["value"] <= result["interval"][1]
-        assert result["counts"] == {
+    for result in evaluation.results:
+        assert result.value == pytest.approx(expected[result.metric], abs=1e-12)
+        assert result.interval[0] <= result.value <= result.interval[1]
+        assert result.counts == {
             "queries": 60,
             "lone": 0,
             "gallery": 60,
             "classes": 12,
             "subjects": 12,
         }
-        assert result["conventions"]["similarity"] == "dot"
+        assert result.conventions["similarity"] == "dot"
+    text = evaluation.table()
     assert f"{100 * expected['map@r']:6.2f}" in text
-    assert "MAP@R" in text
     assert "12 classes (items.txt), 1,000 resamples" in text
-    assert text == table_of(files["items"], files["items_labels"])
-    assert text.replace("items.txt", "first path component of the ids") == table_of(files["items"])
+    by_ids = likeness.retrieve(files["items"]).table()
+    assert text.replace("items.txt", "first path component of the ids") == by_ids
 
 
-def test_query_and_gallery(files, tmp_path):
-    out = tmp_path / "out.json"
-    table_of(
-        files["items"],
-        files["items_labels"],
-        RetrievalSettings(similarity="cosine", ks=(1, 3), num_resamples=0),
-        gallery=files["gallery"],
-        gallery_labels=files["gallery_labels"],
-        json_file=out,
-    )
+def test_query_and_gallery(files):
+    settings = RetrievalSettings(similarity="cosine", ks=(1, 3), num_resamples=0)
+    sides = {"gallery": files["gallery"], "gallery_labels": files["gallery_labels"]}
+    results = retrieved(files["items"], files["items_labels"], settings, **sides)
     query, gallery = embeddings.read(files["items"]), embeddings.read(files["gallery"])
     classes, gallery_classes = (
         [item_id.split("/")[0] for item_id in side.ids] for side in (query, gallery)
@@ -96,10 +77,10 @@ def test_query_and_gallery(files, tmp_path):
     expected = retrieval_metrics(
         query.matrix, classes, gallery=gallery.matrix, gallery_labels=gallery_classes, ks=(1, 3)
     )
-    assert {metric: result["value"] for metric, result in values(out).items()} == {
+    assert {metric: result.value for metric, result in results.items()} == {
         k: pytest.approx(v) for k, v in expected.items() if not k.startswith("num")
     }
-    assert {result["interval"] for result in values(out).values()} == {None}
+    assert {result.interval for result in results.values()} == {None}
 
 
 def test_intervals_against_repeated_queries():
@@ -116,42 +97,31 @@ def test_intervals_against_repeated_queries():
         assert result[name].ends == pytest.approx(ends, abs=1e-12)
 
 
-def test_lone_queries(files, tmp_path):
-    lines = files["items_labels"].read_text(encoding="utf-8").splitlines()
+def test_lone_queries(files):
+    inputs, labels = (files["items"], files["items_labels"]), files["items_labels"]
+    lines = labels.read_text(encoding="utf-8").splitlines()
     lines[0] = lines[0].split()[0] + " nobody-else"
-    files["items_labels"].write_text("\n".join(lines), encoding="utf-8")
-    out = tmp_path / "out.json"
-    table_of(
-        files["items"], files["items_labels"], RetrievalSettings(num_resamples=10), json_file=out
-    )
-    counts = values(out)["recall@1"]["counts"]
+    labels.write_text("\n".join(lines), encoding="utf-8")
+    results = retrieved(*inputs, RetrievalSettings(num_resamples=10))
+    counts = results["recall@1"].counts
     assert (counts["queries"], counts["lone"], counts["classes"]) == (59, 1, 12)
-    value = values(out)["map@r"]["value"]
-    table_of(
-        files["items"],
-        files["items_labels"],
-        RetrievalSettings(num_resamples=10, lone="zero"),
-        json_file=out,
-    )
-    assert values(out)["map@r"]["value"] == pytest.approx(value * 59 / 60)
+    as_zero = retrieved(*inputs, RetrievalSettings(num_resamples=10, lone="zero"))
+    assert as_zero["map@r"].value == pytest.approx(results["map@r"].value * 59 / 60)
     with pytest.raises(ValueError, match=r"1 of 60 queries .*'class11/items59'"):
-        table_of(files["items"], files["items_labels"], RetrievalSettings(lone="error"))
+        retrieved(*inputs, RetrievalSettings(lone="error"))
 
 
-def test_a_quality_of_the_queries(files, tmp_path, capsys):
-    out = tmp_path / "out.json"
-    arguments = ["retrieve", "--embeddings", str(files["items"]), "--json", str(out)]
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--quality", "norm", "--report", str(tmp_path / "page")])
-    assert not ended.value.code
-    assert "R-AUROC" in capsys.readouterr().out
-    by_norm = values(out)
-    assert by_norm["r_auroc"]["conventions"]["quality"] == "norm"
-    assert 0 < by_norm["e_aurc"]["value"] < by_norm["aurc"]["value"] < 1
-    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+def test_a_quality_of_the_queries(files, tmp_path):
+    settings = RetrievalSettings(quality="norm", num_resamples=0)
+    evaluation = likeness.retrieve(files["items"], settings=settings)
+    by_norm = {result.metric: result for result in evaluation.results}
+    assert by_norm["r_auroc"].conventions["quality"] == "norm"
+    assert 0 < by_norm["e_aurc"].value < by_norm["aurc"].value < 1
+    page = evaluation.report(tmp_path / "page").read_text(encoding="utf-8")
     assert "The norm of a query as a sign of a wrong answer" in page
     items = embeddings.read(files["items"])
     norms = dict(zip(items.ids, items.norms.tolist(), strict=True))
-    found = likeness.retrieve(items, settings=RetrievalSettings(quality=norms, num_resamples=0))
-    of = {result.metric: result.value for result in found.results}
-    assert of == {metric: result["value"] for metric, result in by_norm.items()}
+    found = retrieved(items, settings=RetrievalSettings(quality=norms, num_resamples=0))
+    assert {metric: result.value for metric, result in found.items()} == {
+        metric: result.value for metric, result in by_norm.items()
+    }

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from likeness.cli import main
 from likeness.prepare.prepare import Archive, Count, Dataset, catalogue, named, prepare
 from tests.disk_calls import come_in_order, recorded
 from tests.likeness.prepare.serving import Server, packed, serving, zipped
+from tests.scripts import run_command, touch
 
 WAVS = {f"set-1.0/recordings/{i}.wav": os.urandom(2_000) for i in range(5)}
 
@@ -258,9 +258,7 @@ def test_the_catalogue_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
             assert not archive.makes.startswith("/")
     with pytest.raises(ValueError, match="'muasn'"):
         named("muasn")
-    with pytest.raises(SystemExit) as stopped:
-        main(["prepare"])
-    assert stopped.value.code == 0
+    assert run_command("prepare") == 0
     assert "voxceleb1 by hand" in " ".join(capsys.readouterr().out.split())
 
 
@@ -301,16 +299,15 @@ def test_published_layouts_are_unpacked_and_counted(
 def test_recordings_of_voxceleb_are_counted_wherever_they_lie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in (
+    touch(
+        tmp_path,
         "vox1/meta/veri_test.txt",
         "vox1/dev/wav/id10001/v/1.wav",
         "any/id11251/v/1.flac",
         "vox1/test/wav/id10309/v/1.wav",
         "CN-Celeb_flac/data/id00012/1.flac",
         "vox2/dev/aac/id00012/v/1.m4a",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    )
     for name in ("voxceleb1", "voxceleb2"):
         offline = replace(named(name), archives=())
         with pytest.raises(ValueError, match="ask for access at"):

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import likeness
-from likeness.cli import main
 from likeness.eval.formats import embeddings
 from likeness.eval.types import Embeddings
 from likeness.eval.verification import eer
@@ -42,6 +41,7 @@ from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.recipe import load as load_recipe
 from tests import tiny_hub
 from tests.full_disk import limited
+from tests.scripts import run_command
 from tests.tiny_yunet import network as yunet
 
 DIM, SUBJECTS, EACH = 6, 8, 5
@@ -49,6 +49,7 @@ FEW = [
     *("schedule.steps=4", "schedule.warmup_steps=1", "schedule.eval_every=0"),
     *("sampling.batch_size=4", "compute.threads=1"),
 ]
+FRONTEND = partial(KaldiFbank, num_mels=20, cmn=False)
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 
 
@@ -69,12 +70,6 @@ def miniature(folder: Path) -> None:
     embeddings.write(folder / "embeddings.npz", made())
 
 
-def command(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     embeddings.write(tmp_path / "e.npz", made())
@@ -85,28 +80,34 @@ def model(folder: Path, seed: int = 0, *, dim: int = DIM, features: Any = "raw")
     """A small speaker model of random weights, as `likeness train` writes it."""
     folder.mkdir()
     torch.manual_seed(seed)
-    frontend = partial(KaldiFbank, num_mels=20, cmn=False)
-    backbone = partial(OrderStatistics, dim=dim)
-    recipe = Recipe(
-        modality="speaker",
-        frontend=frontend,
-        backbone=backbone,
-        loss=ArcFace,
-        items=rows.items,
-        read=audio.read,
-    )
-    network = backbone(20)
-    for parameter in network.parameters():
+    embedder = TorchEmbedder(FRONTEND(), OrderStatistics(20, dim=dim), features=features)
+    for parameter in embedder.backbone.parameters():
         nn.init.normal_(parameter, std=0.3)
-    save_model(
-        folder / "last.safetensors",
-        TorchEmbedder(frontend(), network, features=features),
-        recipe,
-        similarity="cosine",
-        step=1,
-        metrics={},
-    )
+    save(folder, embedder, "speaker", FRONTEND, partial(OrderStatistics, dim=dim), audio.read)
     return folder
+
+
+def save(
+    folder: Path, embedder: TorchEmbedder, modality: Any, frontend: Any, backbone: Any, read: Any
+) -> None:
+    parts: dict[str, Any] = {"frontend": frontend, "backbone": backbone, "read": read}
+    recipe = Recipe(modality=modality, loss=ArcFace, items=rows.items, **parts)
+    path = folder / "last.safetensors"
+    save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={})
+
+
+@pytest.fixture
+def base(voices: Path, tmp_path: Path) -> likeness.Model:
+    """The model in base/, whose embeddings of the voices are in e.npz."""
+    loaded = likeness.load(model(tmp_path / "base"))
+    loaded.embed(voices).save(tmp_path / "e.npz")
+    return loaded
+
+
+@pytest.fixture
+def head(base: likeness.Model, tmp_path: Path) -> likeness.Model:
+    """A head in head/, trained on the embeddings of the base."""
+    return likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
 
 
 @pytest.fixture(scope="module")
@@ -234,8 +235,6 @@ def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: Path) -> None:
-    from likeness.toolkit.models import checkpoint
-
     likeness.train("head:residual", file, tmp_path / "head", settings=FEW)
     _, state = checkpoint.load(tmp_path / "head" / "last.safetensors", checkpoint.FORMAT)
     assert state["frontend"]["args"] == {"dim": DIM, "model": META["model"]}
@@ -247,10 +246,8 @@ def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: P
 
 @pytest.mark.parametrize("variant", ["linear", "residual", "supcon", "score_norm"])
 def test_the_joined_model_gives_the_heads_embeddings(
-    voices: Path, tmp_path: Path, variant: str
+    base: likeness.Model, voices: Path, tmp_path: Path, variant: str
 ) -> None:
-    base = likeness.load(model(tmp_path / "base"))
-    base.embed(voices).save(tmp_path / "e.npz")
     more = [*FEW, "sampling.items_per_class=2"] if variant == "supcon" else FEW
     head = likeness.train(f"head:{variant}", tmp_path / "e.npz", tmp_path / "head", settings=more)
     joined = likeness.join(tmp_path / "base", tmp_path / "head", tmp_path / "joined")
@@ -261,9 +258,8 @@ def test_the_joined_model_gives_the_heads_embeddings(
     assert result.meta["model"] == joined.loaded.digest not in (base.loaded.digest, META["model"])
 
 
-def test_a_join_that_fails_or_is_killed_blocks_no_other(voices: Path, tmp_path: Path) -> None:
-    likeness.load(model(tmp_path / "base")).embed(voices).save(tmp_path / "e.npz")
-    likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+@pytest.mark.usefixtures("head")
+def test_a_join_that_fails_or_is_killed_blocks_no_other(tmp_path: Path) -> None:
     out, source = tmp_path / "joined", [str(tmp_path / name) for name in ("base", "head")]
 
     with limited(1000), pytest.raises(OSError, match="make room"):
@@ -281,13 +277,15 @@ def test_the_joined_model_is_fine_tuned(voices: Path, tmp_path: Path) -> None:
     base = model(tmp_path / "base")
     likeness.load(base).embed(voices).save(tmp_path / "e.npz")
     likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=[*FEW, "backbone.dim=4"])
-    assert command("export", base, "--head", tmp_path / "head", "--out", tmp_path / "joined") == 0
+    assert (
+        run_command("export", base, "--head", tmp_path / "head", "--out", tmp_path / "joined") == 0
+    )
     joined = likeness.load(tmp_path / "joined")
     assert joined.dim == 4
     recipe, _ = load_recipe(located("speaker/folders"))
     tuned = replace(
         recipe,
-        frontend=partial(KaldiFbank, num_mels=20, cmn=False),
+        frontend=FRONTEND,
         backbone=partial(
             Joined, network=partial(OrderStatistics, dim=DIM), head=partial(Head, dim=4)
         ),
@@ -309,22 +307,10 @@ def test_the_joined_model_exports(tmp_path: Path) -> None:
         content = encode(rng.integers(0, 256, (28, 28, 3), dtype=np.uint8))
         (tmp_path / "images" / f"c{number // 2}" / f"{number}.png").write_bytes(content)
     torch.manual_seed(0)
-    parts = {
-        "frontend": PixelScale,
-        "backbone": partial(SmallCNN, dim=DIM),
-        "read": partial(images.read, grey=True),
-    }
-    recipe = Recipe(modality="image", loss=ArcFace, items=rows.items, **parts)
-    embedder = TorchEmbedder(PixelScale(), SmallCNN(1, dim=DIM))
     (tmp_path / "base").mkdir()
-    save_model(
-        tmp_path / "base" / "last.safetensors",
-        embedder,
-        recipe,
-        similarity="cosine",
-        step=1,
-        metrics={},
-    )
+    embedder = TorchEmbedder(PixelScale(), SmallCNN(1, dim=DIM))
+    backbone, read = partial(SmallCNN, dim=DIM), partial(images.read, grey=True)
+    save(tmp_path / "base", embedder, "image", PixelScale, backbone, read)
     likeness.load(tmp_path / "base").embed(tmp_path / "images").save(tmp_path / "e.npz")
     likeness.train("head:residual", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
     joined = likeness.join(tmp_path / "base", tmp_path / "head", tmp_path / "joined")
@@ -388,12 +374,11 @@ def test_networks_of_others_are_joined(
             likeness.load(tmp_path / "joined")
 
 
+@pytest.mark.usefixtures("head")
 def test_what_cannot_be_joined_is_refused(
-    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base, other = model(tmp_path / "base"), model(tmp_path / "other", seed=1)
-    likeness.load(base).embed(voices).save(tmp_path / "e.npz")
-    likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
+    base, other = tmp_path / "base", model(tmp_path / "other", seed=1)
     yunet(tmp_path / "own.onnx", (112, 112))
     cases: Sequence[tuple[tuple[object, object], str]] = [
         ((other, tmp_path / "head"), "trained on embeddings of the model"),
@@ -403,7 +388,7 @@ def test_what_cannot_be_joined_is_refused(
     ]
     for (first, second), says in cases:
         capsys.readouterr()
-        assert command("export", first, "--head", second, "--out", tmp_path / "out") == 2
+        assert run_command("export", first, "--head", second, "--out", tmp_path / "out") == 2
         lines = [
             line for line in capsys.readouterr().err.splitlines() if line.startswith("likeness: ")
         ]
@@ -416,7 +401,7 @@ def test_what_cannot_be_joined_is_refused(
     (tmp_path / "list.txt").write_text("a.wav\n")
     embed = ("embed", "--model", tmp_path / "head", "--items", tmp_path / "list.txt")
     (tmp_path / "a.wav").write_bytes(b"")
-    assert command(*embed, "--out", tmp_path / "x.npz") == 2
+    assert run_command(*embed, "--out", tmp_path / "x.npz") == 2
     assert "this is a head" in capsys.readouterr().err
     with pytest.raises(ValueError, match="a head takes the path"):
         likeness.load(tmp_path / "head").embed([tmp_path / "a.wav"])
@@ -424,14 +409,12 @@ def test_what_cannot_be_joined_is_refused(
         likeness.load(tmp_path / "head").export(tmp_path / "head.onnx")
 
 
+@pytest.mark.usefixtures("head")
 def test_joining_runs_nothing_that_a_head_names(
-    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a head says of its recipe is no trust of the user's."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    base = model(tmp_path / "base")
-    likeness.load(base).embed(voices).save(tmp_path / "e.npz")
-    likeness.train("head", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
     hostile = tmp_path / "hostile_net.py"
     hostile.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     path = tmp_path / "head" / "last.safetensors"
@@ -439,7 +422,7 @@ def test_joining_runs_nothing_that_a_head_names(
     for number, package in enumerate((str(hostile), "hostile_net", "os", 3)):
         part = {"call": "hostile_net.Net", "args": {}, "package": package, "version": ""}
         checkpoint.save(path, tensors, state | {"recipe": {"x": part}}, checkpoint.FORMAT)
-        likeness.join(base, tmp_path / "head", tmp_path / f"joined{number}")
+        likeness.join(tmp_path / "base", tmp_path / "head", tmp_path / f"joined{number}")
     assert not (tmp_path / "ran").exists()
     assert str(tmp_path) not in sys.path
     assert "hostile_net" not in sys.modules

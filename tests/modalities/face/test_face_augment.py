@@ -16,7 +16,6 @@ from likeness.modalities.face import augment, images
 from likeness.toolkit.data.batch import Draw, Views
 from likeness.toolkit.data.images import as_channels, encode, to_pixels
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.models.parts import describe
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)
@@ -179,11 +178,3 @@ def test_cvlface_view_without_changes_is_the_image_and_each_part_acts() -> None:
     grey = as_channels(cv2.cvtColor(cv2.cvtColor(FACE, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB))
     assert {image.tobytes(), equalized.tobytes(), grey.tobytes()} <= seen
     assert len(seen) > 20
-
-
-def test_views_can_be_described() -> None:
-    described = describe(augment.ADAFACE_VIEW, "augment")
-    assert described == {
-        "call": "modalities.face.augment.train_view",
-        "args": {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2},
-    }

@@ -184,13 +184,3 @@ def test_damage_is_counted_and_named(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"3 images .*announces 4"):
         recordio.items(rec)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    recordio_writer.write(
-        write_items(folder / "in", {"a": [b"\xff\xd8abc", MAGIC + b"x" + MAGIC], "b": [b"d" * 9]}),
-        folder,
-    )
-    return folder

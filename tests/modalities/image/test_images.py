@@ -26,46 +26,6 @@ def save(path: Path, image: Image.Image, **how: object) -> Item:
     return Item(path.name, path)
 
 
-@pytest.mark.parametrize("ending", ["png", "bmp", "ppm", "tif", "webp", "gif", "jpg"])
-def test_reads_what_pillow_reads(tmp_path: Path, ending: str) -> None:
-    item = save(
-        tmp_path / f"a.{ending}",
-        Image.fromarray(picture()),
-        **({"lossless": True} if ending == "webp" else {}),
-    )
-    loaded = read(item)
-    assert loaded.shape == (3, 40, 60)
-    assert loaded.dtype == np.float32
-    np.testing.assert_array_equal(
-        loaded, np.asarray(Image.open(item.path).convert("RGB")).transpose(2, 0, 1)
-    )
-    if ending not in ("gif", "jpg"):
-        np.testing.assert_array_equal(loaded, picture().transpose(2, 0, 1))
-
-
-def test_modes_rotation_and_depth(tmp_path: Path) -> None:
-    grey = picture()[:, :, 0]
-    for mode, name in (
-        ("L", "l.png"),
-        ("LA", "la.png"),
-        ("P", "p.png"),
-        ("1", "1.png"),
-        ("CMYK", "c.jpg"),
-        ("RGBA", "a.png"),
-    ):
-        assert read(
-            save(tmp_path / name, Image.fromarray(grey).convert("RGB").convert(mode))
-        ).shape == (3, 40, 60), mode
-    deep = save(tmp_path / "deep.png", Image.fromarray(grey.astype(np.uint16) * 257))
-    np.testing.assert_array_equal(read(deep, grey=True)[0], grey)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # stored turned: to be turned a quarter to the right
-    turned = read(save(tmp_path / "r.png", Image.fromarray(picture()), exif=exif))
-    np.testing.assert_array_equal(turned, np.rot90(picture(), -1).transpose(2, 0, 1))
-    with pytest.raises(BadImage, match="floating-point"):
-        read(save(tmp_path / "f.tif", Image.fromarray(grey.astype(np.float32))))
-
-
 @pytest.mark.parametrize(("height", "width"), [(40, 60), (60, 40), (33, 33), (50, 31)])
 def test_resize_and_crop_as_torchvision(tmp_path: Path, height: int, width: int) -> None:
     """torchvision's functional: the long edge is int(size * long / short), the crop's corner

@@ -15,12 +15,7 @@ from sklearn.model_selection import KFold, train_test_split
 
 from likeness.modalities.image.retrieval_sets import cars_items, category, cub_items, sop_items
 from likeness.modalities.image.splits import Protocol, divide_classes
-
-
-def touch(*paths: Path) -> None:
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+from tests.scripts import touch
 
 
 @pytest.mark.parametrize(
@@ -86,7 +81,7 @@ def test_every_class_is_in_one_part(num_classes: int, share: float, protocol: Pr
 def test_cub(tmp_path: Path) -> None:
     root = tmp_path / "CUB_200_2011"
     ids = [f"{c:03d}.Bird_{c}/b_{i}.jpg" for c in range(1, 201) for i in range(2)]
-    touch(*(root / "images" / item_id for item_id in ids))
+    touch(root / "images", *ids)
     (root / "images.txt").write_text(
         "".join(f"{i} {item_id}\n" for i, item_id in enumerate(ids, 1))
     )
@@ -126,7 +121,7 @@ def test_sop(tmp_path: Path) -> None:
     root = tmp_path / "Stanford_Online_Products"
     rows = {"train": [(1, 1), (2, 11_318)], "test": [(3, 11_319), (4, 22_634)]}
     for part, listed in rows.items():
-        touch(*(root / f"sofa_final/{c}_0.JPG" for _, c in listed))
+        touch(root, *(f"sofa_final/{c}_0.JPG" for _, c in listed))
         (root / f"Ebay_{part}.txt").write_text(
             "image_id class_id super_class_id path\n"
             + "".join(f"{i} {c} 1 sofa_final/{c}_0.JPG\n" for i, c in listed)
@@ -148,10 +143,9 @@ def test_sop(tmp_path: Path) -> None:
 def test_cars(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     numbers = [1, 98, 99, 196]
-    touch(
-        *(first / f"car_ims/{c:06d}.jpg" for c in numbers),
-        *(second / f"cars_{part}/{c:05d}.jpg" for part in ("train", "test") for c in numbers),
-    )
+    touch(first, *(f"car_ims/{c:06d}.jpg" for c in numbers))
+    for part in ("train", "test"):
+        touch(second, *(f"cars_{part}/{c:05d}.jpg" for c in numbers))
     savemat(
         first / "cars_annos.mat",
         {

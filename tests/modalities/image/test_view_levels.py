@@ -5,12 +5,10 @@ bit.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from likeness.modalities.image.transforms import crop_view
 from likeness.toolkit.data.images import to_pixels
 
 
@@ -25,12 +23,3 @@ def test_to_pixels(image: np.ndarray) -> None:
     expected = np.clip(np.rint(image), 0, 255).astype(np.uint8).transpose(1, 2, 0)
     np.testing.assert_array_equal(to_pixels(image), expected)
     np.testing.assert_array_equal(to_pixels(image[:, :, ::-1]), expected[:, ::-1])
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_whole_crop_is_the_image(channels: int) -> None:
-    image = np.random.default_rng(0).integers(256, size=(channels, 16, 16)).astype(np.float32)
-    rngs = np.random.default_rng(0), np.random.default_rng(0)
-    np.testing.assert_array_equal(
-        crop_view(image, *rngs, size=16, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_prob=0.0), image
-    )

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from scipy.signal import fftconvolve
 
 from likeness.modalities.speaker import noise
-from likeness.modalities.speaker.augment import WESPEAKER_VIEW, train_view
 from likeness.modalities.speaker.decoding import BadAudio, Wave
 from likeness.modalities.speaker.noise import (
     add_file,
@@ -29,7 +28,6 @@ from likeness.modalities.speaker.noise import (
     stretch,
 )
 from likeness.modalities.synthetic import voice
-from likeness.toolkit.models.parts import describe
 
 VOICE = voice(0, 0)[:32000]
 TONES_HZ = {
@@ -132,13 +130,6 @@ def test_reverberation_by_hand(rirs: str) -> None:
     np.testing.assert_allclose(reverberate(VOICE, impulse_response(path)), expected, atol=1e-6)
 
 
-def test_a_pure_delay_is_undone_at_the_same_level() -> None:
-    for gain in (0.01, -3.0):
-        response = np.zeros(500, dtype=np.float32)
-        response[123] = gain
-        np.testing.assert_allclose(reverberate(VOICE, response), np.sign(gain) * VOICE, atol=1e-6)
-
-
 def test_peak_of_the_corrupted_only(musan: str, rirs: str) -> None:
     rooms = [reverberate(VOICE, impulse_response(path)) for path in listing(rirs)]
     in_a_room = 0
@@ -224,35 +215,3 @@ def test_a_silent_wave_stays(musan: str, rirs: str) -> None:
     silent = np.zeros(1000, dtype=np.float32)
     for seed in range(4):
         assert not corrupt(silent, rng(seed), musan=musan, rirs=rirs, prob=1.0).any()
-
-
-def test_what_is_off_draws_nothing() -> None:
-    """Recipes of before keep their views: crop, noise and gain are drawn as they were."""
-    old: Any = {"seconds": (1.0, 1.5), "noise_prob": 0.6, "gain_prob": 0.5}
-    for seed in range(8):
-        generator = rng(seed)
-        view = train_view(VOICE, generator, rng(7), **old)
-        later = generator.random()
-        generator = rng(seed)
-        train_view(
-            VOICE,
-            generator,
-            rng(7),
-            **old,
-            corrupt=None,
-            volume_prob=0.0,
-            clip_prob=0.0,
-            codec_prob=0.0,
-        )
-        assert generator.random() == later
-        assert np.array_equal(
-            train_view(VOICE, rng(seed), rng(7), **old, clip_level=(0.1, 0.2)), view
-        )
-
-
-def test_wespeakers_view_runs_and_can_be_described(musan: str, rirs: str) -> None:
-    recipe_part = partial(WESPEAKER_VIEW, corrupt=partial(noise.WESPEAKER, musan=musan, rirs=rirs))
-    assert len(recipe_part(VOICE, rng(), rng())) == round(2.015 * 16000)
-    assert describe(recipe_part)["args"]["corrupt"]["args"]["musan"] == musan
-    with pytest.raises(ValueError, match="'' is no folder"):
-        WESPEAKER_VIEW(VOICE, rng(), rng())

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from likeness.cli import main
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.scoring.templates import enrol
@@ -17,6 +16,7 @@ from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings
 from likeness.modalities.speaker import cnceleb
 from likeness.toolkit.data.item_lists import read_items
+from tests.scripts import run_command, touch
 
 
 @pytest.fixture
@@ -32,10 +32,7 @@ def data(tmp_path: Path) -> Path:
         "eval/test/id00801-vlog-01-001.flac",
         "eval/test/id00801-vlog-01-002.flac",
     ]
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    touch(root, *names)
     lists = {
         "eval/lists/enroll.map": "id00800-enroll id00800/drama-01-001.wav "
         "id00800/vlog-01-002.wav\nid00801-enroll "
@@ -71,13 +68,7 @@ def test_models_of_several_utterances_are_what_score_wants(data: Path, tmp_path:
     commands = cnceleb.write_lists(data, tmp_path / "lists")
     assert read_items(tmp_path / "lists" / "items.txt", data) == chosen
     embeddings.write(tmp_path / "eval.npz", embedded)
-    arguments = (
-        commands.splitlines()[1]
-        .replace("eval.npz", str(tmp_path / "eval.npz"))
-        .replace("scores.txt", str(tmp_path / "scores.txt"))
-        .split()[1:]
-    )
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 0
+    written = ("eval.npz", "scores.txt")
+    words = commands.splitlines()[1].split()[1:]
+    assert run_command(*(tmp_path / word if word in written else word for word in words)) == 0
     np.testing.assert_allclose(read_scores(tmp_path / "scores.txt", made)[1], ours, atol=1e-7)

@@ -15,6 +15,7 @@ from torch import nn
 
 from likeness.modalities.speaker.cmn import normalise
 from likeness.modalities.speaker.features import (
+    LOG_FLOOR,
     MFCC,
     THREED_SPEAKER_FBANK,
     WESPEAKER_FBANK,
@@ -34,6 +35,7 @@ FRONTENDS: dict[str, Callable[[], Any]] = {
     "wespeaker": WESPEAKER_FBANK,
     "3d-speaker": THREED_SPEAKER_FBANK,
     "no cmn": partial(KaldiFbank, cmn=False),
+    "frames to the edges": partial(KaldiFbank, snip_edges=False),
     "mean and variance": partial(KaldiFbank, cmn_variance=True),
     "mfcc": MFCC,
     "mfcc mean and variance": partial(MFCC, num_ceps=20, cmn_variance=True),
@@ -299,3 +301,66 @@ def test_masks_resume_with_torchs_generator() -> None:
     first = masked(8)[1]
     torch.set_rng_state(state)
     assert torch.equal(masked(8)[1], first)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"window": "povey", "scale": 1.0},
+        {"window": "hanning", "num_mels": 23, "preemphasis": 0.0},
+        {"num_mels": 40, "frame_ms": 32.0, "hop_ms": 8.0},
+        {"num_mels": 72, "low_hz": 60.0, "high_hz": 7600.0},
+        {"num_mels": 64, "low_hz": 0.0, "high_hz": -400.0},
+        {"rate_hz": 8000, "num_mels": 40},
+        {"window": "povey", "high_hz": -400.0, "snip_edges": False},
+        {"num_mels": 40, "frame_ms": 32.0, "hop_ms": 8.0, "snip_edges": False},
+    ],
+)
+def test_log_mel_energies_are_torchaudios(wave: torch.Tensor, settings: dict[str, object]) -> None:
+    ours = KaldiFbank(**settings, cmn=False).eval()  # type: ignore[arg-type]
+    theirs = kaldi.fbank(
+        wave[None] * ours.scale,
+        num_mel_bins=ours.num_mels,
+        sample_frequency=ours.rate_hz,
+        frame_length=ours.frame_ms,
+        frame_shift=ours.hop_ms,
+        window_type=ours.window,
+        preemphasis_coefficient=ours.preemphasis,
+        low_freq=ours.low_hz,
+        high_freq=ours.high_hz,
+        dither=0.0,
+        snip_edges=ours.snip_edges,
+    )
+    feats, lengths = ours(wave[None])
+    assert feats.shape == (1, ours.num_frames(len(wave)), ours.num_mels)
+    torch.testing.assert_close(feats[0], theirs, atol=1e-4, rtol=0)
+    assert lengths.tolist() == [1.0]
+
+
+def test_silence_reaches_the_floor_and_has_finite_gradients() -> None:
+    wave = torch.zeros(1, 1000, requires_grad=True)
+    feats, _ = KaldiFbank(cmn=False)(wave)
+    torch.testing.assert_close(feats, torch.full_like(feats, float(np.log(LOG_FLOOR))))
+    feats.sum().backward()
+    assert wave.grad is not None
+    assert wave.grad.isfinite().all()
+
+
+def test_gradients_match_finite_differences_in_float64() -> None:
+    front_end = KaldiFbank(num_mels=6, rate_hz=2000).double()
+    wave = torch.from_numpy(
+        np.random.default_rng(0).standard_normal((2, 90)) * 0.1
+    ).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: front_end(x, torch.tensor([1.0, 0.8]))[0], (wave,), eps=1e-7, atol=1e-4
+    )
+
+
+def test_float32_under_autocast(wave: torch.Tensor) -> None:
+    wave = wave[None]
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = KaldiFbank()(wave)[0]
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, KaldiFbank()(wave)[0])
+    assert KaldiFbank()(wave.bfloat16())[0].dtype == torch.float32

@@ -13,16 +13,9 @@ import pytest
 from likeness.modalities.speaker import voxceleb
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.training import recipe as recipes
+from tests.scripts import touch
 
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
-
-
-def touch(root: Path, *names: str) -> Path:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    return root
 
 
 USUAL = {

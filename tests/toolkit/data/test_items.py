@@ -26,6 +26,7 @@ from likeness.toolkit.data.items import (
 )
 from likeness.toolkit.data.listing import files_below
 from likeness.toolkit.data.shards import shard_numbers
+from tests.scripts import touch
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6).map(nfc)  # as in lists
 rows = st.builds(
@@ -155,7 +156,8 @@ def test_forked_workers_read_the_items_of_their_parent() -> None:
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
     """A tree with what makes an order and a choice of files difficult."""
-    for name in (
+    touch(
+        tmp_path,
         "b/1.jpg",
         "b/1/2.JPG",
         "b/1.jpg.txt",
@@ -169,9 +171,7 @@ def folders(tmp_path: Path) -> Path:
         "jpg",
         "b/.jpg",
         "b/9.jpg.",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    )
     (tmp_path / "empty").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path / "b")
     (tmp_path / "round").symlink_to(tmp_path / "round")

@@ -12,6 +12,7 @@ from likeness.toolkit.data.item_lists import items_of_frame
 from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.labels import LabelPattern
 from likeness.toolkit.data.listing import list_items
+from tests.scripts import touch
 
 SUFFIXES = (".wav", ".flac")
 
@@ -19,10 +20,7 @@ SUFFIXES = (".wav", ".flac")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """voices/ann/1.wav, voices/ann/2.wav, voices/bob/1.wav, without content."""
-    for name in ("ann/1.wav", "ann/2.wav", "bob/1.wav"):
-        (tmp_path / "voices" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "voices" / name).touch()
-    return tmp_path / "voices"
+    return touch(tmp_path / "voices", "ann/1.wav", "ann/2.wav", "bob/1.wav")
 
 
 def listed(data: Path, **how: object) -> Items:
