@@ -128,7 +128,7 @@ def steps(setting: Setting) -> Table:
 
 def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], Any]:
     """Return what runs the network in the precision that training takes on the device."""
-    precision = half(recipe, device)
+    precision = half(recipe.compute, device)
     enabled = precision is not torch.float32
     return partial(torch.autocast, device.type, dtype=precision, enabled=enabled)
 

@@ -91,7 +91,7 @@ class State(Run):
     """A run of one tensor, without a network."""
 
     def __init__(self, version: int) -> None:
-        self.step, self.owed, self.plateau, self.init = version, False, Plateau(), {}
+        self.step, self.plateau, self.init = version, Plateau(), {}
         self.scaler = torch.amp.GradScaler("cpu", enabled=False)
         self.kept = {"a": torch.full((40_000,), float(version))}
 

@@ -133,7 +133,7 @@ def step(run: Run, batch: Batch, recipe: Recipe, *, planned: Plan) -> Tensor:
         loss.cluster.copy_(torch.from_numpy(new))
     learner = run.step % num
     batch = batch_of(planned, np.flatnonzero(loss.cluster.cpu().numpy() == learner), run.step)
-    batch = on_device(batch, run.device, recipe)
+    batch = on_device(batch, run.device, recipe.compute)
     z = run.embedder.encode(batch.inputs, batch.lengths)
     value = loss(z, batch.labels, learner=learner)
     return value

@@ -157,7 +157,7 @@ def embedded(run: Run, items: Sequence[Item], recipe: Recipe) -> Tensor:
     rows = []
     for start in range(0, len(items), 256):
         read = [np.asarray(recipe.read(item)) for item in items[start : start + 256]]
-        batch = on_device(collate(read), run.device, recipe)
+        batch = on_device(collate(read), run.device, recipe.compute)
         rows.append(run.embedder.encode(batch.inputs, batch.lengths).float())
     run.embedder.train()
     return torch.cat(rows)

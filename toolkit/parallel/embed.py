@@ -10,8 +10,8 @@ import torch
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Embeddings, name_first
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.reading import Bad, Read
-from likeness.toolkit.models.embed import collected, embed, embedded_rows
+from likeness.toolkit.data.reading import Read
+from likeness.toolkit.models.embed import embedded_rows, refuse_diverged
 from likeness.toolkit.models.loaded import Embedder, ReadParts
 from likeness.toolkit.parallel import distributed
 
@@ -24,7 +24,7 @@ def embed_all(
     what: str,
     workers: int = 0,
 ) -> Embeddings:
-    """Embed as `embed_on_all_ranks` does, where no item may be missing.
+    """Embed items of which none may be missing, while each process of the run takes its part.
 
     Args:
         embedder: The network, the same in every process.
@@ -33,34 +33,22 @@ def embed_all(
         what: What the error calls the items, such as "validation".
         workers: The number of processes that read.
 
+    Returns:
+        The embeddings of all items in their order, the same in every process.
+
     Raises:
         LikenessError: Some items cannot be read. They are counted and the first are named.
     """
-    embeddings, bad = embed_on_all_ranks(embedder, items, read, workers=workers)
+    rank, world = distributed.rank(), distributed.world()
+    first, stop = len(items) * rank // world, len(items) * (rank + 1) // world
+    rows, own_bad = embedded_rows(embedder, items[first:stop], read, workers=workers)
+    bad = [item for part in distributed.gather_objects(own_bad) for item in part]
+    refuse_diverged(bad, len(items) - len(bad))
     if bad:
         raise LikenessError(
             f"{len(bad)} of {len(items)} {what} items cannot be read "
             f"({name_first(item.id for item in bad)}): {bad[0].reason}"
         )
-    return embeddings
-
-
-def embed_on_all_ranks(
-    embedder: Embedder, items: Sequence[Item], read: Read | ReadParts, *, workers: int = 0
-) -> tuple[Embeddings, list[Bad]]:
-    """Embed as `embed` does, while each process of the run takes its part of the items.
-
-    Every process gets the whole result, the same in the same order.
-    """
-    rank, world = distributed.rank(), distributed.world()
-    if world == 1:
-        return embed(embedder, items, read, workers=workers)
-    first, stop = len(items) * rank // world, len(items) * (rank + 1) // world
-    rows, bad = embedded_rows(embedder, items[first:stop], read, workers=workers)
-    places = sorted(rows)
-    own = np.stack([rows[place] for place in places]) if rows else np.zeros((0, embedder.dim))
+    own = np.stack([rows[place] for place in sorted(rows)]) if rows else np.zeros((0, embedder.dim))
     matrix = distributed.gather(torch.from_numpy(own.astype(np.float32, copy=False))).numpy()
-    parts = distributed.gather_objects(([first + place for place in places], bad))
-    all_places = [place for listed, _ in parts for place in listed]
-    all_bad = [item for _, listed in parts for item in listed]
-    return collected(dict(zip(all_places, matrix, strict=True)), items, all_bad, None)
+    return Embeddings(tuple(item.id for item in items), matrix, {})

@@ -19,7 +19,7 @@ from likeness.toolkit.models.parts import Part
 from likeness.toolkit.parallel import batch_norm, distributed, spread
 from likeness.toolkit.training.average import Average
 from likeness.toolkit.training.memory import Bank, Memory, momentum_encoder
-from likeness.toolkit.training.recipe import Compute, Optim, Recipe
+from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.tuning import prepare, rate_multiples, recomputed
 
@@ -115,11 +115,10 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     if tuning.ema or tuning.average_last:
         kept = loss if recipe.measures_items else None  # a model that classifies has class vectors
         average = Average(embedder, kept, decay=tuning.ema, last=tuning.average_last)
-    multiples = rate_multiples(embedder, tuning)
-    steps = optimizer(recipe.optim, embedder, loss, device, multiples=multiples)
+    steps = optimizer(recipe.optim, embedder, loss, device, rate_multiples(embedder, tuning))
     for parameter in later:
         parameter.requires_grad_(False)
-    scaler = torch.amp.GradScaler(device.type, enabled=half(recipe, device) is torch.float16)
+    scaler = torch.amp.GradScaler(device.type, enabled=half(compute, device) is torch.float16)
     if distributed.world() > 1 and scaler.is_enabled():
         raise LikenessError(
             "compute.precision=float16 scales the loss by what each process sees, which many "
@@ -211,25 +210,24 @@ def _check_rates(frontend: nn.Module, **parts: Part | None) -> None:
         raise LikenessError(f"sampling rates differ: {', '.join(shown)}; set them to one value")
 
 
-def least_rows(recipe: Recipe) -> int:
+def least_rows(compute: Compute, parallel: Parallel) -> int:
     """How many items of a batch a process needs: two in each piece, as one alone has no batch
     statistics; one where these are of all processes.
     """
-    one_each = distributed.world() > 1 and recipe.parallel.sync_batch_norm
-    return recipe.compute.accumulate * (1 if one_each else 2)
+    one_each = distributed.world() > 1 and parallel.sync_batch_norm
+    return compute.accumulate * (1 if one_each else 2)
 
 
-def half(recipe: Recipe, device: torch.device) -> torch.dtype:
+def half(compute: Compute, device: torch.device) -> torch.dtype:
     """The network's precision: bfloat16 wherever it exists; float16 with loss scaling on older
     GPUs; float32 on CPUs unless asked otherwise.
     """
-    precision = recipe.compute.precision
-    if precision == "auto":
+    if compute.precision == "auto":
         if device.type != "cuda":
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    return known[precision]
+    return known[compute.precision]
 
 
 def optimizer(
@@ -237,19 +235,17 @@ def optimizer(
     embedder: nn.Module,
     loss: Any,
     device: torch.device,
-    *,
-    multiples: Mapping[str, float] | None = None,
+    multiples: Mapping[str, float],
 ) -> torch.optim.Optimizer:
     """Weights with decay, biases and norms without, and the loss's own groups.
 
     multiples: the rate of each parameter of the embedder by name, as a multiple of optim.lr.
     """
-    rates = multiples or {}
     by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for decays in (True, False):
         for name, parameter in embedder.named_parameters():
             if parameter.requires_grad and (parameter.ndim > 1) == decays:
-                by_kind.setdefault((decays, rates.get(name, 1.0)), []).append(parameter)
+                by_kind.setdefault((decays, multiples[name]), []).append(parameter)
     groups: list[dict[str, Any]] = [
         {
             "params": parameters,

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from likeness.toolkit.data.sampling import draws
 from likeness.toolkit.models.embed import Diverged
@@ -102,18 +103,12 @@ class Watch:
         state. All processes call it.
         """
         self.read()
-        state = {
-            f"{name}.{key}": value
-            for name, module in self.run.modules.items()
-            for key, value in module.state_dict().items()
-        }
-        for index, values in self.run.optimizer.state_dict()["state"].items():
-            state |= {
-                f"optimizer.{index}.{key}": value
-                for key, value in values.items()
-                if isinstance(value, Tensor)
+        wrong = not_finite(
+            {
+                name: value.to_local() if isinstance(value, DTensor) else value
+                for name, value in self.run.tensors().items()
             }
-        wrong = not_finite(state)
+        )
         if distributed.any_rank(bool(wrong)):
             named = wrong[0] if wrong else "a tensor of another process"
             self.stop(max(0, self.run.step - 1), self.rate, f"{named} holds NaN or infinity")

@@ -10,20 +10,19 @@ from types import TracebackType
 
 from torch import nn
 
-from likeness.eval.errors import LikenessError, Unreachable, first_line
+from likeness.eval.errors import Unreachable, first_line
 from likeness.eval.progress import report
 from likeness.toolkit.console import Interrupted, interruptible, say
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.losses.contract import similarity_trained_by
 from likeness.toolkit.models import checkpoint
-from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.finite import Watch
 from likeness.toolkit.training.log import BadItems, Clock, Log
 from likeness.toolkit.training.plan import Plan
-from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.recipe import Parallel, Recipe
 from likeness.toolkit.training.run import Run, save_run
 
 
@@ -89,17 +88,6 @@ class Keeper:
             self.bad.count(unreadable, drawn)
             yield batch
 
-    def make_up(self) -> bool:
-        """Evaluate and save where the evaluation of the last checkpoint had failed.
-
-        Returns:
-            Whether training ends with it.
-        """
-        if self.run.owed:
-            self._evaluate_or_owe()
-            self._save()
-        return self.ended
-
     def after_step(self, rate: float) -> bool:
         """Log, evaluate and save what is due after a step; `rate` is the step's learning rate.
 
@@ -108,7 +96,7 @@ class Keeper:
 
         Raises:
             Interrupted: After Ctrl-C, when all is saved.
-            LikenessError: An evaluation failed; the run is saved.
+            LikenessError: An evaluation failed; the last checkpoint is kept.
             Diverged: Something is NaN or infinite; the last checkpoint is kept.
         """
         run, schedule = self.run, self.recipe.schedule
@@ -123,7 +111,8 @@ class Keeper:
         self._show(rate)
         due = last or (schedule.eval_every and run.step % schedule.eval_every == 0)
         if self.recipe.measure is not None and due:
-            self._evaluate_or_owe()
+            self.watch.settle()
+            self._evaluate()
             last = last or self.ended
         if last or stop or run.step % schedule.save_every == 0:
             self.watch.settle()  # nothing that is not finite is saved
@@ -168,30 +157,13 @@ class Keeper:
         if run.average is not None:
             run.average.follow(run.embedder, run.loss, run.step)
             if saved and run.average.last:
-                _same_statistics(run, self.recipe)
+                _same_statistics(run, self.recipe.parallel)
                 run.average.take(run.embedder, run.loss)
-
-    def _evaluate_or_owe(self) -> None:
-        """Evaluate. What cannot be measured costs no training: the run is saved first."""
-        self.watch.settle()
-        try:
-            self._evaluate()
-        except Diverged:  # then the checkpoint before is the one to keep
-            raise
-        except ValueError as error:
-            self.run.owed = True
-            self._save()
-            raise LikenessError(
-                f"the evaluation after step {self.run.step} of {self.recipe.schedule.steps} "
-                f"failed: {error}. The run in {self.out} is whole, and nothing of it is lost: "
-                "repair this, then --resume makes up the evaluation and goes on"
-            ) from error
-        self.run.owed = False
 
     def _evaluate(self) -> None:
         """Measure the model as it is, write it down, and keep the model if it is the best."""
         run, schedule = self.run, self.recipe.schedule
-        _same_statistics(run, self.recipe)
+        _same_statistics(run, self.recipe.parallel)
         metrics = _metrics(run, self.plan)
         self.log.write(run.step, **metrics)
         shown = ", ".join(f"{name} {number:.4f}" for name, number in metrics.items())
@@ -204,7 +176,7 @@ class Keeper:
 
     def _save(self) -> None:
         """Save the last model and the state to go on from."""
-        _same_statistics(self.run, self.recipe)
+        _same_statistics(self.run, self.recipe.parallel)
         self._save_model(checkpoint.LAST, {})
         save_run(self.out, self.run, self.plan.classes, self.plan.fingerprint)
 
@@ -250,11 +222,11 @@ def _note(text: str) -> None:
         say(text, error=True)
 
 
-def _same_statistics(run: Run, recipe: Recipe) -> None:
+def _same_statistics(run: Run, parallel: Parallel) -> None:
     """Without synced batch norm every process has running statistics of its own: what is measured
     and saved is the first one's.
     """
-    if not recipe.parallel.sync_batch_norm:
+    if not parallel.sync_batch_norm:
         average = None if run.average is None else run.average.embedder
         for module in (run.embedder, run.encoder, average):
             for buffer in () if module is None else module.buffers():

@@ -31,7 +31,7 @@ from likeness.toolkit.losses.common import turn_to_means
 from likeness.toolkit.losses.contract import Estimated
 from likeness.toolkit.models.embed import inputs_of
 from likeness.toolkit.parallel import distributed
-from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.recipe import Compute, Recipe
 from likeness.toolkit.training.run import Run
 
 
@@ -57,21 +57,21 @@ def part_of(batches: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
 
 
 def loader_of(
-    views: Views, order: Iterator[list[Draw]], recipe: Recipe, device: torch.device
+    views: Views, order: Iterator[list[Draw]], compute: Compute, device: torch.device, *, seed: int
 ) -> Any:
-    """Batches of views in the given order, read in recipe.compute.workers processes."""
+    """Batches of views in the given order, read in compute.workers processes."""
     make_room_for_sockets()
     _end_readers_at_exit()
     return torch.utils.data.DataLoader(
         views,
         batch_sampler=order,
         collate_fn=collate_views,
-        num_workers=recipe.compute.workers,
-        prefetch_factor=recipe.compute.prefetch if recipe.compute.workers else None,
+        num_workers=compute.workers,
+        prefetch_factor=compute.prefetch if compute.workers else None,
         worker_init_fn=leave_signals_to_parent,
         pin_memory=device.type == "cuda",
         # its own, so that making the loader draws nothing from the run's generator
-        generator=torch.Generator().manual_seed(recipe.seed),
+        generator=torch.Generator().manual_seed(seed),
     )
 
 
@@ -107,7 +107,7 @@ def killed_workers_named() -> Iterator[None]:
         raise LikenessError(KILLED.format("compute.workers")) from error
 
 
-def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
+def on_device(batch: Batch, device: torch.device, compute: Compute) -> Batch:
     """A batch on the device, where the levels of images become float32."""
     inputs, labels, lengths, places = (
         None if tensor is None else tensor.to(device, non_blocking=True) for tensor in batch
@@ -115,7 +115,7 @@ def on_device(batch: Batch, device: torch.device, recipe: Recipe) -> Batch:
     assert inputs is not None
     assert labels is not None
     inputs = inputs.float()
-    if recipe.compute.channels_last and inputs.ndim == 4:
+    if compute.channels_last and inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, labels, lengths, places)
 
@@ -212,11 +212,11 @@ def estimate(
 
     def batches(sampling: Sampling) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         order = draws(labels, sampling, seed=recipe.seed, start=0, stop=num_batches)
-        loader = loader_of(views, order, recipe, run.device)
+        loader = loader_of(views, order, recipe.compute, run.device, seed=recipe.seed)
         what = "learning constants of the data"
         for batch, _ in tracked(loader, what, total=num_batches):
             if batch is not None:
-                batch = on_device(batch, run.device, recipe)
+                batch = on_device(batch, run.device, recipe.compute)
                 features, lengths = run.embedder.frontend(batch.inputs, batch.lengths)
                 yield features, None if batch.lengths is None else lengths, batch.labels
 

@@ -172,10 +172,11 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
 def _check_rows(recipe: Recipe) -> None:
     """Refuse batches that are too small for the pieces and processes of a run."""
     size, pieces = recipe.sampling.batch_size, distributed.world()
-    if size // pieces < least_rows(recipe):
+    least = least_rows(recipe.compute, recipe.parallel)
+    if size // pieces < least:
         raise LikenessError(
             f"a batch of {size} items gives each of {pieces} processes {size // pieces} of them, "
-            f"and compute.accumulate={recipe.compute.accumulate} needs {least_rows(recipe)}; raise "
+            f"and compute.accumulate={recipe.compute.accumulate} needs {least}; raise "
             "sampling.batch_size, lower compute.accumulate, or start fewer processes"
         )
 

@@ -41,7 +41,7 @@ from likeness.toolkit.training.log import LOG, RUN_ID
 RECIPE = "recipe.json"
 RESUME = "resume"
 STATE = "state.json"
-FORMAT = "likeness.resume/4"
+FORMAT = "likeness.resume/5"
 # The groups of a recipe whose fields are told apart when recipes are compared.
 GROUPS = ("schedule", "tuning", "compute", "parallel", "measure")
 
@@ -92,7 +92,6 @@ class Run:
     layout: spread.Layout | None = None  # the classes that this process holds, if they are spread
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
-    owed: bool = False  # the evaluation after `step` failed, and is made up when the run goes on
     # parameters that stand still until a step and are trained from then on (build.thaw)
     frozen: list[nn.Parameter] = field(default_factory=list)
     average: Average | None = None  # of the weights, where the recipe asks for one
@@ -265,9 +264,6 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
 
     It counts once its state.json is there: a kill at any moment leaves a whole one.
 
-    The one before may be of the same step, where an evaluation that failed was made up; the new one
-    is then called STEP.again.
-
     items: a digest of what is trained on, which load_run compares.
 
     Raises:
@@ -275,22 +271,10 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
             is kept.
     """
     folder = out / RESUME / f"{run.step:09d}"
-    if (folder / STATE).is_file():
-        folder = folder.with_name(f"{folder.name}.again")  # sorts behind it, see `latest`
     main = distributed.is_main()
-    if main:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    distributed.wait()
-    # weights in the layout channels_last are not contiguous
-    tensors = {
-        name: value if isinstance(value, DTensor) else value.contiguous()
-        for name, value in run.tensors().items()
-    }
     state = {
         "format": FORMAT,
         "step": run.step,
-        "owed": run.owed,
         "plateau": vars(run.plateau),
         "scaler": run.scaler.state_dict(),
         "num_classes": len(classes),
@@ -298,21 +282,16 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         "items": items,
         "init": run.init,
     }
-    many = distributed.world() > 1
+    if main:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    distributed.wait()
     try:
-        with warnings.catch_warnings():
-            # "torch.distributed is uninitialized, assuming a single process"
-            warnings.simplefilter("ignore", UserWarning)
-            dcp_save(
-                tensors | _random_states(),
-                storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
-                no_dist=not many,
-            )
+        _write_tensors(folder, run)
         distributed.wait()
         if main:
             sync(folder)
-            with atomic_path(folder / STATE) as partial_path:
-                partial_path.write_text(json.dumps(state) + "\n", encoding="utf-8")
+            write_json(folder / STATE, state)
             for changed in (out / RESUME, out):
                 sync_names(changed)  # the new folder is on the disk before the one before it goes
     except (Exception, CheckpointException) as error:  # the latter is a BaseException
@@ -328,6 +307,24 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
     distributed.wait()
+
+
+def _write_tensors(folder: Path, run: Run) -> None:
+    """Write a run's tensors into a folder; those with spread classes each process's part."""
+    many = distributed.world() > 1
+    # weights in the layout channels_last are not contiguous
+    tensors = {
+        name: value if isinstance(value, DTensor) else value.contiguous()
+        for name, value in run.tensors().items()
+    }
+    with warnings.catch_warnings():
+        # "torch.distributed is uninitialized, assuming a single process"
+        warnings.simplefilter("ignore", UserWarning)
+        dcp_save(
+            tensors | _random_states(),
+            storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=many),
+            no_dist=not many,
+        )
 
 
 def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -347,7 +344,7 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
 def is_finished(out: Path, steps: int, stop_after: int) -> bool:
     """Whether nothing is left to do for the run in `out`: no step, and no evaluation."""
     newest = latest(out)
-    if newest is None or newest[1]["owed"]:
+    if newest is None:
         return False
     return bool(
         newest[1]["step"] >= steps
@@ -390,7 +387,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         if (name := f"random.{kind}.{distributed.rank()}") in tensors:
             restore(tensors[name])
     run.scaler.load_state_dict(state["scaler"])
-    run.plateau, run.step, run.owed = Plateau(**state["plateau"]), state["step"], state["owed"]
+    run.plateau, run.step = Plateau(**state["plateau"]), state["step"]
     run.init = state["init"]
     return True
 

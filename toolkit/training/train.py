@@ -113,7 +113,7 @@ def fit(
 
     Raises:
         LikenessError: Anything wrong with recipe, data or folder, before the first step. Later only
-            for what cannot be measured; the run is whole then.
+            for what cannot be measured; the last checkpoint is kept.
         Diverged: Losses, embeddings, gradients or weights are no longer finite. The last checkpoint
             is kept.
         Interrupted: After Ctrl-C, when the step is finished and saved.
@@ -155,12 +155,11 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
         stop=recipe.schedule.steps,
         shards=planned.shards,
     )
-    loader = loader_of(planned.views, part_of(order), recipe, device)
-    precision = half(recipe, device)
+    loader = loader_of(planned.views, part_of(order), recipe.compute, device, seed=recipe.seed)
+    least = least_rows(recipe.compute, recipe.parallel)
+    precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
     with keeper:
-        if keeper.make_up():
-            return
         run.embedder.train()
         for batch in keeper.batches(loader):
             thaw(run, recipe)
@@ -169,11 +168,11 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
             if isinstance(run.loss, Scheduled):
                 run.loss.at_step(run.step)
             # where too little could be read, all processes leave the step out
-            if distributed.any_rank(batch is None or len(batch.labels) < least_rows(recipe)):
+            if distributed.any_rank(batch is None or len(batch.labels) < least):
                 keeper.left_out += 1
             else:
                 assert batch is not None
-                batch = on_device(batch, device, recipe)
+                batch = on_device(batch, device, recipe.compute)
                 run.optimizer.zero_grad(set_to_none=True)
                 try:
                     with autocast:

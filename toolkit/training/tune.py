@@ -33,6 +33,7 @@ from likeness.toolkit.console import say
 from likeness.toolkit.data.items import Item, Items, distinct_labels
 from likeness.toolkit.data.pairs import draw_pairs
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.assign import as_text
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, override
 from likeness.toolkit.training.run import flat, write_json
 
@@ -184,11 +185,6 @@ def check_ranges(recipe: Recipe, ranges: Ranges) -> None:
         for value in (values.low, values.high) if isinstance(values, Range) else values.values:
             override(recipe, [f"{field}={as_text(value)}"])
     _distributions(ranges)
-
-
-def as_text(value: object) -> str:
-    """As the command line writes it; floats keep all digits."""
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def tune(

@@ -11,7 +11,7 @@ from likeness.eval.formats.writing import atomic_path
 from likeness.toolkit.training import run
 from likeness.toolkit.training.log import read_log
 from tests.disk_calls import come_in_order, recorded
-from tests.full_disk import LIMIT, State, limited, read_resume
+from tests.full_disk import State
 
 
 def remains_of(path: Path) -> Path:
@@ -40,21 +40,6 @@ def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(
         [f"fsync {new}", "fsync resume", "fsync .", "rmtree resume/000000001"], calls[counts:]
     )
     assert [path.name for path in (tmp_path / "resume").iterdir()] == ["000000002"]
-
-
-def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """An evaluation that failed is made up before the next step, and what then is saved is of the
-    step before it.
-    """
-    run.save_run(tmp_path, State(1), ["x"], "y")
-    made_up = State(1)
-    made_up.kept["a"].fill_(2.0)
-    with limited(LIMIT), pytest.raises(OSError, match="is kept"):
-        run.save_run(tmp_path, made_up, ["x"], "y")
-    assert read_resume(tmp_path) == [1, [1.0]]
-    run.save_run(tmp_path, made_up, ["x"], "y")
-    assert read_resume(tmp_path) == [1, [2.0]]
-    assert len([*(tmp_path / "resume").iterdir()]) == 1
 
 
 DESCRIBED = {"modality": "speaker", "schedule": {"steps": 1}}
