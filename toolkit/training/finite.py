@@ -60,9 +60,7 @@ class Watch:
 
     def add(self, step: int, rate: float, loss: Tensor) -> None:
         """Take a step, after its gradients are there and before the weights change."""
-        groups = self.run.optimizer.param_groups
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        gradients = [value.grad for value in parameters if value.grad is not None]
+        gradients = [value.grad for value in self.run.trained if value.grad is not None]
         true = torch.ones((), dtype=torch.bool, device=loss.device)
         finite = (
             true if self.embeddings is None else self.embeddings,

@@ -200,15 +200,7 @@ def estimate(
         return
     # other random numbers than the training views
     views = views_of(recipe, items, labels, seed=recipe.seed + 1_000_003)
-    size = min(_ESTIMATE_BATCH, len(items))
-    of_every_item = recipe.estimate_views * (len(items) // size)
-    num_batches = min(of_every_item, _ESTIMATE_VIEWS // size)
-    in_classes = (
-        num_batches < of_every_item
-        and size % _EACH_CLASS == 0
-        and np.unique(labels).size * _EACH_CLASS >= size
-    )
-    sampling = Sampling(size, items_per_class=_EACH_CLASS if in_classes else 0)
+    sampling, num_batches = _batches_of_estimate(labels, recipe.estimate_views)
 
     def batches(sampling: Sampling) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         order = draws(labels, sampling, seed=recipe.seed, start=0, stop=num_batches)
@@ -232,7 +224,7 @@ def estimate(
             torch.manual_seed(recipe.seed)  # dropout is the same in every process
             made = [
                 (run.embedder.backbone(features, lengths).float(), classes)
-                for features, lengths, classes in batches(Sampling(size))
+                for features, lengths, classes in batches(Sampling(sampling.batch_size))
             ]
         embeddings, classes = (torch.cat(parts) for parts in zip(*made, strict=True))
         if of_loss is not None:
@@ -243,3 +235,16 @@ def estimate(
         run.embedder.load_state_dict(state)
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
+
+
+def _batches_of_estimate(labels: Index, num_views: int) -> tuple[Sampling, int]:
+    """How batches are drawn that constants are learnt from, and how many."""
+    size = min(_ESTIMATE_BATCH, len(labels))
+    of_every_item = num_views * (len(labels) // size)
+    num_batches = min(of_every_item, _ESTIMATE_VIEWS // size)
+    in_classes = (
+        num_batches < of_every_item
+        and size % _EACH_CLASS == 0
+        and np.unique(labels).size * _EACH_CLASS >= size
+    )
+    return Sampling(size, items_per_class=_EACH_CLASS if in_classes else 0), num_batches

@@ -117,6 +117,11 @@ class Run:
         named = {"embedder": self.embedder, "loss": self.loss, "encoder": self.encoder}
         return {name: module for name, module in named.items() if module is not None}
 
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that the optimiser changes, in its order."""
+        return [value for group in self.optimizer.param_groups for value in group["params"]]
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of modules and optimiser under its name in a checkpoint, sharing memory;
         those with spread classes as DTensors of the whole.
@@ -134,37 +139,20 @@ class Run:
             if not value.numel() or value.data_ptr() not in seen:
                 seen.add(value.data_ptr())
                 tensors[name] = value
-        axes = self._spread_parameters()
+        trained = self.trained
+        names = {id(parameter): name for name, parameter in self.loss.named_parameters()}
         # of SGD and Adam all are tensors; rates are set anew at every step
         for index, values in self.optimizer.state_dict()["state"].items():
+            name = names.get(id(trained[index]), "")
             for key, value in values.items():
-                tensors[f"optimizer.{index}.{key}"] = (
-                    self._whole(value, axes[index]) if index in axes and value.ndim else value
-                )
+                whole = self._whole(value, name) if value.ndim else value
+                tensors[f"optimizer.{index}.{key}"] = whole
         return tensors
 
     def _whole(self, value: Tensor, key: str) -> Tensor:
         if self.layout is None or key not in self.layout.axes:
             return value
         return spread.as_dtensor(value, self.layout.axes[key], self.layout.num_classes)
-
-    def _spread_parameters(self) -> dict[int, str]:
-        """The place in the optimiser and the name of every parameter whose classes are spread."""
-        if self.layout is None:
-            return {}
-        names = {
-            id(parameter): name
-            for name, parameter in self.loss.named_parameters()
-            if name in self.layout.axes
-        }
-        places = [
-            parameter for group in self.optimizer.param_groups for parameter in group["params"]
-        ]
-        return {
-            index: names[id(parameter)]
-            for index, parameter in enumerate(places)
-            if id(parameter) in names
-        }
 
 
 def check_folder(out: Path, description: dict[str, Any], resume: bool) -> None:
@@ -419,12 +407,12 @@ def _random_states() -> dict[str, Tensor]:
 
 def _make_optimizer_state(run: Run, stored: Mapping[str, torch.Size]) -> None:
     """Empty tensors for what the optimiser is given: it makes its own only at its first step."""
-    places = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+    trained = run.trained
     for name in stored:
         kind, _, rest = name.partition(".")
         index, _, key = rest.partition(".")
-        if kind == "optimizer" and int(index) < len(places):
-            parameter = places[int(index)]
+        if kind == "optimizer" and int(index) < len(trained):
+            parameter = trained[int(index)]
             # fused optimisers want the step, too, where the parameter is
             alone = torch.zeros((), device=parameter.device)
             empty = alone if key == "step" else torch.zeros_like(parameter)

@@ -195,8 +195,7 @@ def _descend(run: Run, recipe: Recipe, loss: Tensor, keeper: Keeper, rate: float
     spread.average_gradients(run.loss, run.layout)
     if recipe.optim.grad_clip:
         run.scaler.unscale_(run.optimizer)
-        trained = [p for group in run.optimizer.param_groups for p in group["params"]]
-        spread.clip_gradients(trained, recipe.optim.grad_clip, run.loss, run.layout)
+        spread.clip_gradients(run.trained, recipe.optim.grad_clip, run.loss, run.layout)
     keeper.watch.add(run.step, rate, loss)
     run.scaler.step(run.optimizer)
     run.scaler.update()
