@@ -14,7 +14,7 @@ import inspect
 import json
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.nn.parallel import DistributedDataParallel
 
 import likeness.toolkit.losses
 from likeness.toolkit.losses.contract import Spreadable
@@ -43,16 +42,13 @@ def found() -> dict[str, Any]:
         importlib.import_module(f"likeness.toolkit.losses.{entry.name}")
         for entry in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
     ]
-    classes = [
-        (name, cls, module)
-        for module in modules
-        for name, cls in inspect.getmembers(module, inspect.isclass)
-    ]
     return {
-        name: class_
-        for name, class_, module in classes
-        if issubclass(class_, nn.Module)
-        and class_.__module__ == module.__name__
+        name: value
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isclass(value)
+        and issubclass(value, nn.Module)
+        and value.__module__ == module.__name__
         and not name.startswith("_")
     }
 
@@ -96,13 +92,9 @@ def build(part: Part, classes: int = CLASSES) -> nn.Module:
 def mine(step: int) -> slice:
     """This process's rows: slices of unequal length; in step 1 the first process has all rows."""
     rank, world = distributed.rank(), distributed.world()
-    sizes = [
-        BATCH - sum(BATCH // (world + 1) for _ in range(world - 1)),
-        *[BATCH // (world + 1)] * (world - 1),
-    ]
-    if step == 1:
-        sizes = [BATCH, *[0] * (world - 1)]
-    return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    others = 0 if step == 1 else BATCH // (world + 1)
+    ends = [0, *(BATCH - others * (world - 1 - number) for number in range(world))]
+    return slice(ends[rank], ends[rank + 1])
 
 
 def error(ours: Tensor | None, expected: Tensor | None) -> float:
@@ -127,7 +119,32 @@ def own(tensor: Tensor | None, axis: int | None, layout: spread.Layout | None) -
     )
 
 
-def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> float:
+def passes(
+    single: nn.Module,
+    ours: nn.Module,
+    batch: tuple[Tensor, Tensor],
+    rows: slice,
+    *,
+    labels: Tensor | None = None,
+    layout: spread.Layout | None = None,
+    **draw: Any,
+) -> float:
+    """Compute both losses and their gradients; the error of the value and of the embeddings'
+    gradient. `labels` are those of `single`, where it has other classes.
+    """
+    z, y = batch
+    x, x_mine = z.clone().requires_grad_(), z[rows].clone().requires_grad_()
+    value = single(x, y if labels is None else labels)
+    torch.autograd.backward(value)
+    made = spread.loss_of(ours, x_mine, y[rows], layout=layout, **draw)
+    torch.autograd.backward(made)
+    spread.average_gradients(ours, layout)
+    assert x.grad is not None
+    gradient = None if x_mine.grad is None else x_mine.grad / distributed.world()
+    return max(error(made.detach(), value.detach()), error(gradient, x.grad[rows]))
+
+
+def compare(part: Part, *, cut: bool) -> float:
     """Three steps of plain gradient descent on the loss's parameters, in one process and in all;
     the largest error of any number.
     """
@@ -135,36 +152,32 @@ def compare(part: Part, *, cut: bool, reference: nn.Module | None = None) -> flo
     ours = copy.deepcopy(single)
     layout = spread.cut(ours, spread.class_axes(part, DIM)) if cut else None
     axes: dict[str, int] = dict(layout.axes) if layout else {}
-    worst = 0.0
+    errors: list[float] = []
     for step in range(3):
-        z, y = batch(step)
-        rows = mine(step)
-        x, x_mine = z.clone().requires_grad_(), z[rows].clone().requires_grad_()
-        value = single(x, y)
-        torch.autograd.backward(value)
-        made = spread.loss_of(ours, x_mine, y[rows], layout=layout)
-        torch.autograd.backward(made)
-        spread.average_gradients(ours, layout)
-        assert x.grad is not None
-        worst = max(worst, error(made.detach(), value.detach()))
-        worst = max(
-            worst,
-            error(None if x_mine.grad is None else x_mine.grad / distributed.world(), x.grad[rows]),
-        )
+        errors.append(passes(single, ours, batch(step), mine(step), layout=layout))
         with torch.no_grad():
             theirs = dict(single.named_parameters())
             for name, parameter in ours.named_parameters():
-                worst = max(
-                    worst, error(parameter.grad, own(theirs[name].grad, axes.get(name), layout))
-                )
+                expected = own(theirs[name].grad, axes.get(name), layout)
+                errors.append(error(parameter.grad, expected))
             for parameter in (*single.parameters(), *ours.parameters()):
                 if parameter.grad is not None:
                     parameter.sub_(parameter.grad, alpha=0.02)
                     parameter.grad = None
             whole = single.state_dict()
             for name, kept in ours.state_dict().items():
-                worst = max(worst, error(kept, own(whole[name], axes.get(name), layout)))
-    return worst
+                errors.append(error(kept, own(whole[name], axes.get(name), layout)))
+    return max(errors)
+
+
+def union_of(y: Tensor, past: Tensor, rate: float, step: int) -> Tensor:
+    """The classes that all processes draw for a batch, given those that a queue holds."""
+    size = -(-CLASSES // distributed.world())
+    read, drawn = torch.cat([y, past]), []
+    for rank in range(distributed.world()):
+        first, last = rank * size, min((rank + 1) * size, CLASSES)
+        drawn.append(first + spread.draw(read - first, last - first, rate, seed=(9, step, rank)))
+    return torch.cat(drawn)
 
 
 def sampled(part: Part, rate: float, labels: int = 3) -> float:
@@ -175,53 +188,28 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
     ours = copy.deepcopy(single)
     axes = spread.class_axes(part, DIM)
     layout = spread.cut(ours, axes)
-    worst = 0.0
+    errors: list[float] = []
     for step in range(2):
         z, y = batch(step, labels)
         # a queue's classes are then not the batch's
         y = torch.arange(BATCH) % CLASSES if labels == CLASSES else y + labels * step
-        rows = mine(step)
-        size = -(-CLASSES // distributed.world())
-        past = torch.cat(
-            [
-                y,
-                *(
-                    module.past_labels
-                    for module in single.modules()
-                    if hasattr(module, "past_labels")
-                ),
-            ]
-        )  # type: ignore[list-item]
-        drawn = []
-        for rank in range(distributed.world()):
-            first, last = rank * size, min((rank + 1) * size, CLASSES)
-            drawn.append(
-                first + spread.draw(past - first, last - first, rate, seed=(9, step, rank))
-            )
-        union = torch.cat(drawn)
-        assert labels == CLASSES or len(union) < CLASSES or len(past) > len(y), union
+        queues = [m.past_labels for m in single.modules() if hasattr(m, "past_labels")]
+        past = torch.cat([y[:0], *queues])  # type: ignore[list-item]
+        union = union_of(y, past, rate, step)
+        assert labels == CLASSES or len(union) < CLASSES or len(past), union
         alone = part(DIM, len(union)).double()
         state = {
             name: tensor.index_select(axes[name], union) if name in axes else tensor
             for name, tensor in single.state_dict().items()
         }
-        place = torch.searchsorted(union, y)
         if "past_labels" in state:
-            state["past_labels"] = torch.where(
-                state["past_labels"] < 0, -1, torch.searchsorted(union, state["past_labels"])
-            )
+            place = torch.searchsorted(union, state["past_labels"])
+            state["past_labels"] = torch.where(state["past_labels"] < 0, -1, place)
         alone.load_state_dict(state)
-        x, x_mine = z.clone().requires_grad_(), z[rows].clone().requires_grad_()
-        value = alone(x, place)
-        torch.autograd.backward(value)
-        made = spread.loss_of(ours, x_mine, y[rows], layout=layout, rate=rate, seed=9, step=step)
-        torch.autograd.backward(made)
-        spread.average_gradients(ours, layout)
-        assert x.grad is not None
-        worst = max(worst, error(made.detach(), value.detach()))
-        worst = max(
-            worst,
-            error(None if x_mine.grad is None else x_mine.grad / distributed.world(), x.grad[rows]),
+        drawn = {"rate": rate, "seed": 9, "step": step}
+        places = torch.searchsorted(union, y)
+        errors.append(
+            passes(alone, ours, (z, y), mine(step), labels=places, layout=layout, **drawn)
         )
         with torch.no_grad():
             theirs = dict(alone.named_parameters())
@@ -231,103 +219,36 @@ def sampled(part: Part, rate: float, labels: int = 3) -> float:
                     shape = list(expected.shape)
                     shape[axes[name]] = CLASSES
                     expected = expected.new_zeros(shape).index_copy(axes[name], union, expected)
-                worst = max(worst, error(parameter.grad, own(expected, axes.get(name), layout)))
+                errors.append(error(parameter.grad, own(expected, axes.get(name), layout)))
                 parameter.grad = None
             kept = {name: tensor for name, tensor in alone.state_dict().items() if name not in axes}
             if "past_labels" in kept:
-                kept["past_labels"] = torch.where(
-                    kept["past_labels"] < 0, -1, union[kept["past_labels"].clamp(min=0)]
-                )
-            worst = max(
-                [worst, *(error(ours.state_dict()[name], value) for name, value in kept.items())]
-            )
+                of_union = union[kept["past_labels"].clamp(min=0)]
+                kept["past_labels"] = torch.where(kept["past_labels"] < 0, -1, of_union)
+            errors += [error(ours.state_dict()[name], value) for name, value in kept.items()]
             single.load_state_dict({**single.state_dict(), **kept})
-    return worst
-
-
-def trained() -> float:
-    """DistributedDataParallel around the backbone, momentum, decay and clipping: after 4 steps
-    every weight equals one process's.
-    """
-    part = partial(ArcFace, scale=8.0, learn_scale=True)
-    loss, backbone = (
-        build(part),
-        nn.Sequential(nn.Linear(DIM, 8), nn.Tanh(), nn.Linear(8, DIM)).double(),
-    )
-    ours: nn.Module = copy.deepcopy(loss)
-    mirror: nn.Module = copy.deepcopy(backbone)
-    mirror = mirror if distributed.world() == 1 else DistributedDataParallel(mirror)
-    layout = spread.cut(ours, spread.class_axes(part, DIM))
-    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
-    optimizers = [
-        sgd([*entry.parameters(), *other.parameters()])
-        for entry, other in ((backbone, loss), (mirror, ours))
-    ]
-    values: list[float] = []
-    for step in range(4):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        z, y = batch(step)
-        torch.autograd.backward(loss(backbone(z), y))
-        expected = nn.utils.clip_grad_norm_([*backbone.parameters(), *loss.parameters()], 0.3)
-        rows = mine(step)
-        torch.autograd.backward(spread.loss_of(ours, mirror(z[rows]), y[rows], layout=layout))
-        spread.average_gradients(ours, layout)
-        norm = spread.clip_gradients([*mirror.parameters(), *ours.parameters()], 0.3, ours, layout)
-        values.append(error(norm, expected))
-        for optimizer in optimizers:
-            optimizer.step()
-    values += [
-        error(a.detach(), b.detach())
-        for a, b in zip(mirror.parameters(), backbone.parameters(), strict=True)
-    ]
-    values += [
-        error(
-            tensor.detach(),
-            own(dict(loss.named_parameters())[name].detach(), layout.axes.get(name), layout),
-        )
-        for name, tensor in ours.named_parameters()
-    ]
-    return max(values)
+    return max(errors)
 
 
 def adjoint() -> float:
     """<gather x, u> = <x, gather' u> and the same for total, each process with its own x and u; and
     a slice without rows.
     """
+
+    def drawn(num: int, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(num, 2, dtype=torch.float64, generator=generator)
+
     rank, world, worst = distributed.rank(), distributed.world(), 0.0
     for lengths in ([3 + r for r in range(world)], [0, *[2] * (world - 1)]):
-        x = torch.randn(
-            lengths[rank], 2, dtype=torch.float64, generator=torch.Generator().manual_seed(rank)
-        ).requires_grad_()
+        x = drawn(lengths[rank], rank).requires_grad_()
         every = distributed.gather(x)
-        u = torch.randn(
-            sum(lengths), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(50 + rank)
-        )
-        torch.autograd.backward((every * u).sum())
-        whole = torch.cat(
-            [
-                torch.randn(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(r))
-                for r, n in enumerate(lengths)
-            ]
-        )
-        us = torch.stack(
-            [
-                torch.randn(
-                    sum(lengths),
-                    2,
-                    dtype=torch.float64,
-                    generator=torch.Generator().manual_seed(50 + r),
-                )
-                for r in range(world)
-            ]
-        )
+        torch.autograd.backward((every * drawn(sum(lengths), 50 + rank)).sum())
+        whole = torch.cat([drawn(length, r) for r, length in enumerate(lengths)])
+        us = torch.stack([drawn(sum(lengths), 50 + r) for r in range(world)]).sum(dim=0)
         start = sum(lengths[:rank])
-        worst = max(
-            worst,
-            error(every.detach(), whole),
-            error(x.grad, us.sum(dim=0)[start : start + lengths[rank]]),
-        )
+        gradient = us[start : start + lengths[rank]]
+        worst = max(worst, error(every.detach(), whole), error(x.grad, gradient))
     x = torch.full((3,), rank + 1.0, requires_grad=True)
     torch.autograd.backward((distributed.total(x) * (rank + 1)).sum())
     worst = max(worst, error(x.grad, torch.full((3,), world * (world + 1) / 2)))
@@ -365,24 +286,6 @@ def checkpointed(folder: Path) -> float:
     return worst
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """What wrong use says."""
-    distributed.agree(seed=1, digest="abc")
-    loss = build(ArcFace)
-    layout = spread.cut(loss, spread.class_axes(ArcFace, DIM))
-    z, y = batch(0)
-    calls: dict[str, Callable[[], object]] = {
-        "agree": lambda: distributed.agree(seed=distributed.rank(), digest="abc", classes=[1, 2]),
-        "label": lambda: spread.loss_of(loss, z, y + CLASSES, layout=layout),
-    }
-    for name, wrong in calls.items():
-        try:
-            wrong()
-            yield name, "nothing was raised"
-        except (ValueError, RuntimeError) as raised:
-            yield name, f"{type(raised).__name__}: {raised}"
-
-
 def main(folder: Path, names: list[str]) -> None:
     faulthandler.enable()
     torch.set_num_threads(1)
@@ -390,7 +293,6 @@ def main(folder: Path, names: list[str]) -> None:
     report: dict[str, Any] = {"device": str(device), "world": distributed.world()}
     cases: dict[str, Callable[[], float]] = {
         "adjoint": adjoint,
-        "trained": trained,
         "checkpointed": partial(checkpointed, folder),
     }
     cases |= {
@@ -410,7 +312,6 @@ def main(folder: Path, names: list[str]) -> None:
         except Exception as raised:
             print(f"process {distributed.rank()}, {name}", file=sys.stderr)
             raise raised
-    report |= dict(messages())
     if distributed.is_main():
         (folder / "errors.json").write_text(json.dumps(report), encoding="utf-8")
     distributed.end()

@@ -7,20 +7,17 @@ shows that all before it went well.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.data.batch import Batch
@@ -32,14 +29,10 @@ from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.schedules import constant
-from likeness.toolkit.training.train import fit, step
+from likeness.toolkit.training.train import Step, fit
 from likeness.toolkit.training.tuning import LoRA, Tuning
-from tests.toolkit.training.steps import stop_at
-
-_spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[2] / "tiny.py")
-assert _spec is not None and _spec.loader is not None  # noqa: PT018
-tiny: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tiny)
+from tests import tiny
+from tests.toolkit.training.tiny_runs import before
 
 # Without dither and wraps nothing differs between 1 and N processes but the order of sums; momentum
 # SGD is linear in the gradients and does not make rounding grow as Adam does. 9 items: the
@@ -50,7 +43,7 @@ BASE: Recipe = replace(
     loss=partial(ArcFace, scale=8.0, wrap="none"),
     measure=None,
     sampling=Sampling(batch_size=9),
-    optim=Optim(lr=0.005, grad_clip=5.0),
+    optim=Optim(lr=0.005, grad_clip=0.5),
     schedule=Schedule(steps=6, save_every=3, decay=constant),
 )
 VARIANTS: dict[str, Recipe] = {
@@ -93,25 +86,23 @@ def in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def keep_the_start(file: Path) -> Callable[[Run, Batch, Recipe], Tensor]:
+def keep_the_start(file: Path) -> Step:
     """A step that writes to a file what this process has of the class vectors before step 0, and of
     the network's tensors.
     """
 
-    def keeping(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        if run.step == 0:
-            vectors = {"proxies": run.loss.proxies.detach().clone()}  # type: ignore[operator]
-            save_file({**vectors, **run.embedder.state_dict()}, file)
-        return step(run, batch, recipe)
+    def keep(run: Run, batch: Batch) -> None:
+        vectors = {"proxies": run.loss.proxies.detach().clone()}  # type: ignore[operator]
+        save_file({**vectors, **run.embedder.state_dict()}, file)
 
-    return keeping
+    return before(0, keep)
 
 
-def power_cut() -> None:
+def power_cut(run: Run, batch: Batch) -> None:
     raise RuntimeError("power cut")
 
 
-def die() -> None:
+def die(run: Run, batch: Batch) -> None:
     if distributed.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -123,7 +114,7 @@ def main(data: Path, out: Path, what: list[str]) -> None:
         recipe = VARIANTS[variant]
         if event == "cut":
             try:
-                fit(recipe, data=data, out=out / variant, step=stop_at(5, power_cut))
+                fit(recipe, data=data, out=out / variant, step=before(5, power_cut))
             except RuntimeError as error:
                 assert str(error) == "power cut"  # noqa: PT017
         elif event == "die":
@@ -131,7 +122,7 @@ def main(data: Path, out: Path, what: list[str]) -> None:
             (out / "before-the-death").touch()
             # torchrun's, which may come while the sentence is printed
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            fit(recipe, data=data, out=out / "die", step=stop_at(5, die))
+            fit(recipe, data=data, out=out / "die", step=before(5, die))
         elif event == "start":
             distributed.start()
             file = out / f"{variant}-{distributed.rank()}.safetensors"

@@ -1,4 +1,4 @@
-"""What tests/toolkit/training/test_train_refuses_many.py runs under torchrun: fits that every
+"""What tests/toolkit/training/test_train_many.py runs under torchrun: fits that every
 process must refuse. ranks_refuse.py DATA OUT.
 
 Process N writes OUT/N.txt, a line for each fit: how it ended.
@@ -6,7 +6,6 @@ Process N writes OUT/N.txt, a line for each fit: how it ended.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from contextlib import ExitStack
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from likeness.modalities import folders
 from likeness.toolkit.data.batch import Batch
@@ -24,19 +22,15 @@ from likeness.toolkit.training.lock import only_writer
 from likeness.toolkit.training.recipe import Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import Initial, read_initial
-from likeness.toolkit.training.train import fit, step
-
-_spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[2] / "tiny.py")
-assert _spec is not None and _spec.loader is not None  # noqa: PT018
-tiny: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tiny)
+from likeness.toolkit.training.train import fit
+from tests import tiny
+from tests.toolkit.training.tiny_runs import before
 
 
-def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+def spoil(run: Run, batch: Batch) -> None:
     """The running statistics of the second process alone, which training does not see."""
-    if run.step == 3 and distributed.rank() == 1:
+    if distributed.rank() == 1:
         dict(run.embedder.named_buffers())["backbone.bn1.running_mean"][0] = math.nan
-    return step(run, batch, recipe)
 
 
 def unread_by_the_second(init: str) -> Initial:
@@ -63,7 +57,7 @@ def main(data: Path, out: Path) -> None:
         except ValueError as error:
             ended.append(f"{name}: {type(error).__name__}: {error}")
 
-    attempt(recipe, "statistics", step=spoilt)
+    attempt(recipe, "statistics", step=before(3, spoil))
     initial = replace(recipe, init=str(out / "statistics"))
     attempt(initial, "unread", read_initial=unread_by_the_second)
     with ExitStack() as stack:

@@ -19,6 +19,7 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.modalities.speaker.spec_augment import SpecAugment
 from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.softmax import Cosine
 from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.models import checkpoint
@@ -26,17 +27,12 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
 from likeness.toolkit.training.build import Network, build
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Recipe, Schedule
+from likeness.toolkit.training.memory import Bank, momentum_encoder, update_encoder
+from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
-from tests.toolkit.training.steps import raising_at
+from tests.toolkit.training.tiny_runs import CPU, cut_and_resumed, recipe, same, state_of, watching
 
-TINY = Path(__file__).parents[2] / "tiny.py"
-
-
-def recipe(variant: str = "arcface", *overrides: str, **changes: Any) -> Recipe:
-    return recipes.override(
-        replace(recipes.load(f"{TINY}:{variant}")[0], **changes), list(overrides)
-    )
+ONE_STEP = Schedule(steps=1)
 
 
 class Plain(nn.Module):
@@ -126,11 +122,8 @@ def test_options_train_and_resume(override: str, voices: Path, tmp_path: Path) -
         "arcface", override, schedule=Schedule(steps=4, save_every=2), backbone=backbone
     )
     fit(chosen, data=voices, out=tmp_path / "whole")
-    with pytest.raises(KeyError, match="stop"):
-        fit(chosen, data=voices, out=tmp_path / "run", step=raising_at(3, KeyError("stop")))
-    fit(chosen, data=voices, out=tmp_path / "run", resume=True)
-    a, b = (load_file(tmp_path / name / checkpoint.LAST) for name in ("whole", "run"))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    cut_and_resumed(chosen, at=3, data=voices, out=tmp_path / "run")
+    assert same(tmp_path / "whole", tmp_path / "run")
     torch.use_deterministic_algorithms(False)
     assert all(
         record["step_seconds"] >= record["data_seconds"] >= 0
@@ -156,81 +149,63 @@ def test_compiled_networks_give_the_same_gradient() -> None:
 def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
     voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fit(recipe(), data=voices, out=tmp_path / "first")
-    still = ["optim.lr=0", f"init={tmp_path / 'first'}"]
-    fit(recipe("arcface", *still, schedule=Schedule(steps=1)), data=voices, out=tmp_path / "again")
-    assert "and its class proxies: the 6 classes are the same" in " ".join(
-        capsys.readouterr().err.split()
+    """Those of the last step, with the constants that the loss has learnt from the data; of other
+    classes or another loss the best network alone.
+    """
+    first = recipe(
+        loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=4, eval_every=1, watch="eer")
     )
-    for name in ("loss.proxies", "embedder.backbone.conv1.weight"):
-        assert torch.equal(_stored(tmp_path / "first", name), _stored(tmp_path / "again", name))
-    items: Any = recipe().items
-    fewer = partial(items.func, split="train", test_share=0.5)
-    fit(
-        recipe("arcface", *still, items=fewer, measure=None, schedule=Schedule(steps=1)),
-        data=voices,
-        out=tmp_path / "fewer",
+    fit(first, data=voices, out=tmp_path / "first")
+    given = state_of(tmp_path / "first")
+    model = load_file(tmp_path / "first" / checkpoint.BEST)
+    best = {f"embedder.{name}": value for name, value in model.items()}
+    assert 0 < float(given["loss.alpha"]) < 100
+    assert float(given["loss.alpha"]) != 1
+    items: Any = first.items
+    changes: dict[str, tuple[dict[str, Any], str]] = {
+        "again": ({}, "and its class proxies: the 6 classes are the same"),
+        "fewer": (
+            {"items": partial(items.func, split="train", test_share=0.5)},
+            "VMF is made anew for 4 classes: 6 classes before, 4 (or others) now",
+        ),
+        "softmax": ({"loss": Cosine}, "that run's loss was another one"),
+    }
+    still = replace(
+        first, init=str(tmp_path / "first"), measure=None, optim=Optim(lr=0.0), schedule=ONE_STEP
     )
-    assert "ArcFace is made anew for 4 classes: 6 classes before, 4 (or others) now" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    assert _stored(tmp_path / "fewer", "loss.proxies").shape[0] == 4
-    assert torch.equal(
-        _stored(tmp_path / "first", "embedder.backbone.conv1.weight"),
-        _stored(tmp_path / "fewer", "embedder.backbone.conv1.weight"),
-    )
-    fit(
-        recipe("arcface", *still, loss=Cosine, schedule=Schedule(steps=1)),
-        data=voices,
-        out=tmp_path / "softmax",
-    )
-    assert "that run's loss was another one" in " ".join(capsys.readouterr().err.split())
+    for name, (change, says) in changes.items():
+        capsys.readouterr()
+        fit(replace(still, **change), data=voices, out=tmp_path / name)
+        assert says in " ".join(capsys.readouterr().err.split())
+        taken = state_of(tmp_path / name)
+        kept = given if name == "again" else best
+        keys = [key for key in kept.keys() & taken.keys() if key.endswith((".weight", ".bias"))]
+        keys += ["loss.proxies", "loss.alpha"] if name == "again" else []
+        assert len(keys) > 20
+        assert all(torch.equal(kept[key], taken[key]) for key in keys)
+        assert len(taken["loss.proxies"]) == (4 if name == "fewer" else 6)
     with pytest.raises(ValueError, match="weights do not fit"):
-        fit(recipe("arcface", *still, "backbone.dim=9"), data=voices, out=tmp_path / "other")
-
-
-def _stored(out: Path, name: str) -> torch.Tensor:
-    newest = run.latest(out)
-    assert newest is not None
-    (file,) = newest[0].glob("*.safetensors")
-    return load_file(file)[name]
-
-
-def test_vmf_starts_at_the_concentration_it_aims_at(voices: Path, tmp_path: Path) -> None:
-    fit(
-        recipe(loss=partial(VMF, resultant=0.4), schedule=Schedule(steps=1)),
-        data=voices,
-        out=tmp_path / "run",
-    )
-    alpha = float(_stored(tmp_path / "run", "loss.alpha"))
-    assert alpha != 1.0
-    assert 0 < alpha < 100
+        fit(recipes.override(still, ["backbone.dim=9"]), data=voices, out=tmp_path / "other")
 
 
 def test_class_vectors_start_at_the_means_of_their_classes(voices: Path, tmp_path: Path) -> None:
     """Before the first step every class vector has turned to where embeddings of its class lie, and
     its length has not changed.
     """
-    from likeness.toolkit.training.train import step
-
     seen: dict[bool, torch.Tensor] = {}
     near: dict[bool, float] = {}  # the mean cosine of embeddings with their class vector
 
-    def watch(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
-        seen[recipe.start_at_means] = run.loss.proxies.detach().clone()
-        with torch.no_grad():
-            z = run.embedder(batch.inputs, batch.lengths)
-        own = run.loss.proxies.detach()[batch.labels]
-        near[recipe.start_at_means] = float(nn.functional.cosine_similarity(z, own).mean())
-        return step(run, batch, recipe)
-
     for at_means in (False, True):
-        fit(
-            recipe(loss=Cosine, schedule=Schedule(steps=1), start_at_means=at_means),
-            data=voices,
-            out=tmp_path / str(at_means),
-            step=watch,
-        )
+
+        def watch(run: Any, batch: Batch, at_means: bool = at_means) -> None:
+            seen[at_means] = run.loss.proxies.detach().clone()
+            with torch.no_grad():
+                z = run.embedder(batch.inputs, batch.lengths)
+            own = seen[at_means][batch.labels]
+            near[at_means] = float(nn.functional.cosine_similarity(z, own).mean())
+
+        made = recipe(loss=Cosine, schedule=ONE_STEP, start_at_means=at_means)
+        fit(made, data=voices, out=tmp_path / str(at_means), step=watching(watch))
     torch.testing.assert_close(seen[True].norm(dim=1), seen[False].norm(dim=1))
     cosine = nn.functional.cosine_similarity(seen[True], seen[False])
     assert float(cosine.max()) < 0.999
@@ -281,12 +256,60 @@ def test_parts_of_different_sampling_rates_are_refused() -> None:
         (replace(made, train_read=partial(audio.read, rate_hz=44_100)), "train_read.rate_hz=44100"),
     ):
         with pytest.raises(ValueError, match=f"sampling rates differ: .*{says}"):
-            build(wrong, 4, torch.device("cpu"))
+            build(wrong, 4, CPU)
     eight = recipe("arcface", "read.rate_hz=8000", "augment.rate_hz=8000", "frontend.rate_hz=8000")
-    assert build(eight, 4, torch.device("cpu")).embedder.frontend.rate_hz == 8_000
-    assert build(replace(eight, augment=None), 4, torch.device("cpu")).embedder.dim == 8
+    assert build(eight, 4, CPU).embedder.frontend.rate_hz == 8_000
+    assert build(replace(eight, augment=None), 4, CPU).embedder.dim == 8
 
 
 def test_a_memory_needs_a_loss_with_keys() -> None:
     with pytest.raises(ValueError, match="takes no keys"):
-        build(recipe("simple", loss=recipe().loss), 6, torch.device("cpu"))
+        build(recipe("simple", loss=recipe().loss), 6, CPU)
+
+
+def test_bank_is_first_in_first_out() -> None:
+    bank = Bank(5, 1)
+    written: list[tuple[float, int]] = []
+    for step in range(4):
+        keys = torch.tensor([[2.0 * step], [2.0 * step + 1]])
+        slots = bank.enqueue(keys, torch.tensor([step, step]))
+        assert torch.equal(bank.keys[slots], keys)
+        written += [(2.0 * step, step), (2.0 * step + 1, step)]
+        kept = {
+            (float(key), int(label))
+            for key, label in zip(bank.keys, bank.labels, strict=True)
+            if label >= 0
+        }
+        assert kept == set(written[-5:])
+
+
+def test_encoder_is_the_moving_average_with_its_batch_norm_buffers() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    encoder = momentum_encoder(network)
+    expected = {name: value.clone() for name, value in network.state_dict().items()}
+    for _ in range(3):
+        network(torch.randn(8, 3) + 5)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        update_encoder(encoder, network, 0.9)
+        for name, value in network.state_dict().items():
+            expected[name] = (
+                0.9 * expected[name] + 0.1 * value if value.is_floating_point() else value.clone()
+            )
+    for name, value in encoder.state_dict().items():
+        torch.testing.assert_close(value, expected[name])
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+
+
+def test_optimiser_state_is_made_where_the_parameter_is() -> None:
+    """Fused optimisers refuse a step counter on another device."""
+    made = build(recipe(optim=Optim(name="adam")), 6, CPU)
+    elsewhere = [nn.Parameter(torch.empty(shape, device="meta")) for shape in ((), (3, 2))]
+    made.optimizer.param_groups[:] = [{**made.optimizer.param_groups[0], "params": elsewhere}]
+    names = [f"optimizer.{i}.{key}" for i in (0, 1) for key in ("step", "exp_avg")]
+    run._make_optimizer_state(made, dict.fromkeys(names, torch.Size()))
+    for parameter in elsewhere:
+        state = made.optimizer.state[parameter]
+        assert {value.device.type for value in state.values()} == {"meta"}
+        assert (state["step"].shape, state["exp_avg"].shape) == ((), parameter.shape)

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from likeness.cli import main
-from likeness.eval import per_item
 from likeness.eval.bootstrap import Drawn, effective_number, t_interval
 from likeness.eval.comparison import (
+    Cell,
     Comparison,
     Outcome,
     Run,
@@ -38,12 +39,13 @@ from likeness.eval.reports.comparison import html, latex, markdown, table, to_js
 from likeness.eval.types import Scores
 from likeness.eval.verification import eer, min_dcf
 from likeness.modalities import folders
-from likeness.toolkit.data import batch
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pairs import all_pairs
-from likeness.toolkit.training import compare
+from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.compare import Listed, load_variants
-from likeness.toolkit.training.recipe import Classification, Recipe
+from likeness.toolkit.training.compare import load_variants
+from likeness.toolkit.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -183,32 +185,23 @@ def drawn_by_hand(
     """
     rows = [line.split() for line in next(iter(runs.values()))[0].read_text().splitlines()]
     sides = [[row[k].split("/")[0] for row in rows] for k in (0, 1)]
-    number = {
-        value: i
-        for i, value in enumerate(
-            dict.fromkeys([row[k].split("/")[0] for k in (0, 1) for row in rows])
-        )
-    }
+    number = {value: i for i, value in enumerate(dict.fromkeys([*sides[0], *sides[1]]))}
     enrol, probe = (np.array([number[value] for value in side]) for side in sides)
     target = np.array([row[3] == "1" for row in rows])
     n, rng = len(number), np.random.default_rng(0)
-    times = np.stack(
-        [np.bincount(value, minlength=n) for value in rng.integers(n, size=(num_resamples, n))]
-    )
-    weights = np.where(target, times[:, enrol], times[:, enrol] * times[:, probe])
-    while (
-        again := np.flatnonzero(
-            (weights[:, target].sum(1) == 0) | (weights[:, ~target].sum(1) == 0)
-        )
-    ).size:
-        times = np.stack(
-            [np.bincount(value, minlength=n) for value in rng.integers(n, size=(again.size, n))]
-        )
-        weights[again] = np.where(target, times[:, enrol], times[:, enrol] * times[:, probe])
+
+    def weights_of(num: int) -> np.ndarray:
+        drawn = rng.integers(n, size=(num, n))
+        times = np.stack([np.bincount(value, minlength=n) for value in drawn])
+        return np.where(target, times[:, enrol], times[:, enrol] * times[:, probe])
+
+    weights = weights_of(num_resamples)
+    while (lacks := [not w[target].any() or not w[~target].any() for w in weights]).count(True):
+        weights[lacks] = weights_of(lacks.count(True))
     result = {}
     for variant, files in runs.items():
         values = [
-            np.array([float(line.split()[2]) for line in path.read_text().splitlines()])
+            np.array([float(row.split()[2]) for row in path.read_text().splitlines()])
             for path in files
         ]
         for name, metric in names.items():
@@ -223,66 +216,52 @@ def drawn_by_hand(
     return result
 
 
-def verify(
-    cells: list[Any], runs: Mapping[str, list[Path]], reference: str, num_resamples: int
-) -> None:
+def verify(cells: list[Cell], runs: Mapping[str, list[Path]], reference: str, num: int) -> None:
     """Every number of the cells, worked out anew from the score files.
 
-    METRICS by name; intervals of draws by hand; SciPy's paired t.
+    METRICS by name; intervals of `num` draws by hand; SciPy's paired t.
     """
-    first = next(iter(runs.values()))[0].read_text().splitlines()
-    few = len({side.split("/")[0] for line in first for side in line.split()[:2]}) < 5
-    drawn = drawn_by_hand(runs, METRICS, num_resamples)
+    drawn = drawn_by_hand(runs, METRICS, num)
     counted = {kind: Counter[str]() for kind in "10"}
-    for line in first:
+    for line in next(iter(runs.values()))[0].read_text().splitlines():
         a, b, _, kind = line.split()
         counted[kind].update(side.split("/")[0] for side in (a, b))
     number = min(effective_number(list(of_kind.values())) for of_kind in counted.values())
     values: dict[tuple[str, str], list[float]] = {}
     for cell in cells:
-        key = cell["variant"], cell["metric"]
-        values[key] = []
-        for file in runs[key[0]]:
-            rows = [line.split() for line in file.read_text().splitlines()]
-            scores = {
-                kind: np.array([float(row[2]) for row in rows if row[3] == kind]) for kind in "10"
-            }
-            values[key].append(METRICS[key[1]](scores["1"], scores["0"]))
-        assert list(cell["values"].values()) == pytest.approx(values[key])
-        assert cell["mean"] == pytest.approx(np.mean(values[key]))
-        assert cell["standard_error"] == pytest.approx(scipy.stats.sem(values[key]))
-        assert cell["interval"] == (
-            None if few else pytest.approx(t_interval(drawn[key], cell["mean"], 0.95, number))
-        )
+        key = cell.variant, cell.metric
+        values[key] = [METRICS[cell.metric](*scores_in(file)) for file in runs[cell.variant]]
+        assert list(cell.values.values()) == pytest.approx(values[key])
+        assert cell.mean == pytest.approx(np.mean(values[key]))
+        assert cell.standard_error == pytest.approx(scipy.stats.sem(values[key]))
+        assert cell.interval == pytest.approx(t_interval(drawn[key], cell.mean, 0.95, number))
     ps = []
     for cell in cells:
-        if cell["variant"] == reference:
-            assert cell["difference"] is None
+        result = cell.difference
+        if cell.variant == reference:
+            assert result is None
             continue
-        result, ours, theirs = (
-            cell["difference"],
-            (cell["variant"], cell["metric"]),
-            (reference, cell["metric"]),
-        )
+        assert result is not None
+        ours, theirs = (cell.variant, cell.metric), (reference, cell.metric)
         if np.ptp(np.subtract(values[ours], values[theirs])) > 1e-9:
-            assert result["seed_interval"] == pytest.approx(
-                list(scipy.stats.ttest_rel(values[ours], values[theirs]).confidence_interval(0.95))
-            )
-        if few:
-            names = ("interval", "p", "p_holm", "distinguishable")
-            assert [result[name] for name in names] == [None, None, None, False]
-            continue
+            paired = scipy.stats.ttest_rel(values[ours], values[theirs])
+            assert result.seed_interval == pytest.approx(tuple(paired.confidence_interval(0.95)))
         gap = drawn[ours] - drawn[theirs]
         mean = np.mean(np.subtract(values[ours], values[theirs]))
-        ends = t_interval(gap, mean, 0.95, number, difference=True)
-        assert result["interval"] == pytest.approx(ends)
-        assert result["distinguishable"] == (result["interval"][0] > 0 or result["interval"][1] < 0)
-        assert result["p"] == pytest.approx(
-            min(1.0, 2 * (min((gap <= 1e-12).sum(), (gap >= -1e-12).sum()) + 1) / (gap.size + 1)),
-            abs=0.02,
-        )
-        ps.append((result["p"], result["p_holm"]))
+        low, high = t_interval(gap, mean, 0.95, number, difference=True)
+        assert result.interval == pytest.approx((low, high))
+        assert result.distinguishable == (low > 0 or high < 0)
+        side = min((gap <= 1e-12).sum(), (gap >= -1e-12).sum())
+        assert result.p == pytest.approx(min(1.0, 2 * (side + 1) / (gap.size + 1)), abs=0.02)
+        ps.append((result.p, result.p_holm))
     assert [entry[1] for entry in ps] == pytest.approx(holm([entry[0] for entry in ps]))
+
+
+def scores_in(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The target and the nontarget scores of a file."""
+    rows = [line.split() for line in file.read_text().splitlines()]
+    target, nontarget = ([float(row[2]) for row in rows if row[3] == kind] for kind in "10")
+    return np.array(target), np.array(nontarget)
 
 
 def test_the_document_fits_its_schema(whole: Path) -> None:
@@ -302,17 +281,19 @@ def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
         "call": "eval.verification.min_dcf",
         "args": {"p_target": 0.1},
     }
-    assert len(document["cells"]) == 4
     assert document["num_comparisons"] == 0  # two subjects bear no statistics
-    runs = {
-        name: [whole / name / f"seed-{seed}" / "scores.txt" for seed in (0, 1)]
-        for name in ("arcface", "simple")
-    }
-    verify(document["cells"], runs, "arcface", document["num_resamples"])
+    assert len(document["cells"]) == 4
+    for cell in document["cells"]:
+        files = [whole / cell["variant"] / f"seed-{seed}" / "scores.txt" for seed in (0, 1)]
+        values = [METRICS[cell["metric"]](*scores_in(file)) for file in files]
+        assert list(cell["values"].values()) == pytest.approx(values)
+        assert cell["interval"] is None
+        names = ("interval", "p", "p_holm", "distinguishable")
+        difference = cell["difference"] or dict.fromkeys(names[:3]) | {"distinguishable": False}
+        assert [difference[name] for name in names] == [None, None, None, False]
     text = (whole / "table.txt").read_text()
     first = document["cells"][0]
     assert f"{100 * first['mean']:.2f} ± {100 * first['standard_error']:.2f} no interval" in text
-    assert "2 subjects, fewer than 5" in text
     assert "The variants differ in loss, memory." in text
 
 
@@ -321,7 +302,7 @@ def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
     paired ones show.
     """
     rng = np.random.default_rng(0)
-    items = [batch.Item(f"s{c}/{i}", Path(), f"s{c}") for c in range(8) for i in range(4)]
+    items = [Item(f"s{c}/{i}", Path(), f"s{c}") for c in range(8) for i in range(4)]
     trials = all_pairs(items)
     assert trials.target is not None
     hard = rng.normal(size=8)[np.arange(len(items)) // 4]
@@ -339,7 +320,7 @@ def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
             )
     cells, reference = summarise(outcomes, list(METRICS))
     assert reference == "a"
-    verify([asdict(cell) for cell in cells], runs, "a", 200)
+    verify(cells, runs, "a", 200)
     gap = cells[2].difference
     assert gap is not None
     assert gap.distinguishable
@@ -349,28 +330,23 @@ def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
 def test_every_variant_sees_the_same_views_in_the_same_order(
     file: Path, voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[str, list[Any]] = {}
-    real = batch.Views.__getitem__
+    seen: dict[tuple[str, int], list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    real = train.step
 
-    def watched(self: batch.Views, draw: batch.Draw) -> Any:
-        value = real(self, draw)
-        seen[variant].append((draw, value))
-        return value
+    def noting(run: Any, batch: Batch, recipe: Recipe) -> torch.Tensor:
+        kind = type(run.loss).__name__
+        seen.setdefault((kind, recipe.seed), []).append((batch.inputs, batch.labels))
+        return real(run, batch, recipe)
 
-    monkeypatch.setattr(batch.Views, "__getitem__", watched)
+    monkeypatch.setattr(compare, "fit", partial(train.fit, step=noting))
     chosen = variants(file, "arcface", "simple")
-    for variant in chosen:
-        seen[variant] = []
-        compare.compare({variant: chosen[variant]}, num_seeds=2, data=voices, out=tmp_path / "out")
-    a_run = 6 * 8 + 1  # one view is tried before the first step, and one before the first run
-    assert len(seen["arcface"]) == 2 * a_run + 1
-    for (draw, entry), (other_draw, other) in zip(seen["arcface"], seen["simple"], strict=True):
-        assert draw == other_draw
-        assert entry[1] == other[1]
-        assert np.array_equal(entry[0], other[0])
+    compare.compare(chosen, num_seeds=2, data=voices, out=tmp_path / "out")
+    assert {len(steps) for steps in seen.values()} == {STEPS}
+    for seed in (0, 1):
+        for ours, theirs in zip(seen["ArcFace", seed], seen["SimPLE", seed], strict=True):
+            assert all(map(torch.equal, ours, theirs))
     # another seed
-    (first, view), (other_first, other_view) = (seen["arcface"][1], seen["arcface"][a_run + 1])
-    assert first != other_first or not np.array_equal(view[0], other_view[0])
+    assert not torch.equal(seen["ArcFace", 0][0][0], seen["ArcFace", 1][0][0])
 
 
 def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
@@ -515,33 +491,6 @@ def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> N
         assert difference.distinguishable == (p < 1)
 
 
-def test_counts_are_of_what_finished(
-    tmp_path: Path,
-) -> None:
-    measured = replace(
-        recipes.load(f"{TINY}:arcface")[0],
-        measure=Classification(
-            items=folders.items, metrics={"accuracy": partial(per_item.mean, column="correct")}
-        ),
-    )
-    variant = Listed(measured, {}, "d")
-
-    def summary(*ids: tuple[str, ...]) -> Comparison:
-        for seed, item_id in enumerate(ids):
-            (tmp_path / f"a/seed-{seed}").mkdir(parents=True, exist_ok=True)
-            per_item.write(
-                tmp_path / f"a/seed-{seed}/test.npz",
-                per_item.PerItem(item_id, {"correct": np.array([1.0, 0.0, 1.0])}, None, "images"),
-            )
-        runs = [Run("a", seed, f"a/seed-{seed}") for seed in range(len(ids))] + [
-            Run("b", 0, "b/seed-0", failed="the loss is nan")
-        ]
-        return compare._summary({"a": variant, "b": variant}, runs, tmp_path, "b", {})
-
-    result = summary(("x", "y", "z"), ("x", "y", "z"))
-    assert result.counts == {"items": 3, "images": 3}
-
-
 def awkward() -> Comparison:
     """Names that every format has to escape, a failure, and a variant without a finished run."""
     named = {
@@ -555,19 +504,16 @@ def awkward() -> Comparison:
         for name, some in named.items()
         for seed in some
     ]
-    runs.append(
-        Run("<gone>", 0, "gone/seed-0", failed="step 5: the loss is nan | at <lr>\nand more")
-    )
-    counts = {"targets": 10, "nontargets": 1000, "subjects": None}
+    failed = "step 5: the loss is nan | at <lr>\nand more"
     return Comparison(
         list(named),
         ["eer"],
         [0, 1],
-        runs,
+        [*runs, Run("<gone>", 0, "gone/seed-0", failed=failed)],
         cells,
         reference,
         True,
-        counts,
+        {"targets": 10, "nontargets": 1000, "subjects": None},
         "unknown",
         1000,
         ["loss"],
@@ -641,23 +587,16 @@ def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
 
 def test_subjects_come_from_the_labels(voices: Path) -> None:
     items, trials = folders.trials(voices, split="test", test_share=0.25)
-    renamed = replace(
-        trials,
-        enrol_ids=tuple(f"x{i}" for i in range(len(items))),
-        probe_ids=tuple(f"x{i}" for i in range(len(items))),
-    )
+    ids = tuple(f"x{i}" for i in range(len(items)))
+    renamed = replace(trials, enrol_ids=ids, probe_ids=ids)
     labels = {f"x{i}": item.label for i, item in enumerate(items)}
     subjects = subjects_behind(renamed, labels)
     assert subjects.num_subjects == 2
     assert subjects.source == "labels of the items"
-    assert (
-        subjects_behind(renamed, dict.fromkeys(labels)).source
-        == "groups connected by target trials"
-    )
-    assert (
-        subjects.trial_list
-        != subjects_behind(trials, {item.id: item.label for item in items}).trial_list
-    )
+    unlabelled = subjects_behind(renamed, dict.fromkeys(labels))
+    assert unlabelled.source == "groups connected by target trials"
+    of_others = subjects_behind(trials, {item.id: item.label for item in items})
+    assert subjects.trial_list != of_others.trial_list
 
 
 def test_what_the_command_line_sets_is_not_searched(file: Path) -> None:

@@ -17,21 +17,28 @@ from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.backbones.weights import put
+from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.triplet import Triplet
 from likeness.toolkit.models import adapter, checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.build import build
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
+from likeness.toolkit.training.train import fit
 from likeness.toolkit.training.tuning import LoRA, Tuning, rate_multiples
-from tests.toolkit.training.steps import raising_at
+from tests.toolkit.training.tiny_runs import (
+    CPU,
+    cut_and_resumed,
+    differing,
+    recipe,
+    same,
+    short,
+    state_of,
+    watching,
+)
 
-TINY = Path(__file__).parents[2] / "tiny.py"
-CPU = torch.device("cpu")
 SHORT = Schedule(steps=6, save_every=3)
 WAYS: dict[str, dict[str, Any]] = {
     "frozen": {"tuning": Tuning(freeze=("backbone.layer1", "backbone.bn1"))},
@@ -48,26 +55,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def needs_peft() -> None:
-    """Skip a test where the package is not installed."""
     if find_spec("peft") is None:
         pytest.skip("peft is not installed")
 
 
-def recipe(**changes: Any) -> Recipe:
-    tiny = recipes.load(f"{TINY}:arcface")[0]
-    return replace(tiny, **{"schedule": SHORT, "measure": None, **changes})
-
-
-def weights(out: Path) -> dict[str, Tensor]:
-    """Every tensor of the resume folder."""
-    (folder,) = (out / "resume").iterdir()
-    (file,) = folder.glob("*.safetensors")
-    return load_file(file)
-
-
-def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
-    assert a.keys() == b.keys()
-    return [name for name in a if not torch.equal(a[name], b[name])]
+def tuned(way: str, **changes: Any) -> Recipe:
+    return recipe(**{"schedule": SHORT, "measure": None, **WAYS[way], **changes})
 
 
 def started(recipe: Recipe) -> dict[str, Tensor]:
@@ -79,18 +72,9 @@ def started(recipe: Recipe) -> dict[str, Tensor]:
 def test_a_run_that_was_stopped_resumes_bit_for_bit(way: str, voices: Path, tmp_path: Path) -> None:
     if way == "lora":
         needs_peft()
-
-    changed = recipe(**WAYS[way])
-    fit(changed, data=voices, out=tmp_path / "whole")
-    with pytest.raises(KeyError):
-        fit(
-            changed,
-            data=voices,
-            out=tmp_path / "stopped",
-            step=raising_at(4, KeyError()),
-        )
-    fit(changed, data=voices, out=tmp_path / "stopped", resume=True)
-    assert differing(weights(tmp_path / "whole"), weights(tmp_path / "stopped")) == []
+    fit(tuned(way), data=voices, out=tmp_path / "whole")
+    cut_and_resumed(tuned(way), at=4, data=voices, out=tmp_path / "stopped")
+    assert same(tmp_path / "whole", tmp_path / "stopped")
     files = [load_file(tmp_path / name / checkpoint.LAST) for name in ("whole", "stopped")]
     assert differing(*files) == []
 
@@ -99,12 +83,11 @@ def test_frozen_parts_stand_still_with_their_statistics(
     voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also after an evaluation, which puts the network back into training mode."""
-    measure = recipes.load(f"{TINY}:arcface")[0].measure
-    schedule = replace(SHORT, eval_every=2)
-    frozen = recipe(**WAYS["frozen"], measure=measure, schedule=schedule)
+    measure, schedule = recipe().measure, replace(SHORT, eval_every=2)
+    frozen = tuned("frozen", measure=measure, schedule=schedule)
     before = started(frozen)
     fit(frozen, data=voices, out=tmp_path / "run")
-    after = weights(tmp_path / "run")
+    after = state_of(tmp_path / "run")
     names = [name for name in before if name.startswith("embedder.")]
     unmoved = {name for name in names if torch.equal(before[name], after[name])}
     parts = ("embedder.backbone.layer1.", "embedder.backbone.bn1.")
@@ -123,18 +106,17 @@ def test_frozen_parts_stand_still_with_their_statistics(
 def test_parts_are_trained_from_their_step_on(voices: Path, tmp_path: Path) -> None:
     seen: list[bool] = []
 
-    def watch(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+    def watch(run: Run, batch: Batch) -> None:
         bn1 = run.embedder.get_submodule("backbone.bn1")
         value = next(iter(bn1.parameters()))
         assert value.requires_grad == bn1.training
         seen.append(value.requires_grad)
-        return step(run, batch, recipe)
 
-    later = recipe(**WAYS["thawed"])
+    later = tuned("thawed")
     before = started(later)
-    fit(later, data=voices, out=tmp_path / "run", step=watch)
+    fit(later, data=voices, out=tmp_path / "run", step=watching(watch))
     assert seen == [False] * 2 + [True] * 4
-    after = weights(tmp_path / "run")
+    after = state_of(tmp_path / "run")
     assert not torch.equal(
         before["embedder.backbone.conv1.weight"], after["embedder.backbone.conv1.weight"]
     )
@@ -165,7 +147,7 @@ def test_settings_that_contradict_each_other_leave_no_folder(
     if getattr(settings.get("lora"), "rank", 0):
         needs_peft()
     with pytest.raises(ValueError, match=keyword):
-        fit(recipe(tuning=Tuning(**settings)), data=voices, out=tmp_path / "run")
+        fit(short(tuning=Tuning(**settings)), data=voices, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -173,19 +155,17 @@ def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> N
     frozen = Tuning(freeze=("backbone",))
     for tuning in (frozen, replace(frozen, freeze_until=2)):
         with pytest.raises(ValueError, match="nothing is trained"):
-            fit(recipe(loss=Triplet, tuning=tuning), data=voices, out=tmp_path / "run")
+            fit(short(loss=Triplet, tuning=tuning), data=voices, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_settings_of_the_command_line() -> None:
-    changed = recipes.override(
-        recipe(),
-        [
-            "tuning.freeze=frontend,backbone.layer1",
-            "tuning.freeze_until=2",
-            "tuning.rates=backbone.layer2:0.1,backbone.seg_1:2",
-            "tuning.lora.rank=4",
-        ],
+    changed = recipe(
+        "arcface",
+        "tuning.freeze=frontend,backbone.layer1",
+        "tuning.freeze_until=2",
+        "tuning.rates=backbone.layer2:0.1,backbone.seg_1:2",
+        "tuning.lora.rank=4",
     )
     assert changed.tuning == Tuning(
         freeze=("frontend", "backbone.layer1"),
@@ -195,7 +175,7 @@ def test_settings_of_the_command_line() -> None:
     )
     for text in ("tuning.rates=backbone", "tuning.rates=backbone:fast"):
         with pytest.raises(ValueError, match=r"tuning\.rates"):
-            recipes.override(recipe(), [text])
+            recipe("arcface", text)
 
 
 # Rates
@@ -232,7 +212,7 @@ class Flat(nn.Module):
 
 
 def test_groups_of_the_optimiser_take_their_rates() -> None:
-    run = build(recipe(**WAYS["rates"]), 6, CPU)
+    run = build(tuned("rates"), 6, CPU)
     rates = {
         name: group["lr"] / 0.05
         for group in run.optimizer.param_groups
@@ -242,11 +222,13 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
     }
     assert rates == pytest.approx(rate_multiples(run.embedder, WAYS["rates"]["tuning"]))
     assert rates["backbone.layer1.0.conv1.weight"] == pytest.approx(0.1 * 0.5**4)
+    groups = run.optimizer.param_groups
     assert all(
-        (value.ndim > 1) == bool(group["weight_decay"])
-        for group in run.optimizer.param_groups
-        for value in group["params"]
+        (x.ndim > 1) == bool(group["weight_decay"]) for group in groups for x in group["params"]
     )
+    every = [id(value) for group in groups for value in group["params"]]
+    trained = [*run.embedder.parameters(), *run.loss.parameters()]
+    assert sorted(every) == sorted(map(id, trained))  # once each, those of the loss too
 
 
 # Adapters
@@ -255,10 +237,10 @@ def test_groups_of_the_optimiser_take_their_rates() -> None:
 
 def test_merged_and_unmerged_embeddings_agree(voices: Path, tmp_path: Path) -> None:
     needs_peft()
-    tuned = recipe(**WAYS["lora"], optim=Optim(lr=0.5))
-    before = started(tuned)
-    fit(tuned, data=voices, out=tmp_path / "run")
-    stored = weights(tmp_path / "run")
+    adapted = tuned("lora", optim=Optim(lr=0.5))
+    before = started(adapted)
+    fit(adapted, data=voices, out=tmp_path / "run")
+    stored = state_of(tmp_path / "run")
     moved = [
         name
         for name in before
@@ -266,7 +248,7 @@ def test_merged_and_unmerged_embeddings_agree(voices: Path, tmp_path: Path) -> N
     ]
     assert moved
     assert all(".lora_" in name for name in moved)
-    run = build(tuned, 6, CPU)
+    run = build(adapted, 6, CPU)
     own = {name: value for name, value in run.tensors().items() if name.startswith("embedder.")}
     for name, value in own.items():
         value.copy_(stored[name])
@@ -280,18 +262,13 @@ def test_merged_and_unmerged_embeddings_agree(voices: Path, tmp_path: Path) -> N
     file = load_file(tmp_path / "run" / checkpoint.LAST)
     base = {name: value for name, value in file.items() if not name.startswith("adapter.")}
     assert base.keys() == loaded.embedder.state_dict().keys()
-    untouched = load_model_state(before)
-    assert differing(base, untouched) == []  # the weights below the adapters, as they were
-    assert len(file) - len(base) == 2 * 9  # the stem, and two in each of four blocks
-
-
-def load_model_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The network of a run's tensors under the names that it has without adapters."""
-    return {
+    untouched = {
         name.removeprefix("embedder.").replace(".base_layer.", "."): value
-        for name, value in tensors.items()
+        for name, value in before.items()
         if name.startswith("embedder.") and ".lora_" not in name
     }
+    assert differing(base, untouched) == []  # the weights below the adapters, as they were
+    assert len(file) - len(base) == 2 * 9  # the stem, and two in each of four blocks
 
 
 def test_adapters_of_a_vision_transformer() -> None:
@@ -343,12 +320,11 @@ def test_adapters_of_another_shape_are_refused() -> None:
 def test_the_exponential_average_is_the_model(voices: Path, tmp_path: Path) -> None:
     states: list[dict[str, Tensor]] = []
 
-    def watch(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+    def watch(run: Run, batch: Batch) -> None:
         states.append({k: v.double().clone() for k, v in run.embedder.state_dict().items()})
-        return step(run, batch, recipe)
 
-    fit(recipe(**WAYS["ema"]), data=voices, out=tmp_path / "run", step=watch)
-    final = weights(tmp_path / "run")
+    fit(tuned("ema"), data=voices, out=tmp_path / "run", step=watching(watch))
+    final = state_of(tmp_path / "run")
     states.append({k: final[f"embedder.{k}"].double() for k in states[0]})
     model = load_file(tmp_path / "run" / checkpoint.LAST)
     for name, value in model.items():
@@ -367,15 +343,13 @@ def test_the_mean_of_the_last_checkpoints_is_measured_and_saved(
 ) -> None:
     states: dict[int, dict[str, Tensor]] = {}
 
-    def watch(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+    def watch(run: Run, batch: Batch) -> None:
         states[run.step] = {k: v.clone() for k, v in run.embedder.state_dict().items()}
-        return step(run, batch, recipe)
 
-    measure = recipes.load(f"{TINY}:arcface")[0].measure
     watched = Schedule(steps=6, save_every=2, eval_every=1, watch="eer")
-    mean = recipe(**{**WAYS["last"], "measure": measure, "schedule": watched})
-    fit(mean, data=voices, out=tmp_path / "run", step=watch)
-    final = weights(tmp_path / "run")
+    mean = tuned("last", measure=recipe().measure, schedule=watched)
+    fit(mean, data=voices, out=tmp_path / "run", step=watching(watch))
+    final = state_of(tmp_path / "run")
     states[6] = {name: final[f"embedder.{name}"] for name in states[0]}
     model = load_file(tmp_path / "run" / checkpoint.LAST)
     for name, value in model.items():
@@ -394,17 +368,12 @@ def test_fine_tuning_starts_from_an_average_and_from_adapters(
     voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_peft()
-    ways = {"ema": WAYS["ema"], "lora": WAYS["lora"]}
-    for name, way in ways.items():
-        fit(recipe(**way), data=voices, out=tmp_path / name)
+    for name in ("ema", "lora"):
+        fit(tuned(name), data=voices, out=tmp_path / name)
         expected = load_model(tmp_path / name).embedder.state_dict()
         for second in ({}, WAYS["lora"]):
-            still = recipe(
-                **second,
-                init=str(tmp_path / name),
-                optim=Optim(lr=0.0, weight_decay=0.0),
-                schedule=Schedule(steps=1),
-            )
+            optim = Optim(lr=0.0, weight_decay=0.0)
+            still = short(steps=1, init=str(tmp_path / name), optim=optim, **second)
             fit(still, data=voices, out=tmp_path / "next")
             assert "its class proxies" in capsys.readouterr().err
             got = load_model(tmp_path / "next").embedder.state_dict()

@@ -29,13 +29,12 @@ from likeness.toolkit.training.recipe import (
 )
 from likeness.toolkit.training.start import start
 from likeness.toolkit.training.train import fit, train
-
-TINY = Path(__file__).parents[2] / "tiny.py"
+from tests.toolkit.training import tiny_runs
 
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return replace(recipes.load(f"{TINY}:arcface")[0], schedule=Schedule(steps=2, save_every=1))
+    return tiny_runs.recipe(schedule=Schedule(steps=2, save_every=1))
 
 
 def test_a_plan_lists_what_is_trained_on_and_measured(recipe: Recipe, voices: Path) -> None:

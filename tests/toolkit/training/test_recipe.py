@@ -33,7 +33,6 @@ from likeness.toolkit.training.recipe import (
     load,
     override,
 )
-from likeness.toolkit.training.schedules import cosine, multistep
 
 BASE = Recipe(
     modality="speaker",
@@ -100,32 +99,23 @@ def test_wrong_overrides_are_refused_with_a_sentence(assignment: str, says: str)
         override(BASE, [assignment])
 
 
-def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs() -> None:
+@pytest.mark.parametrize(
+    ("field", "part", "says"),
+    [
+        ("loss", partial(ArcFace, wrap="sometimes"), "'sometimes' .* monotone, easy, clamp, none"),
+        ("loss", partial(SphereFaceR, version=3), "loss.version=3 must be one of 1, 2"),
+        ("items", partial(folders.items, split="dev"), "items.split='dev' .* train, validation"),
+        ("items", partial(cub_items, protocol="closed"), "'closed' must be one of standard, vmf"),
+    ],
+)
+def test_a_setting_that_its_type_does_not_list_is_found_before_anything_runs(
+    field: str, part: Any, says: str
+) -> None:
     """In any part: a constructor behind a decorator, a function, a type that unites lists."""
-    for change, says in (
-        (
-            {"loss": partial(ArcFace, wrap="sometimes")},
-            "loss.wrap='sometimes' must be one of monotone, easy, clamp, none",
-        ),
-        ({"loss": partial(SphereFaceR, version=3)}, "loss.version=3 must be one of 1, 2"),
-        (
-            {"items": partial(folders.items, split="dev")},
-            "items.split='dev' must be one of train, validation, test, all",
-        ),
-        (
-            {"items": partial(cub_items, protocol="closed")},
-            "items.protocol='closed' must be one of standard, vmf",
-        ),
-    ):
-        with pytest.raises(ValueError, match=says):
-            check(replace(BASE, **change))  # type: ignore[arg-type]
-    check(
-        replace(
-            BASE,
-            loss=partial(SphereFaceR, version=2, margin=None),
-            items=partial(cub_items, protocol="vmf"),
-        )
-    )
+    with pytest.raises(ValueError, match=says):
+        check(replace(BASE, **{field: part}))
+    version = partial(SphereFaceR, version=2, margin=None)
+    check(replace(BASE, loss=version, items=partial(cub_items, protocol="vmf")))
 
 
 def test_description_restores_to_the_same_parts() -> None:
@@ -151,32 +141,27 @@ def test_what_cannot_be_stored_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("kind", "call"),
     [
-        "os.system",
-        "likeness.cli.main",
-        "subprocess.Popen",
-        "likeness.toolkit.training.recipe.json.dumps",
-        "likeness.modalities.speaker.audio.read",
-        "likeness.toolkit.nothing.Here",
-        "likeness.toolkit.training.assign._parse",
-        "x",
+        ("module", "os.system"),
+        ("module", "likeness.cli.main"),
+        ("module", "subprocess.Popen"),
+        ("module", "likeness.toolkit.training.recipe.json.dumps"),
+        ("module", "likeness.modalities.speaker.audio.read"),
+        ("module", "likeness.toolkit.nothing.Here"),
+        ("module", "likeness.toolkit.training.assign._parse"),
+        ("module", "x"),
+        ("read", "likeness.toolkit.data.item_lists.read_items"),
+        ("read", "likeness.modalities.folders.scan"),
+        ("read", "likeness.eval.formats.trials.read"),
+        ("read", "likeness.modalities.speaker.features.KaldiFbank"),
     ],
 )
-def test_untrusted_descriptions_import_nothing_but_modules_of_ours(call: str) -> None:
-    with pytest.raises(ValueError, match=r"frontend"):
-        restore({"call": call, "args": {}}, "frontend", kind="module")
-
-
-def test_untrusted_read_must_be_a_modality_s_read() -> None:
-    for call in (
-        "likeness.toolkit.data.item_lists.read_items",
-        "likeness.modalities.folders.scan",
-        "likeness.eval.formats.trials.read",
-        "likeness.modalities.speaker.features.KaldiFbank",
-    ):
-        with pytest.raises(ValueError, match="read"):
-            restore({"call": call, "args": {}}, "read", kind="read")
+def test_untrusted_descriptions_import_modules_and_reads_of_ours_alone(
+    kind: Any, call: str
+) -> None:
+    with pytest.raises(ValueError, match="the part"):
+        restore({"call": call, "args": {}}, "the part", kind=kind)
 
 
 def test_no_description_of_a_file_chooses_another_file() -> None:
@@ -210,11 +195,3 @@ def test_recipe_files_say_what_they_lack(tmp_path: Path) -> None:
     clone = Path(__file__).parents[3] / "recipes" / "speaker" / "an4.py"
     with pytest.raises(ValueError, match="'simpel'; did you mean 'simple'"):
         load(f"{clone}:simpel")
-
-
-def test_schedules_are_functions_of_progress() -> None:
-    assert [cosine(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.0])
-    assert cosine(1.0, end=0.1) == pytest.approx(0.1)
-    assert [multistep(p, at=(0.5, 0.75)) for p in (0.0, 0.49, 0.5, 0.8)] == pytest.approx(
-        [1, 1, 0.1, 0.01]
-    )

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,21 +28,11 @@ from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training import compare
-from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.lock import NAME, Busy, empty, only_writer
-from likeness.toolkit.training.recipe import Recipe, Schedule
+from likeness.toolkit.training.recipe import Schedule
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
-
-TINY = Path(__file__).parents[2] / "tiny.py"
-
-
-def recipe(**changes: Any) -> Recipe:
-    made = recipes.load(f"{TINY}:arcface")[0]
-    return replace(
-        made,
-        **{"schedule": Schedule(steps=2, save_every=1), "measure": None, **changes},
-    )
+from likeness.toolkit.training.train import fit
+from tests.toolkit.training.tiny_runs import before, recipe, short
 
 
 def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -175,20 +164,19 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
     """
     out = tmp_path / "run"
     refused = 0
+    made = short(schedule=Schedule(steps=2, save_every=1))
 
-    def begins_another(run: Run, batch: Batch, made: Recipe) -> Tensor:
+    def begin_another(run: Run, batch: Batch) -> None:
         nonlocal refused
-        if run.step == 1:
-            before = files(out)
-            for resume in (False, True):
-                with pytest.raises(Busy, match="is being written by"):
-                    fit(recipe(), data=voices, out=out, resume=resume)
-                refused += 1
-            assert files(out) == before
-            assert load_model(out).step == 1  # reading needs no lock
-        return step(run, batch, made)
+        there = files(out)
+        for resume in (False, True):
+            with pytest.raises(Busy, match="is being written by"):
+                fit(made, data=voices, out=out, resume=resume)
+            refused += 1
+        assert files(out) == there
+        assert load_model(out).step == 1  # reading needs no lock
 
-    fit(recipe(), data=voices, out=out, step=begins_another)
+    fit(made, data=voices, out=out, step=before(1, begin_another))
     assert refused == 2
     assert load_model(out).step == 2
     assert sorted(path.name for path in out.iterdir()) == [
@@ -197,7 +185,7 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
         "recipe.json",
         "resume",
     ]
-    fit(recipe(), data=voices, out=out, resume=True)
+    fit(made, data=voices, out=out, resume=True)
 
 
 class Sums(nn.Module):
@@ -215,7 +203,7 @@ def ones(item: Item) -> Any:
 def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_path: Path) -> None:
     model = Loaded(TorchEmbedder(Vectors(dim=4), Sums()), ones, "speaker", "cosine", "digest", 0)
     items = [Item(str(place), Path(), "a") for place in range(6)]
-    whole = recipes.load(f"{TINY}:arcface")[0]
+    whole = recipe()
     busy = tmp_path / "busy"
     writers = [
         partial(compare.compare, {"arcface": whole}, num_seeds=1, data=voices, out=busy),

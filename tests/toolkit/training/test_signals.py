@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.readers import read_beside
 from likeness.toolkit.training.loading import killed_workers_named
-
-ROOT = Path(__file__).parents[3]
-TINY = ROOT / "tests" / "tiny.py"
+from tests.toolkit.training.tiny_runs import ROOT, TINY, differing
 
 
 def training(voices: Path, out: Path, *options: str) -> subprocess.Popen[str]:
@@ -62,8 +60,7 @@ def test_sigterm_to_the_whole_group_saves_a_run_that_goes_on_bit_for_bit(
     assert again.wait() == 0, again.communicate()
     assert whole.wait() == 0, whole.communicate()
     one, other = (load_file(tmp_path / name / "last.safetensors") for name in ("whole", "out"))
-    assert one.keys() == other.keys()
-    assert all((one[name] == other[name]).all() for name in one)
+    assert differing(one, other) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="it finds processes in /proc")

@@ -8,7 +8,6 @@ import gc
 import math
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from likeness.modalities import folders
 from likeness.models.run import load_model
-from likeness.toolkit.data.batch import Batch, Views, collate_views
+from likeness.toolkit.data.batch import Batch, Draw, Views, collate_views
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.rank import RankedList
@@ -29,53 +27,27 @@ from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.losses.weighted import MultiSimilarity
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
-from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
 from likeness.toolkit.training.finite import all_finite, not_finite
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import fit, step
-
-TINY = Path(__file__).parents[2] / "tiny.py"
-Step = Callable[[Run, Batch, Recipe], Tensor]
+from tests.toolkit.training.tiny_runs import before, recipe, short, state_of, step_of, watching
 
 
-def recipe(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
-    """Saved every two steps, and not measured."""
-    made = recipes.load(f"{TINY}:{variant}")[0]
-    return replace(
-        made,
-        **{
-            "schedule": Schedule(steps=steps, save_every=2),
-            "measure": None,
-            **changes,
-        },
-    )
+def saved(out: Path) -> dict[str, Tensor]:
+    """All numbers that are saved of a run."""
+    state = {key: value for key, value in state_of(out).items() if not key.startswith("random.")}
+    return state | load_file(out / checkpoint.LAST)
 
 
-def tensors(out: Path) -> dict[str, Tensor]:
-    """All that is saved of a run."""
-    newest = run.latest(out)
-    assert newest is not None
-    return {
-        name: value
-        for file in (out / checkpoint.LAST, *sorted(newest[0].glob("*.safetensors")))
-        for name, value in load_file(file).items()
-    }
-
-
-def check_stopped(out: Path, at: int, saved: int) -> None:
-    """The run was stopped after step `at`, whose items are named, and what was saved after `saved`
-    steps is there and finite.
+def check_stopped(out: Path, at: int, saved_at: int) -> None:
+    """The run was stopped after step `at`, whose items are named, and what was saved after
+    `saved_at` steps is there and finite.
     """
-    assert load_model(out).step == saved
-    newest = run.latest(out)
-    assert newest is not None
-    assert newest[1]["step"] == saved
-    assert not not_finite(
-        {name: value for name, value in tensors(out).items() if not name.startswith("random.")}
-    )
+    assert load_model(out).step == step_of(out) == saved_at
+    assert not not_finite(saved(out))
     last = read_log(out)[-1]
     assert last["step"] == at
     assert len(last["items"]) == 8
@@ -104,37 +76,34 @@ Hiding.__module__ = MultiSimilarity.__module__  # a recipe's parts are of the to
 )
 def test_embeddings_that_are_not_finite_stop_a_run(loss: Any, voices: Path, tmp_path: Path) -> None:
     """Of one recording: batch norm makes the whole batch NaN, and a loss of mined pairs 0."""
-
-    def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        if run.step == 4:
-            batch.inputs[3] *= 1e25
-        return step(run, batch, recipe)
-
+    spoilt = before(4, lambda _, batch: batch.inputs[3].mul_(1e25))
     with pytest.raises(Diverged, match="embeddings are NaN or infinite"):
-        fit(recipe(loss=partial(loss)), data=voices, out=tmp_path / "run", step=spoilt)
-    check_stopped(tmp_path / "run", at=4, saved=4)
+        fit(short(loss=partial(loss)), data=voices, out=tmp_path / "run", step=spoilt)
+    check_stopped(tmp_path / "run", at=4, saved_at=4)
 
 
-def infinite_gradients(run: Run) -> Tensor:
-    """Adds 0 to a loss; its gradient is infinite."""
-    weight = next(run.embedder.backbone.parameters())
-    return (weight - weight.detach()).sum().sqrt()
-
-
-@pytest.mark.parametrize("grad_clip", [0.0, 1.0])
-def test_gradients_that_are_not_finite_stop_a_run_before_the_weights_change(
-    grad_clip: float, voices: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("grad_clip", "what"),
+    [(0.0, "gradients are"), (1.0, "gradients are"), (0.0, "the loss is")],
+)
+def test_what_is_not_finite_stops_a_run_before_the_weights_change(
+    grad_clip: float, what: str, voices: Path, tmp_path: Path
 ) -> None:
     made: list[Run] = []
 
     def steep(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
         made.append(run)
-        return step(run, batch, recipe) + (infinite_gradients(run) if run.step == 3 else 0.0)
+        loss = step(run, batch, recipe)
+        if run.step != 3:
+            return loss
+        weight = next(run.embedder.backbone.parameters())
+        added = (weight - weight.detach()).sum().sqrt()  # 0, with an infinite gradient
+        return loss + added if what == "gradients are" else loss * math.nan
 
-    changed = recipes.override(recipe(), [f"optim.grad_clip={grad_clip}"])
-    with pytest.raises(Diverged, match="step 3: gradients are NaN or infinite"):
+    changed = short(optim=Optim(lr=0.05, grad_clip=grad_clip))
+    with pytest.raises(Diverged, match=rf"step 3: {what} NaN or infinite at lr 0\.025.*spk\d+"):
         fit(changed, data=voices, out=tmp_path / "run", step=steep)
-    check_stopped(tmp_path / "run", at=3, saved=2)
+    check_stopped(tmp_path / "run", at=3, saved_at=2)
     assert bool(all_finite(made[0].embedder.state_dict().values()))
 
 
@@ -172,85 +141,50 @@ def test_a_state_that_is_not_finite_replaces_no_checkpoint(
 
     Neither the last nor the best model is written over.
     """
-
-    def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        if run.step == 3:
-            spoil(run)
-        return step(run, batch, recipe)
-
-    whole = recipes.load(f"{TINY}:{variant}")[0]
-    watched = recipe(
-        variant,
-        measure=whole.measure,
-        schedule=Schedule(steps=6, save_every=2, eval_every=2, watch="eer"),
-    )
-    with pytest.raises(Diverged, match=rf"{named}"):
-        fit(watched, data=voices, out=tmp_path / "run", step=spoilt)
-    check_stopped(tmp_path / "run", at=3, saved=2)
-    assert (tmp_path / "run" / checkpoint.BEST).is_file()
+    schedule = Schedule(steps=6, save_every=2, eval_every=2, watch="eer")
+    spoilt = before(3, lambda run, _: spoil(run))
+    with pytest.raises(Diverged, match=named):
+        fit(recipe(variant, schedule=schedule), data=voices, out=tmp_path / "run", step=spoilt)
+    check_stopped(tmp_path / "run", at=3, saved_at=2)
     assert not not_finite(load_file(tmp_path / "run" / checkpoint.BEST))
 
 
-def overflowing(steps: range) -> Step:
-    """The loss is finite, and its gradient is not after GradScaler has multiplied it by 2^16."""
+@pytest.mark.parametrize("always", [False, True])
+def test_steps_that_overflow_in_float16_are_left_out(
+    always: bool, voices: Path, tmp_path: Path
+) -> None:
+    """The loss is finite, and its gradient is not after GradScaler has multiplied it by 2^16. A run
+    whose gradients never fit stops.
+    """
 
-    def at(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        loss = step(run, batch, recipe)
-        return loss * (1e36 if run.step in steps else 1.0)
+    def overflowing(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == 1 and always:
+            run.scaler.update(2.0**-12)  # as if it had halved the scale in 28 steps
+        return step(run, batch, recipe) * (1e36 if always or run.step in (2, 3) else 1.0)
 
-    return at
+    out, made = tmp_path / "run", short(compute=Compute(precision="float16"))
+    if always:
+        with pytest.raises(Diverged, match="float16"):
+            fit(made, data=voices, out=out, step=overflowing)
+        return
+    fit(made, data=voices, out=out, step=overflowing)
+    newest = run.latest(out)
+    assert newest is not None
+    assert newest[1]["step"] == 6
+    assert newest[1]["scaler"]["scale"] <= 2.0**14  # both were left out
+    assert not not_finite(saved(out))
 
 
 def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> None:
     """A search trains many networks in one process; none may wait for the garbage collector."""
     runs = list[weakref.ref[Run]]()
-
-    def noting(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        runs.append(weakref.ref(run))
-        return step(run, batch, recipe)
-
+    noting = watching(lambda run, _: runs.append(weakref.ref(run)))
     gc.disable()
     try:
-        fit(recipe(steps=1), data=voices, out=tmp_path / "run", step=noting)
+        fit(short(steps=1), data=voices, out=tmp_path / "run", step=noting)
         assert [run() for run in runs] == [None]
     finally:
         gc.enable()
-
-
-def test_steps_that_overflow_in_float16_are_left_out(voices: Path, tmp_path: Path) -> None:
-    fit(
-        recipe(compute=Compute(precision="float16")),
-        data=voices,
-        out=tmp_path / "run",
-        step=overflowing(range(2, 4)),
-    )
-    newest = run.latest(tmp_path / "run")
-    assert newest is not None
-    assert newest[1]["step"] == 6
-    assert newest[1]["scaler"]["scale"] <= 2.0**14  # both were left out
-    assert not not_finite(
-        {
-            name: value
-            for name, value in tensors(tmp_path / "run").items()
-            if not name.startswith("random.")
-        }
-    )
-
-
-def test_float16_that_never_fits_stops_a_run(voices: Path, tmp_path: Path) -> None:
-    def after_many(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        if run.step == 1:
-            run.scaler.update(2.0**-12)  # as if it had halved the scale in 28 steps
-        return overflowing(range(40))(run, batch, recipe)
-
-    with pytest.raises(Diverged, match="float16"):
-        fit(
-            recipe(compute=Compute(precision="float16"), steps=40),
-            data=voices,
-            out=tmp_path / "run",
-            step=after_many,
-        )
-    assert 1 <= read_log(tmp_path / "run")[-1]["step"] <= 5
 
 
 def not_a_number(item: Item) -> Any:
@@ -262,7 +196,8 @@ def not_a_number(item: Item) -> Any:
 def test_views_that_are_not_finite_are_bad_items() -> None:
     items = [Item(id, Path(id), "x") for id in "abcd"]
     views = Views(items, np.zeros(4, np.int64), not_a_number, None, seed=0)
-    batch, bad = collate_views([views[draw] for draw in draws()])
+    draws = [Draw(place, 0, place) for place in range(4)]
+    batch, bad = collate_views([views[draw] for draw in draws])
     assert batch is not None
     assert batch.places is not None
     assert batch.places.tolist() == [0, 3]
@@ -273,15 +208,9 @@ def test_views_that_are_not_finite_are_bad_items() -> None:
 
     augmented = Views(items[:1], np.zeros(1, np.int64), not_a_number, spoils, seed=0)
     with np.errstate(over="ignore"):
-        result = augmented[draws()[0]]
+        result = augmented[draws[0]]
     assert result[0] == "a"
     assert "NaN" in str(result[1])
-
-
-def draws() -> list[Any]:
-    from likeness.toolkit.data.batch import Draw
-
-    return [Draw(place, 0, place) for place in range(4)]
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -302,17 +231,3 @@ def test_one_number_among_many_is_found(number: float) -> None:
     assert bool(all_finite([]))
     both = torch.tensor([math.inf, -math.inf])
     assert not_finite({"both": both}) == ["both"]
-
-
-def test_the_log_says_what_happened(voices: Path, tmp_path: Path) -> None:
-    def spoilt(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        return step(run, batch, recipe) * math.nan
-
-    with pytest.raises(Diverged, match=r"loss is NaN or infinite at lr 0\.05.*spk\d+"):
-        fit(recipe(), data=voices, out=tmp_path / "run", step=spoilt)
-    (entry,) = read_log(tmp_path / "run")
-    assert entry["step"] == 0
-    assert "NaN" in entry["error"]
-    known = {item.id for item in folders.items(voices, split="train", test_share=0.25)}
-    assert set(entry["items"]) <= known
-    assert not (tmp_path / "run" / checkpoint.LAST).exists()

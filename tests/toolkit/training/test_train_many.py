@@ -4,20 +4,17 @@ number, and ends with a sentence when a process dies.
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from likeness.models.run import load_model
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.probabilistic import Joint
@@ -29,14 +26,8 @@ from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import fit, step
-
-ROOT = Path(__file__).parents[3]
-RANKS = Path(__file__).with_name("ranks.py")
-_spec = importlib.util.spec_from_file_location("ranks", RANKS)
-assert _spec is not None and _spec.loader is not None  # noqa: PT018
-ranks: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ranks)
-
+from tests.toolkit.training import ranks
+from tests.toolkit.training.tiny_runs import state_of, step_of, torchrun
 
 # How far two runs may differ that compute the same in another order, as N processes and other
 # processors do. A sum of n products in floating point is the exact sum of factors that are changed
@@ -53,41 +44,14 @@ NUDGE = 1e-7
 SHARE = SUMS * TERMS * UNIT / NUDGE
 
 
-def torchrun(num: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(num),
-        str(RANKS),
-        *map(str, arguments),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     assert one.keys() == other.keys()
     return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
 
 
-def state_of(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the resume folder, whole: network, class vectors, memory, momentum."""
-    newest = run.latest(folder)
-    assert newest is not None
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(newest[0].glob("*.safetensors")):
-        tensors |= {
-            name: value for name, value in load_file(file).items() if not name.startswith("random.")
-        }
-    return tensors
+def numbers_of(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint but the generators': network, class vectors, memory, momentum."""
+    return {key: value for key, value in state_of(folder).items() if not key.startswith("random.")}
 
 
 def losses_of(folder: Path) -> list[float]:
@@ -158,7 +122,7 @@ def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFact
     """What two processes make of each variant, until the second is killed."""
     out = tmp_path_factory.mktemp("two")
     events = ("means:start", "means_sharded:start", "sharded:cut", "whole:seeds", "whole:die")
-    ended = torchrun(2, voices, out, *variants, *events)
+    ended = torchrun(Path(ranks.__file__), voices, out, *variants, *events)
     (out / "stderr.txt").write_text(ended.stderr, encoding="utf-8")
     assert (out / "before-the-death").exists(), ended.stderr[-3000:]
     assert ended.returncode != 0
@@ -167,7 +131,7 @@ def two(variants: list[str], voices: Path, tmp_path_factory: pytest.TempPathFact
 
 def allowed(alone: Path, variant: str) -> float:
     """The largest difference between two runs of a variant that rounding explains."""
-    moved = difference(state_of(alone / variant), state_of(alone / f"{variant}-nudged"))
+    moved = difference(numbers_of(alone / variant), numbers_of(alone / f"{variant}-nudged"))
     # the nudge is far above rounding, and the training does not run away
     assert 1e-9 < moved < 1e-2
     return SHARE * moved
@@ -184,7 +148,7 @@ def allowed(alone: Path, variant: str) -> float:
 def test_two_processes_train_as_one(variant: str, alone: Path, two: Path) -> None:
     bound = allowed(alone, variant)
     assert bound < 1e-6  # far below what a wrong gradient changes
-    assert difference(state_of(alone / variant), state_of(two / variant)) < bound
+    assert difference(numbers_of(alone / variant), numbers_of(two / variant)) < bound
     assert (
         difference(
             load_file(alone / variant / checkpoint.LAST), load_file(two / variant / checkpoint.LAST)
@@ -212,7 +176,7 @@ def test_a_sharded_run_resumes_on_another_number_of_processes(
     assert sorted(shapes) == [3, 3]  # of 6 classes
     with ranks.in_float64():
         fit(ranks.VARIANTS["sharded"], data=voices, out=two / "sharded", resume=True)
-    assert difference(state_of(alone / "whole"), state_of(two / "sharded")) < allowed(
+    assert difference(numbers_of(alone / "whole"), numbers_of(two / "sharded")) < allowed(
         alone, "whole"
     )
 
@@ -255,12 +219,10 @@ def test_a_process_that_dies_stops_the_others_with_a_sentence(two: Path, voices:
         "another process of the run died or does not answer" in message
         or "SIGTERM (another process of the run ended" in message
     )
-    newest = run.latest(two / "die")
-    assert newest is not None
-    assert newest[1]["step"] == 3
+    assert step_of(two / "die") == 3
     with ranks.in_float64():
         fit(ranks.VARIANTS["whole"], data=voices, out=two / "die", resume=True)
-    assert newest[0].name != run.latest(two / "die")[0].name  # type: ignore[index]
+    assert step_of(two / "die") == 6
 
 
 def test_no_library_prints_a_warning(two: Path) -> None:
@@ -268,3 +230,27 @@ def test_no_library_prints_a_warning(two: Path) -> None:
     each process.
     """
     assert "FutureWarning" not in (two / "stderr.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow  # two more processes
+def test_all_processes_refuse_what_one_of_them_finds(voices: Path, tmp_path: Path) -> None:
+    shutil.copytree(voices, tmp_path / "data")
+    script = Path(__file__).with_name("ranks_refuse.py")
+    done = torchrun(script, tmp_path / "data", tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ends = [(tmp_path / f"{rank}.txt").read_text().splitlines() for rank in range(2)]
+    for statistics, unread, locked, unreadable in ends:
+        assert unread.startswith(("unread: ValueError", "unread: LikenessError"))
+        assert statistics.startswith("statistics: Diverged: step 3: ")
+        assert "holds NaN or infinity" in statistics
+        assert unreadable.startswith("unreadable: LikenessError: ")
+        assert locked.startswith("locked: ")
+    assert "another process has refused" in ends[0][1]
+    assert "this machine has no such file" in ends[1][1]
+    assert "another process has refused" in ends[0][3]
+    assert "the held-out item" in ends[1][3]
+    assert "Busy" in ends[0][2]
+    assert "another process has refused" in ends[1][2]
+    assert load_model(tmp_path / "statistics").step == 2
+    for name in ("unread", "locked", "unreadable"):
+        assert not (tmp_path / name).exists()

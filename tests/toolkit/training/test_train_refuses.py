@@ -1,0 +1,320 @@
+"""What must not cost a run, or pass in silence: data that are missing, damaged or tested on as
+well, and a folder that holds another run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from likeness.eval.formats.writing import atomic_path
+from likeness.modalities import folders
+from likeness.modalities.image import images, small_sets
+from likeness.modalities.speaker import audio
+from likeness.models.run import load_model
+from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.console import Interrupted
+from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import PixelScale
+from likeness.toolkit.data.sampling import Sampling
+from likeness.toolkit.losses.softmax import Softmax
+from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embed import Diverged
+from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training import lock, run
+from likeness.toolkit.training.loading import check_held_out
+from likeness.toolkit.training.log import Log, read_log
+from likeness.toolkit.training.measure import metrics_of
+from likeness.toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
+from likeness.toolkit.training.run import Run, check_folder
+from likeness.toolkit.training.train import Step, fit, step
+from tests.disk_calls import come_in_order, recorded
+from tests.full_disk import State
+from tests.toolkit.training.tiny_runs import before, raising_at, recipe, short
+
+
+@pytest.fixture
+def data(voices: Path, tmp_path: Path) -> Path:
+    shutil.copytree(voices, tmp_path / "data")
+    return tmp_path / "data"
+
+
+DIGITS = partial(small_sets.digits_items, files=True, validation_share=0.01)
+IMAGES = Recipe(
+    modality="image",
+    frontend=partial(PixelScale),
+    backbone=partial(SmallCNN, dim=3, image_size=8),
+    loss=partial(Softmax),
+    items=partial(DIGITS, split="train"),
+    read=images.read,
+    sampling=Sampling(batch_size=8),
+    schedule=Schedule(steps=1),
+    measure=Classification(
+        items=partial(DIGITS, split="test"),
+        validation=Classification(items=partial(DIGITS, split="validation")),
+    ),
+)
+
+
+def trial_item(data: Path) -> Item:
+    return folders.trials(data, split="test", test_share=0.25)[0][0]
+
+
+def never(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+    raise AssertionError("a step was taken")
+
+
+@pytest.mark.parametrize("name", ["items", "calibrate_on"])
+def test_missing_files_of_the_test_are_said_before_the_first_step(
+    name: str, tmp_path: Path
+) -> None:
+    small_sets.write_digits(tmp_path / "data")
+    absent: dict[str, Any] = {name: partial(small_sets.mnist_items, split="test")}
+    lacking = replace(IMAGES, measure=replace(IMAGES.measure, **absent))  # type: ignore[type-var]
+    with pytest.raises(ValueError, match="t10k-images"):
+        fit(lacking, data=tmp_path / "data", out=tmp_path / "run", step=never)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("where", ["validation", "test"])
+def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
+    small_sets.write_digits(tmp_path / "data")
+    spoilt = DIGITS(tmp_path / "data", split=where)[1]  # type: ignore[arg-type]
+    spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])
+    with pytest.raises(ValueError, match=rf"'{spoilt.id}' cannot be read"):
+        fit(IMAGES, data=tmp_path / "data", out=tmp_path / "run", step=never)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_trial_items_are_read_before_the_first_step(
+    workers: int, data: Path, tmp_path: Path
+) -> None:
+    item = trial_item(data)
+    item.path.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match=rf"'{item.id}' cannot be read"):
+        fit(recipe(compute=Compute(workers=workers)), data=data, out=tmp_path / "run", step=never)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_same_speakers_are_never_trained_and_tested_on(voices: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="both trained"):
+        fit(recipe("arcface", "items.split=all"), data=voices, out=tmp_path / "run", step=never)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_evaluation_that_fails_keeps_the_last_checkpoint(data: Path, tmp_path: Path) -> None:
+    item, out = trial_item(data), tmp_path / "run"
+    whole = item.path.read_bytes()
+    changed = recipe(schedule=Schedule(steps=4, save_every=1, eval_every=2))
+    damages = before(3, lambda *_: item.path.write_bytes(b"no audio"))
+    with pytest.raises(ValueError, match=rf"1 of 8 test items cannot be read \('{item.id}'\)"):
+        fit(changed, data=data, out=out, step=damages)
+    assert load_model(out).step == 3
+    item.path.write_bytes(whole)
+    fit(changed, data=data, out=out, resume=True)
+    assert [line["step"] for line in read_log(out) if "eer" in line] == [2, 4]
+    item.path.write_bytes(b"no audio")
+    # nothing is left to do, and nothing is read
+    fit(changed, data=data, out=out, resume=True, step=never)
+
+
+def test_ctrl_c_during_the_last_evaluation_is_heard(
+    voices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return metrics_of(*arguments)
+
+    monkeypatch.setattr("likeness.toolkit.training.measure.metrics_of", interrupted)
+    with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
+        fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run")
+    assert load_model(tmp_path / "run").step == 2
+
+
+def test_a_list_is_read_once(data: Path) -> None:
+    """compare trains many runs that are measured on one list."""
+    items = folders.trials(data, split="test", test_share=0.25)[0]
+    seen: list[str] = []
+
+    def read(item: Item) -> Any:
+        seen.append(item.id)
+        return audio.read(item)
+
+    for _ in range(2):
+        check_held_out(items, read)
+    assert seen == [item.id for item in items]
+    check_held_out([], read)
+
+
+# The folder of a run
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_read(
+    data: Path, tmp_path: Path
+) -> None:
+    out, made = tmp_path / "run", recipe(schedule=Schedule(steps=1))
+    fit(made, data=data, out=out)
+    trial_item(data).path.write_bytes(b"no audio")
+    with pytest.raises(ValueError, match="already holds a run"):
+        fit(made, data=data, out=out)
+    with pytest.raises(ValueError, match=r"another recipe .*seed"):
+        fit(replace(made, seed=5), data=data, out=out, resume=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What is in a folder, but for its lock."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != lock.NAME
+    }
+
+
+def diverging(run: Run, batch: Any, recipe: Recipe) -> Tensor:
+    return step(run, batch, recipe) * float("nan")
+
+
+FAILURES: dict[str, tuple[type[BaseException], Step]] = {
+    "a late mistake": (TypeError, raising_at(2, TypeError("a mistake"))),
+    "Ctrl-C twice": (KeyboardInterrupt, raising_at(1, KeyboardInterrupt())),
+    "NaN": (Diverged, diverging),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("resume", [False, True])
+def test_the_corrected_command_begins_where_a_run_failed_before_its_first_checkpoint(
+    failure: str, resume: bool, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, (kind, steps) = tmp_path / "run", FAILURES[failure]
+    with pytest.raises(kind):
+        fit(short(schedule=Schedule(steps=4), seed=3), data=voices, out=out, step=steps)
+    assert sorted(contents(out)) == ["log.jsonl", "recipe.json"]
+    with (out / "log.jsonl").open("a") as log:  # of step 0 too: nothing of it may stay
+        log.write('{"step": 0, "of": "the run that failed"}\nand what is no JSON')
+    capsys.readouterr()
+    corrected = short(schedule=Schedule(steps=4), optim=Optim(lr=0.01))
+    fit(corrected, data=voices, out=out, resume=resume)
+    assert capsys.readouterr().err.count("ended before its first checkpoint") == 1
+    entries = read_log(out)
+    assert [entry["step"] for entry in entries] == [1, 2, 3, 4]
+    assert not any("of" in entry or "error" in entry for entry in entries)
+    assert json.loads((out / "recipe.json").read_text())["optim"]["lr"] == 0.01
+    fit(corrected, data=voices, out=tmp_path / "alone")
+    assert contents(out)["last.safetensors"] == contents(tmp_path / "alone")["last.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["best.safetensors", "resume", None])
+def test_a_run_with_any_checkpoint_is_protected(name: str | None, tmp_path: Path) -> None:
+    """Also where only one of its files is there."""
+    description = describe(recipe())
+    (tmp_path / "recipe.json").write_text(json.dumps(description))
+    if name == "resume":
+        (tmp_path / "resume" / "000000002").mkdir(parents=True)
+        (tmp_path / "resume" / "000000002" / "state.json").write_text("{}")
+    else:
+        (tmp_path / (name or checkpoint.LAST)).touch()
+    with pytest.raises(ValueError, match="already holds a run; add --resume"):
+        check_folder(tmp_path, description, resume=False)
+    with pytest.raises(ValueError, match=r"another recipe .*seed"):
+        check_folder(tmp_path, description | {"seed": 7}, resume=True)
+    check_folder(tmp_path, description, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("resume/2025/cv.tex", "mine"), ("recipe.json", '{"flour": 500}')]
+)
+def test_what_no_run_made_is_left_alone(
+    name: str, content: str, voices: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / name
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text(content)
+    with pytest.raises(ValueError, match="made by no run"):
+        fit(short(), data=voices, out=tmp_path)
+    assert own.read_text() == content
+
+
+def remains_of(path: Path) -> Path:
+    """What a killed writer of `path` leaves."""
+    with atomic_path(path) as temporary:
+        temporary.write_text("half")
+        left = temporary.parent
+        shutil.copytree(left, path.parent / "kept")
+    path.unlink()
+    shutil.move(path.parent / "kept", left)
+    return left
+
+
+def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save_run(tmp_path, State(1), ["x"], "y")
+    calls = recorded(monkeypatch, tmp_path)
+    run.save_run(tmp_path, State(2), ["x"], "y")
+    new = "resume/000000002"
+    counts = calls.index(f"replace {new}/state.json")  # from here on
+    contents = {path.name for path in (tmp_path / new).iterdir()} - {"state.json"}
+    assert len(contents) >= 2  # weights and their index
+    assert {f"fsync {new}/{name}" for name in contents} <= set(calls[:counts])
+    assert come_in_order(
+        [f"fsync {new}", "fsync resume", "fsync .", "rmtree resume/000000001"], calls[counts:]
+    )
+    assert [path.name for path in (tmp_path / "resume").iterdir()] == ["000000002"]
+
+
+def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
+    run.prepare_folder(tmp_path, {})
+    ours = [
+        remains_of(tmp_path / name)
+        for name in ("last.safetensors", "best.safetensors", "log.jsonl")
+    ]
+    others = [remains_of(tmp_path / "scores.txt"), tmp_path / ".0123456789ab.notes"]
+    others[1].write_text("of the user")
+    run.prepare_folder(tmp_path, {})  # which the one writer of the run calls
+    assert not any(entry.exists() for entry in ours)
+    assert all(other.exists() for other in others)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[]", b"{"],
+)
+def test_damaged_files_of_a_run_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    run.save_run(tmp_path, State(1), ["x"], "y")
+    state = tmp_path / "resume" / "000000001" / "state.json"
+    state.write_bytes(content)
+    (tmp_path / "recipe.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"state\.json is damaged"):
+        run.latest(tmp_path)
+    with pytest.raises(ValueError, match=r"recipe\.json is damaged"):
+        run.check_folder(tmp_path, {}, resume=True)
+    assert (tmp_path / "recipe.json").read_bytes() == content
+
+
+@pytest.mark.parametrize("content", ["[1}\n", '"}\n'])
+def test_a_damaged_log_is_refused_by_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n' + content)
+    with pytest.raises(ValueError, match=r"log\.jsonl is damaged"):
+        read_log(tmp_path)
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"ste')
+    assert read_log(tmp_path) == [{"step": 1}]
+
+
+def test_the_log_is_json_without_nan(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.write(1, loss=math.nan, lr=0.1, eer=math.inf, items=["a"])
+    assert read_log(tmp_path) == [{"step": 1, "lr": 0.1, "items": ["a"]}]
