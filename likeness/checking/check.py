@@ -166,7 +166,7 @@ class Checked:
     left_out: Sequence[str]
 
 
-def check(
+def check_items(
     items: Items,
     modality: Modality,
     *,

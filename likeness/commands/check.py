@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,15 +22,7 @@ from likeness.commands.options import (
 )
 from likeness.toolkit.console import say
 
-if TYPE_CHECKING:
-    from likeness.checking.files import Modality as Known
-
 app = typer.Typer()
-# Recordings and images that people have and nothing here reads.
-_UNREAD = (
-    *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw"),
-    *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
-)
 
 
 @app.command(
@@ -116,35 +106,21 @@ def check(
     """
     import likeness
     from likeness.checking import report
-    from likeness.checking.check import Settings
-    from likeness.checking.check import check as check_items
-    from likeness.files import embeddings_of
-    from likeness.lists import modality_of
-    from likeness.modalities.folders import suffixes_of
-    from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
     with each_once():
-        listing: dict[str, Any] = {"columns": ",".join(columns or ()), "label": label, "root": root}
-        kind = modality or modality_of(data, **listing)
-        passed_over: list[str] = []
-        listing |= {"missing": "leave", "passed_over": passed_over, "suffixes": suffixes_of(kind)}
-        items = list_items(data, **listing)
-        plain = data.is_dir() and not label and not is_kaldi_folder(data)
-        if plain:
-            _warn_of_unread(data, kind)
-        vectors = None if embeddings is None else embeddings_of(embeddings)
-        if model is not None:
-            there = [item for item in items if item.path.is_file()]
-            vectors = likeness.load(model, trust=trust or ()).embed(there)
-        checked = check_items(
-            items,
-            kind,
-            data=str(data),
-            test=None if test is None else list_items(test, **listing),
-            embeddings=vectors,
-            settings=Settings(decode, near, clean, data if plain else None),
-            passed_over=list(dict.fromkeys(passed_over)),
+        checked = likeness.check(
+            data,
+            modality,
+            columns=",".join(columns or ()),
+            label=label,
+            root=root,
+            test=test,
+            decode=decode,
+            embeddings=embeddings,
+            model=None if model is None else likeness.load(model, trust=trust or ()),
+            near=near,
+            clean=clean,
         )
     say(report.as_text(checked))
     if json_file is not None:
@@ -156,26 +132,8 @@ def check(
         report.write_items_csv(out, checked)
         dropped = sum(map(bool, checked.left_out))
         say(
-            f"{len(items) - dropped:,} items to train on in {out}; {dropped:,} left out, with "
-            f"their reasons in {report.left_out_path(out)}"
+            f"{len(checked.items) - dropped:,} items to train on in {out}; {dropped:,} left out, "
+            f"with their reasons in {report.left_out_path(out)}"
         )
     if strict and checked.findings:
         raise typer.Exit(1)
-
-
-def _warn_of_unread(folder: Path, modality: Known) -> None:
-    """Warn of recordings and images that are not read: of other formats, or of the other kind."""
-    from likeness.modalities.folders import suffixes_of
-    from likeness.toolkit.data.listing import files_below
-
-    others = suffixes_of("image" if modality == "speaker" else "speaker")
-    unread = {*_UNREAD, *others} - set(suffixes_of(modality))
-    counts = Counter(item.suffix for item in files_below(folder, unread, passed_over=[]))
-    if counts:
-        formats = ", ".join(f"{suffix} {count:,}" for suffix, count in counts.most_common())
-        what = "recordings" if modality == "speaker" else "images"
-        warnings.warn(
-            f"{folder}: files were passed over that cannot be read as {what} ({formats}); convert "
-            "them, as to .jpg or .wav, or say with --modality what is meant",
-            stacklevel=2,
-        )

@@ -16,7 +16,8 @@ import soundfile
 from numpy.typing import NDArray
 from PIL import Image
 
-from likeness.checking.check import Checked, Settings, check
+from likeness.checking.check import Checked, Settings
+from likeness.checking.check import check_items as check
 from likeness.cli import main
 from likeness.eval.formats import embeddings
 from likeness.eval.types import Embeddings
