@@ -191,18 +191,15 @@ def embedded_rows(
                     is_bytes = value.dtype == np.uint8
                     value = value if is_bytes else value.astype(np.float32, copy=False)
                     window.append((position, value))
-                    num_values += window[-1][1].size
+                    num_values += value.size
                 if value is None or isinstance(value, Bad):
                     num_read += 1
                     report("embedding", num_done, len(items), note=f"{num_read:,} read")
-                if len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
+                is_last = num_read == len(items)
+                if is_last or len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
                     with as_part(num_done, len(items)):
                         _add_window(sums, window, embedder, items, batch_size, read)
                     num_done, window, num_values = num_read, [], 0
-        if window:
-            with as_part(num_done, len(items)):
-                _add_window(sums, window, embedder, items, batch_size, read)
-        num_done = num_read
     finally:
         report("embedding", num_done, num_done)
     return _means(sums, bad, items)

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from likeness.cli import main
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.verification import eer
 from likeness.exports.cost import OnTrials, measure
@@ -29,6 +28,7 @@ from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 from tests import tiny
+from tests.command import run
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -51,12 +51,6 @@ def checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = replace(tiny.BASE, frontend=frontend, backbone=backbone)
     checkpoint.save_model(path, embedder.eval(), recipe, similarity="cosine", step=1, metrics={})
     return path
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    return int(stopped.value.code or 0)
 
 
 def lists(voices: Path, folder: Path) -> tuple[Path, Path]:
@@ -115,7 +109,7 @@ def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
     out = tmp_path / "small.onnx"
     words = ["export", checkpoint_file, "--out", out, "--precision", "int8", "--trials", trials]
     words += ["--items", listed, "--far", 0.1]
-    assert call(*words, "--max-loss", 100) == 0
+    assert run(*words, "--max-loss", 100) == 0
     assert "EER" in capsys.readouterr().out
     properties = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     stated = json.loads(properties["likeness"])
@@ -166,5 +160,5 @@ def test_a_list_for_calibration_starts_from_the_root(
     root = tmp_path / "voices"
     root.mkdir()
     words = ("export", checkpoint_file, "--out", tmp_path / "m.onnx", "--precision", "int8")
-    assert call(*words, "--calibrate", tmp_path / "items.txt", "--root", root) == 2
+    assert run(*words, "--calibrate", tmp_path / "items.txt", "--root", root) == 2
     assert "voices/absent.wav" in capsys.readouterr().err

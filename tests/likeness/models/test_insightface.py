@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from likeness.cli import main
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
 from likeness.modalities.face import align, images
@@ -29,6 +28,7 @@ from likeness.models import insightface as insight
 from likeness.models import load
 from likeness.toolkit.data.images import as_channels, encode
 from likeness.toolkit.data.items import Item
+from tests.command import run
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
@@ -169,12 +169,6 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def likeness(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
 @pytest.mark.parametrize(("name", "batch"), [*((name, "batch") for name in HEADS), ("plain", 1)])
 def test_embeddings_of_aligned_crops_are_insightfaces(
     name: str, batch: Any, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -182,7 +176,7 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
     file = recognizer(tmp_path / "r.onnx", HEADS[name], batch=batch)
     (tmp_path / "list.txt").write_text("".join(f"{crop.stem}\t{crop}\n" for crop in crops))
     words = ("embed", "--model", f"insightface:{file}", "--items", tmp_path / "list.txt")
-    assert likeness(*words, "--out", tmp_path / "e.npz") == 0
+    assert run(*words, "--out", tmp_path / "e.npz") == 0
     loaded = embeddings.read(tmp_path / "e.npz")
     model = theirs(file)
     expected = np.concatenate([model.get_feat(bgr(crop)) for crop in crops])
@@ -299,13 +293,13 @@ def test_verify_from_the_command_line(
     whole = ("--model", f"insightface:{pack}")
     one_file = ("--model", f"insightface:{pack / 'w600k_r1.onnx'}")
     aligned = (*one_file, "--detector", pack / "det_tiny.onnx")
-    assert likeness("verify", first, second, *whole, "--json", tmp_path / "v.json") == 0
+    assert run("verify", first, second, *whole, "--json", tmp_path / "v.json") == 0
     assert capsys.readouterr().err.count("non-commercial research only") == 1
     document = json.loads((tmp_path / "v.json").read_text())
     assert document["modality"] == "face"
-    assert likeness("verify", first, second, *aligned, "--json", tmp_path / "w.json") == 0
+    assert run("verify", first, second, *aligned, "--json", tmp_path / "w.json") == 0
     assert json.loads((tmp_path / "w.json").read_text()) == document
-    assert likeness("verify", *crops[:2], *one_file) == 0  # aligned already
+    assert run("verify", *crops[:2], *one_file) == 0  # aligned already
     nobody = photograph(tmp_path / "empty.png")
     no_detector = (*one_file, "--detector", pack / "genderage.onnx")
     for words, says in [
@@ -314,7 +308,7 @@ def test_verify_from_the_command_line(
         ((first, second, *no_detector), "1 outputs; an SCRFD detector"),
     ]:
         capsys.readouterr()
-        assert likeness("verify", *words) == 2
+        assert run("verify", *words) == 2
         assert says in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import nn
 
-from likeness.cli import main
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
 from likeness.modalities import folders
@@ -28,6 +27,7 @@ from likeness.toolkit.backbones.redimnet import ReDimNet
 from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models.embed import embed
+from tests.command import run
 from tests.toolkit.backbones.test_released import wespeaker_names
 
 HYPERPARAMS = """
@@ -325,12 +325,6 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
         load.load("x", frontend="povey")  # type: ignore[arg-type]
 
 
-def likeness(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
 def test_crops_chunks_and_pauses_from_the_command_line(
     voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,7 +350,7 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         (["--only-speech"], None, {"pauses": "left out by energy"}),
     ]
     for more, pieces, message in cases:
-        assert likeness(*base, *more) == 0
+        assert run(*base, *more) == 0
         read_back = embeddings.read(tmp_path / "e.npz")
         assert dict(read_back.meta) == {**loaded.meta, **message}
         if pieces is not None:
@@ -367,5 +361,5 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         (["--crops", 2, "--chunk-seconds", 5], "exclude each other"),
         (["--crops", 2, "--crop-seconds", 0], "at least 0.1 s"),
     ]:
-        assert likeness(*base, *more) == 2
+        assert run(*base, *more) == 2
         assert says in capsys.readouterr().err

@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 import likeness
-from likeness.cli import main
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.modalities import folders
@@ -32,6 +31,7 @@ from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
 from tests import tiny
+from tests.command import run
 
 OWN = '''"""A face network of somebody else."""
 
@@ -234,20 +234,16 @@ def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # an export
 def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None:
-    def call(*arguments: object) -> None:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        assert ended.value.code == 0
-
     (tmp_path / "list.txt").write_text("a/0.png\nb/1.png\n")
     items = ("--items", tmp_path / "list.txt", "--root", crops)
-    call("embed", "--model", own, *items, "--out", tmp_path / "a.npz")
-    call("verify", crops / "a" / "0.png", crops / "b" / "0.png", "--model", f"{own}:MODEL")
+    assert run("embed", "--model", own, *items, "--out", tmp_path / "a.npz") == 0
+    pair = (crops / "a" / "0.png", crops / "b" / "0.png")
+    assert run("verify", *pair, "--model", f"{own}:MODEL") == 0
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    call("export", own, "--out", tmp_path / "m.onnx")
+    assert run("export", own, "--out", tmp_path / "m.onnx") == 0
     sys.modules.pop("face_net")
-    call("embed", "--model", tmp_path / "m.onnx", *items, "--out", tmp_path / "b.npz")
+    assert run("embed", "--model", tmp_path / "m.onnx", *items, "--out", tmp_path / "b.npz") == 0
     assert "face_net" not in sys.modules  # the graph and our own reading are all that is needed
     a, b = files.read(tmp_path / "a.npz"), files.read(tmp_path / "b.npz")
     np.testing.assert_allclose(a.matrix, b.matrix, rtol=1e-4, atol=1e-5)
@@ -405,9 +401,7 @@ def test_a_reading_that_gives_no_input_is_named(
     Path("bad_file.py").write_text(HEAD + content + model("network=Net, read=own"))
     Path("list.txt").write_text("a/0.png\nb/1.png\n")
     command = ["embed", "--model", "bad_file.py", "--items", "list.txt", "--root", "crops"]
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--workers", str(workers), "--out", "a.npz"])
-    assert ended.value.code == 2
+    assert run(*command, "--workers", workers, "--out", "a.npz") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "read images as (3, H, W)" in line
     assert "bad_file." in line

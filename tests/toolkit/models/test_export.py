@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from likeness.cli import main
 from likeness.modalities import folders
 from likeness.modalities.face import images as faces
 from likeness.modalities.image import images
@@ -32,6 +31,7 @@ from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
 from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
+from tests.command import run
 from tests.toolkit.backbones import test_contract as speech
 from tests.toolkit.backbones import test_image_contract as pictures
 
@@ -75,11 +75,8 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     path, out = tmp_path / "last.safetensors", tmp_path / "model.onnx"
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
     checkpoint.save_model(path, embedder, recipe, similarity="simple:0.3", step=1, metrics={})
-    with pytest.raises(SystemExit) as stopped:
-        main(["export", str(path), "--out", str(out)])
-    output = capsys.readouterr()
-    assert not stopped.value.code, output.err
-    assert "8 dimensions" in output.out
+    assert run("export", path, "--out", out) == 0
+    assert "8 dimensions" in capsys.readouterr().out
     torch_model, onnx_model = load_model(path), exported_models.load(out)
     assert onnx_model is not None
     assert onnx_model.meta == torch_model.meta
