@@ -112,6 +112,7 @@ def test_a_folder_a_list_and_a_table_give_the_same(
     folder = model.embed(voices)
     names = [item.id for item in folders.items(voices, split="all")]
     assert sorted(folder.ids) == list(folder.ids)
+    assert f"{len(folder)} items, {model.dim} dimensions" in repr(folder)
     assert {Path(name).stem for name in folder.ids} == {Path(name).stem for name in names}
     some = folder.ids[:3]
     rows = folder.matrix[:3]
@@ -284,6 +285,7 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
     of_files = likeness.score(str(world / "trials.txt"), world / "voices.npz")
     of_values = likeness.score(trials, embeddings)
     np.testing.assert_array_equal(of_files.values, of_values.values)
+    assert f"{len(trials)} between" in repr(trials)
     result = likeness.evaluate(of_values)
     from_file = likeness.evaluate(world / "scores.txt")
     assert result.eer == pytest.approx(from_file.eer, abs=1e-6)

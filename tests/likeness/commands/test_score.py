@@ -224,6 +224,8 @@ def test_a_calibration_serves_its_own_system_only(folder):
 def test_warnings_are_told(folder):
     with pytest.warns(UserWarning, match="24 of 24 cohort ids"):
         score(folder, cohort=folder / "e.npz", top_n=9)
+    with pytest.warns(UserWarning, match="the cohort has 40 members"):
+        score(folder, cohort=folder / "c.npz", top_n=999)
     loaded = files.read(folder / "e.npz")
     files.write(
         folder / "p.npz",
@@ -252,7 +254,7 @@ def test_warnings_are_told(folder):
         ({"cohort": "c.npz", "cohort_subjects": "one_subject"}, "cohort"),
         ({"enrolment": "empty"}, "empty"),
         ({"trials": "unknown"}, "'x'"),
-        ({"trials": "model_trials", "enrolment": "lacking"}, "'gone'"),
+        ({"trials": "one_model", "enrolment": "lacking"}, "'gone'"),
         ({"trials": "no_model", "enrolment": "models"}, "'n'"),
     ],
 )
@@ -261,6 +263,7 @@ def test_what_cannot_be_scored_is_refused(folder, how, message):
     files.write(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
     Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
     write(folder / "unknown", ["x s1/u1 1", "s2/u2 z 0"])
+    write(folder / "one_model", ["m1 s1/u1 1"])
     write(folder / "no_model", ["m1 s1/u1 1", "n s1/u1 0"])
     write(folder / "lacking", ["m1 s1/u1 gone"])
     write(folder / "one_subject", ["c0 t0"])

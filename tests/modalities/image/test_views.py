@@ -1,22 +1,36 @@
 """Training views: deterministic per item, exact where they are exact, near Pillow's where they
-resize; and what the front-end makes of them.
+resize; of uint8, of float32 and of encoded images, whose views lie near those of the whole one.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import random
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import albumentations
+import cv2
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from likeness.modalities.face import augment as faces
 from likeness.modalities.image import transforms
+from likeness.modalities.image.images import raw_ending, read
 from likeness.toolkit.data import pixels
-from likeness.toolkit.data.reading import Floats
+from likeness.toolkit.data.batch import Draw, Views
+from likeness.toolkit.data.images import EncodedImage, as_channels, to_pixels
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Bad, Floats
 from likeness.toolkit.models.parts import describe
 
 
@@ -139,3 +153,179 @@ def test_views_ask_no_network() -> None:
         [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- levels and encoded images
+
+FORMS = {
+    "cars": transforms.VMF_CARS,
+    "cub": transforms.VMF_CUB,
+    "revisiting": transforms.REVISITING,
+    "cifar": transforms.VMF_CIFAR10,
+    "shift": partial(transforms.shift_view),
+    "warp": partial(transforms.warp_view),
+    "adaface": faces.ADAFACE_VIEW,
+    "flip": faces.FLIP_VIEW,
+    "cvlface": faces.geometric_view,
+}
+
+
+def levels(seed: int, height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (3, height, width), dtype=np.uint8)
+
+
+def photograph(path: Path, height: int, width: int, **settings: Any) -> Item:
+    low = np.random.default_rng(4).integers(0, 256, (height // 40, width // 40, 3), dtype=np.uint8)
+    image = Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC)
+    image.save(path, **settings)
+    return Item(path.name, path)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_views_of_uint8_and_of_float32_are_equal(name: str) -> None:
+    for seed in range(12):
+        image = levels(seed, 60, 52)
+        before = image.copy()
+        rngs = [np.random.default_rng(seed) for _ in range(2)]
+        ours, floats = (
+            FORMS[name](x, rng, rng)
+            for x, rng in zip((image, image.astype(np.float32)), rngs, strict=True)
+        )
+        assert floats.dtype == np.float32
+        np.testing.assert_array_equal(ours, floats)
+        assert rngs[0].random() == rngs[1].random()
+        np.testing.assert_array_equal(image, before)  # what was read is not written to
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("jitter", [(0.0, 0.0, 0.0, 0.0), (0.3, 0.2, 0.1, 0.05)])
+def test_crop_view_is_that_of_albumentations_compose(
+    channels: int, jitter: tuple[float, float, float, float]
+) -> None:
+    """With the same draws as in version 0.1."""
+    if channels == 1 and any(jitter):
+        jitter = (0.3, 0.2, 0.0, 0.0)
+    factors = [(1 - strength, 1 + strength) for strength in jitter[:3]]
+    steps: list[Any] = [
+        albumentations.RandomResizedCrop(
+            (32, 32),
+            scale=(0.1, 1.0),
+            ratio=(0.75, 4 / 3),
+            interpolation=cv2.INTER_LINEAR,
+            area_for_downscale="image",
+            p=1.0,
+        )
+    ]
+    if any(jitter):
+        colours = albumentations.ColorJitter(*factors, hue=(-jitter[3], jitter[3]), p=1.0)
+        steps.insert(0, colours)
+    compose = albumentations.Compose(steps)
+    names = ("brightness", "contrast", "saturation", "hue")
+    view = partial(
+        transforms.crop_view, size=32, scale=(0.1, 1.0), **dict(zip(names, jitter, strict=True))
+    )
+    for seed in range(15):
+        image = levels(seed, 40 + 7 * seed, 90 - 3 * seed)[:channels]
+        rng = np.random.default_rng(seed)
+        compose.set_random_state(rng, random.Random(int(rng.integers(2**62))))
+        expected = as_channels(compose(image=image.transpose(1, 2, 0))["image"])
+        expected = expected[:, :, ::-1] if rng.random() < 0.5 else expected
+        ours = view(image, np.random.default_rng(seed), np.random.default_rng(0))
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_an_encoded_image_gives_the_same_view_where_nothing_is_reduced(tmp_path: Path) -> None:
+    item = photograph(tmp_path / "a.jpg", 200, 240)
+    whole, encoded = read(item, dtype="uint8"), read(item, decoded=False)
+    assert isinstance(encoded, EncodedImage)
+    for seed in range(8):
+        ours, expected = (
+            transforms.REVISITING(image, np.random.default_rng(seed), np.random.default_rng(0))
+            for image in (encoded, whole)
+        )
+        assert ours.dtype == np.uint8
+        np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize(
+    ("ending", "settings"),
+    [
+        ("jpg", {}),
+        ("jpg", {"short_edge": 80}),
+        ("jpg", {"size": (90, 80)}),
+        ("png", {"short_edge": 80}),
+    ],
+)
+def test_a_view_of_a_part_is_near_that_of_the_whole(
+    tmp_path: Path, ending: str, settings: dict[str, Any]
+) -> None:
+    """The same crop, mirrored alike: moved by a pixel, it would differ more."""
+    item = photograph(tmp_path / f"a.{ending}", 400, 520)
+    encoded = read(item, decoded=False, **settings)
+    whole = read(item, dtype="uint8", **settings)
+    assert isinstance(encoded, EncodedImage)
+    assert encoded.size == whole.shape[1:]
+    view = partial(transforms.crop_view, size=64, scale=(0.2, 1.0))
+    for seed in range(10):
+        rngs = [np.random.default_rng(seed) for _ in range(2)]
+        ours, expected = (
+            view(image, rng, rng).astype(int)
+            for image, rng in zip((encoded, whole), rngs, strict=True)
+        )
+        assert ours.shape == (3, 64, 64)
+        inner = expected[:, 1:-1, 1:-1]
+        apart = {
+            (y, x): np.abs(ours[:, 1 + y : 63 + y, 1 + x : 63 + x] - inner).mean()
+            for y in (-1, 0, 1)
+            for x in (-1, 0, 1)
+        }
+        assert min(apart, key=lambda place: apart[place]) == (0, 0)
+        assert apart[0, 0] < 5
+        assert rngs[0].random() == rngs[1].random()
+
+
+def test_a_damaged_image_is_found_by_its_view(tmp_path: Path) -> None:
+    item = photograph(tmp_path / "a.jpg", 400, 520)
+    item.path.write_bytes(item.path.read_bytes()[:-3000])
+    labels = np.zeros(1, np.int64)
+    views = Views([item], labels, partial(read, decoded=False), transforms.REVISITING, seed=0)
+    result = views[Draw(0, 0, 0)]
+    assert isinstance(result, Bad)
+    assert item.path.name in result.reason
+
+
+def test_packed_pixels_are_read_whole_and_other_settings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "packed"
+    path.write_bytes(levels(0, 4, 5).tobytes())
+    packed = Item("a", path, span=(0, 60), ending=raw_ending(3, 4, 5))
+    np.testing.assert_array_equal(read(packed, decoded=False), levels(0, 4, 5))
+    for wrong in ({"crop": 9}, {"grey": True}):
+        with pytest.raises(ValueError, match="decoded"):
+            read(packed, decoded=False, **wrong)
+    with pytest.raises(ValueError, match="dtype"):
+        read(packed, dtype="float16")  # type: ignore[call-overload]
+
+
+def test_read_gives_the_same_levels_in_both_types(tmp_path: Path) -> None:
+    item = photograph(tmp_path / "a.jpg", 80, 120)
+    for settings in ({}, {"short_edge": 40, "crop": 32}, {"grey": True}, {"size": (30, 20)}):
+        ours, floats = read(item, dtype="uint8", **settings), read(item, **settings)
+        assert (ours.dtype, floats.dtype) == (np.uint8, np.float32)
+        assert ours.flags.writeable
+        np.testing.assert_array_equal(ours, floats)
+    buffer = io.BytesIO()
+    np.save(buffer, read(item, dtype="uint8"))
+    assert len(buffer.getvalue()) < 30_000
+
+
+@given(
+    arrays.arrays(
+        np.float32,
+        st.tuples(st.sampled_from((1, 3)), st.integers(1, 5), st.integers(1, 5)),
+        elements=st.floats(-300, 600, width=32),
+    )
+)
+def test_to_pixels(image: np.ndarray) -> None:
+    expected = np.clip(np.rint(image), 0, 255).astype(np.uint8).transpose(1, 2, 0)
+    np.testing.assert_array_equal(to_pixels(image), expected)
+    np.testing.assert_array_equal(to_pixels(image[:, :, ::-1]), expected[:, ::-1])

@@ -38,6 +38,7 @@ def tar(path: Path, members: Members, **settings: int) -> Path:
         for name, content in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
+            info.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
             archive.addfile(info, io.BytesIO(content))
     return path
 
@@ -136,6 +137,7 @@ def test_webdataset_reads_what_we_write_and_we_read_what_it_writes(
 def test_shards_by_others(tmp_path: Path, format: int) -> None:
     long = "é" * 60 if format != tarfile.USTAR_FORMAT else "e"
     members: Members = [
+        ("id1/", b""),
         ("id1/x/01.wav.spk", b"id1\n"),  # WeSpeaker: keys that end in .wav
         ("id1/x/01.wav.wav", b"one"),
         ("id1/x/02.wav.spk", b"id1"),
@@ -149,14 +151,7 @@ def test_shards_by_others(tmp_path: Path, format: int) -> None:
         ("._cap.jpg", b"what macOS adds"),
         ("README", b"no suffix"),
     ]
-    with tarfile.open(tmp_path / "a.tar", "w", format=format) as archive:
-        folder = tarfile.TarInfo("id1/")
-        folder.type = tarfile.DIRTYPE
-        archive.addfile(folder)
-        for name, payload in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(payload)
-            archive.addfile(info, io.BytesIO(payload))
+    tar(tmp_path / "a.tar", members, format=format)
     assert [
         (item.id, item.label, item.suffix, content(item)) for item in shards.items(tmp_path)
     ] == [
