@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from likeness.cli import main
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
 from likeness.eval.types import Embeddings
+from tests.scripts import run_command
 
 
 def draw(
@@ -230,12 +230,6 @@ def test_the_length_at_scoring_is_what_the_name_says_and_kaldis_is_the_default()
         fit_plda(rows, labels, scoring_length="other")  # type: ignore[arg-type]
 
 
-def likeness(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
 def test_fit_and_score_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,14 +241,14 @@ def test_fit_and_score_from_the_command_line(
     )
     fit = ("fit", "plda", tmp_path / "e.npz")
     three = (*fit, "--lda-dim", 3, "--out", tmp_path / "p.json")
-    assert likeness(*three) == 0
+    assert run_command(*three) == 0
     assert "PLDA of 3 dims fitted on 150 embeddings of 30 classes" in capsys.readouterr().out
     (tmp_path / "t.txt").write_text(
         f"{ids[0]} {ids[1]} 1\n{ids[0]} {ids[9]} 0\n{ids[7]} {ids[6]} 1\n"
     )
     compared = ("score", "--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz")
     score = (*compared, "--plda", tmp_path / "p.json", "--out", tmp_path / "s.txt")
-    assert likeness(*score) == 0
+    assert run_command(*score) == 0
     assert "scored by plda, model m1" in capsys.readouterr().out
     matrix = rows.astype(np.float32)
     np.testing.assert_allclose(
@@ -263,15 +257,15 @@ def test_fit_and_score_from_the_command_line(
         rtol=1e-6,
     )
     kaldis = read_scores(tmp_path / "s.txt")[1]
-    assert likeness(*score, "--scoring-length", "none") == 0
+    assert run_command(*score, "--scoring-length", "none") == 0
     assert "scoring length" not in capsys.readouterr().out
     plain = read_scores(tmp_path / "s.txt")[1]
     assert not np.allclose(plain, kaldis)
-    assert likeness(*three, "--scoring-length", "none") == 0
-    assert likeness(*score) == 0
+    assert run_command(*three, "--scoring-length", "none") == 0
+    assert run_command(*score) == 0
     np.testing.assert_array_equal(read_scores(tmp_path / "s.txt")[1], plain)
     files.write(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )
-    assert likeness(*fit, "--out", tmp_path / "q.json") == 2
+    assert run_command(*fit, "--out", tmp_path / "q.json") == 2
     assert "150 of 150 ids have no class" in capsys.readouterr().err

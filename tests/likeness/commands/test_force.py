@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from likeness.cli import main
+from tests.scripts import run_command
 
 SCORES = "ann/1 ann/2 0.9 1\nann/1 bob/1 0.2 0\nbob/1 bob/2 0.8 1\nbob/2 ann/2 0.1 0\n"
-
-
-def command(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize(
@@ -27,14 +21,14 @@ def test_outputs_stay_unless_they_are_forced(
     scores = tmp_path / "scores.txt"
     scores.write_text(SCORES)
     words = ("evaluate", scores, "--resamples", 0, option, tmp_path / out)
-    assert command(*words) == 0
+    assert run_command(*words) == 0
     (tmp_path / written).write_text("mine")
-    assert command(*words) == 2
+    assert run_command(*words) == 2
     assert "--force" in capsys.readouterr().err
     assert (tmp_path / written).read_text() == "mine"
-    assert command(*words, "--force") == 0
+    assert run_command(*words, "--force") == 0
     assert (tmp_path / written).read_text() != "mine"
-    assert command("evaluate", scores, "--json", scores, "--force") == 2
+    assert run_command("evaluate", scores, "--json", scores, "--force") == 2
     assert scores.read_text() == SCORES
 
 
@@ -43,9 +37,9 @@ def test_lists_stay_and_a_device_is_written_to(tmp_path: Path) -> None:
         (tmp_path / "voices" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "voices" / name).write_bytes(b"")
     words = ("lists", tmp_path / "voices", "--split", "all", "--out", tmp_path / "lists")
-    assert command(*words) == 0
-    assert command(*words) == 2
-    assert command(*words, "--force") == 0
+    assert run_command(*words) == 0
+    assert run_command(*words) == 2
+    assert run_command(*words, "--force") == 0
     scores = tmp_path / "scores.txt"
     scores.write_text(SCORES)
-    assert command("evaluate", scores, "--resamples", 0, "--json", "/dev/null") == 0
+    assert run_command("evaluate", scores, "--resamples", 0, "--json", "/dev/null") == 0

@@ -28,7 +28,7 @@ from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 from tests import tiny
-from tests.command import run
+from tests.scripts import run_command
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -109,7 +109,7 @@ def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
     out = tmp_path / "small.onnx"
     words = ["export", checkpoint_file, "--out", out, "--precision", "int8", "--trials", trials]
     words += ["--items", listed, "--far", 0.1]
-    assert run(*words, "--max-loss", 100) == 0
+    assert run_command(*words, "--max-loss", 100) == 0
     assert "EER" in capsys.readouterr().out
     properties = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     stated = json.loads(properties["likeness"])
@@ -160,5 +160,5 @@ def test_a_list_for_calibration_starts_from_the_root(
     root = tmp_path / "voices"
     root.mkdir()
     words = ("export", checkpoint_file, "--out", tmp_path / "m.onnx", "--precision", "int8")
-    assert run(*words, "--calibrate", tmp_path / "items.txt", "--root", root) == 2
+    assert run_command(*words, "--calibrate", tmp_path / "items.txt", "--root", root) == 2
     assert "voices/absent.wav" in capsys.readouterr().err

@@ -27,7 +27,7 @@ from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.train import fit
-from tests.command import run as call
+from tests.scripts import run_command
 
 PACKAGE = '''"""Networks of somebody else."""
 
@@ -258,7 +258,9 @@ def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices:
     pytest.importorskip("onnxruntime")
     run, nearby = trained(pets, voices), ("--trust", pets / "nearby_net.py")
     a = likeness.load(run, trust=["petnets", pets / "nearby_net.py"], device="cpu").embed(voices)
-    assert call("export", run, "--out", pets / "model.onnx", "--trust", "petnets", *nearby) == 0
+    assert (
+        run_command("export", run, "--out", pets / "model.onnx", "--trust", "petnets", *nearby) == 0
+    )
     forget()
     with pytest.raises(ValueError, match="nearby_net") as caught:
         likeness.load(pets / "model.onnx")
@@ -492,7 +494,7 @@ def test_a_network_in_several_files_needs_one_trust(
 ) -> None:
     """It trains, and each command that `train` names next begins without the files imported."""
     recipe = f"own files/several_recipe.py:{variant}"
-    assert call("train", recipe, "--data", voices, "--out", "run") == 0
+    assert run_command("train", recipe, "--data", voices, "--out", "run") == 0
     said = capsys.readouterr().out
     lines = [line.strip() for line in said.partition("next:")[2].splitlines() if line.strip()]
     named = [shlex.split(line) for line in lines if "--model" in line or " export " in line]
@@ -511,7 +513,7 @@ def test_a_network_in_several_files_needs_one_trust(
     paths = [f"{path}\n" for path in sorted(voices.rglob("*.flac"))]
     (several.parent / "list.txt").write_text("".join(paths))
     items = ("--items", "list.txt", "--root", "/")
-    assert call("embed", "--model", "run", *items, "--out", "a.npz", "--trust", entry) == 0
+    assert run_command("embed", "--model", "run", *items, "--out", "a.npz", "--trust", entry) == 0
     assert len(files.read(several.parent / "a.npz").ids) == 32
 
 
@@ -527,7 +529,7 @@ def test_a_network_in_several_files_is_exported_and_served(several: Path, voices
     recipe, _ = recipes.load("own files/several_recipe.py:nested")
     fit(recipe, data=voices, out=Path("run"))
     forget()
-    assert call("export", "run", "--out", "model.onnx", "--trust", "own files") == 0
+    assert run_command("export", "run", "--out", "model.onnx", "--trust", "own files") == 0
     assert likeness.load("model.onnx").dim == 8
     forget()
     app, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["own files"]))

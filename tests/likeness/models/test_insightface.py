@@ -28,7 +28,7 @@ from likeness.models import insightface as insight
 from likeness.models import load
 from likeness.toolkit.data.images import as_channels, encode
 from likeness.toolkit.data.items import Item
-from tests.command import run
+from tests.scripts import run_command
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 CPU = ["CPUExecutionProvider"]
@@ -176,7 +176,7 @@ def test_embeddings_of_aligned_crops_are_insightfaces(
     file = recognizer(tmp_path / "r.onnx", HEADS[name], batch=batch)
     (tmp_path / "list.txt").write_text("".join(f"{crop.stem}\t{crop}\n" for crop in crops))
     words = ("embed", "--model", f"insightface:{file}", "--items", tmp_path / "list.txt")
-    assert run(*words, "--out", tmp_path / "e.npz") == 0
+    assert run_command(*words, "--out", tmp_path / "e.npz") == 0
     loaded = embeddings.read(tmp_path / "e.npz")
     model = theirs(file)
     expected = np.concatenate([model.get_feat(bgr(crop)) for crop in crops])
@@ -293,13 +293,13 @@ def test_verify_from_the_command_line(
     whole = ("--model", f"insightface:{pack}")
     one_file = ("--model", f"insightface:{pack / 'w600k_r1.onnx'}")
     aligned = (*one_file, "--detector", pack / "det_tiny.onnx")
-    assert run("verify", first, second, *whole, "--json", tmp_path / "v.json") == 0
+    assert run_command("verify", first, second, *whole, "--json", tmp_path / "v.json") == 0
     assert capsys.readouterr().err.count("non-commercial research only") == 1
     document = json.loads((tmp_path / "v.json").read_text())
     assert document["modality"] == "face"
-    assert run("verify", first, second, *aligned, "--json", tmp_path / "w.json") == 0
+    assert run_command("verify", first, second, *aligned, "--json", tmp_path / "w.json") == 0
     assert json.loads((tmp_path / "w.json").read_text()) == document
-    assert run("verify", *crops[:2], *one_file) == 0  # aligned already
+    assert run_command("verify", *crops[:2], *one_file) == 0  # aligned already
     nobody = photograph(tmp_path / "empty.png")
     no_detector = (*one_file, "--detector", pack / "genderage.onnx")
     for words, says in [
@@ -308,7 +308,7 @@ def test_verify_from_the_command_line(
         ((first, second, *no_detector), "1 outputs; an SCRFD detector"),
     ]:
         capsys.readouterr()
-        assert run("verify", *words) == 2
+        assert run_command("verify", *words) == 2
         assert says in capsys.readouterr().err.splitlines()[-1]
 
 

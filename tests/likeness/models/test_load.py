@@ -27,7 +27,7 @@ from likeness.toolkit.backbones.redimnet import ReDimNet
 from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models.embed import embed
-from tests.command import run
+from tests.scripts import run_command
 from tests.toolkit.backbones.test_released import wespeaker_names
 
 HYPERPARAMS = """
@@ -350,7 +350,7 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         (["--only-speech"], None, {"pauses": "left out by energy"}),
     ]
     for more, pieces, message in cases:
-        assert run(*base, *more) == 0
+        assert run_command(*base, *more) == 0
         read_back = embeddings.read(tmp_path / "e.npz")
         assert dict(read_back.meta) == {**loaded.meta, **message}
         if pieces is not None:
@@ -361,5 +361,5 @@ def test_crops_chunks_and_pauses_from_the_command_line(
         (["--crops", 2, "--chunk-seconds", 5], "exclude each other"),
         (["--crops", 2, "--crop-seconds", 0], "at least 0.1 s"),
     ]:
-        assert run(*base, *more) == 2
+        assert run_command(*base, *more) == 2
         assert says in capsys.readouterr().err

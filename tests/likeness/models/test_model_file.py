@@ -31,7 +31,7 @@ from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
 from tests import tiny
-from tests.command import run
+from tests.scripts import run_command
 
 OWN = '''"""A face network of somebody else."""
 
@@ -236,14 +236,17 @@ def test_a_file_without_a_network(own: Path, tmp_path: Path) -> None:
 def test_embed_verify_and_export(own: Path, crops: Path, tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("a/0.png\nb/1.png\n")
     items = ("--items", tmp_path / "list.txt", "--root", crops)
-    assert run("embed", "--model", own, *items, "--out", tmp_path / "a.npz") == 0
+    assert run_command("embed", "--model", own, *items, "--out", tmp_path / "a.npz") == 0
     pair = (crops / "a" / "0.png", crops / "b" / "0.png")
-    assert run("verify", *pair, "--model", f"{own}:MODEL") == 0
+    assert run_command("verify", *pair, "--model", f"{own}:MODEL") == 0
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    assert run("export", own, "--out", tmp_path / "m.onnx") == 0
+    assert run_command("export", own, "--out", tmp_path / "m.onnx") == 0
     sys.modules.pop("face_net")
-    assert run("embed", "--model", tmp_path / "m.onnx", *items, "--out", tmp_path / "b.npz") == 0
+    assert (
+        run_command("embed", "--model", tmp_path / "m.onnx", *items, "--out", tmp_path / "b.npz")
+        == 0
+    )
     assert "face_net" not in sys.modules  # the graph and our own reading are all that is needed
     a, b = files.read(tmp_path / "a.npz"), files.read(tmp_path / "b.npz")
     np.testing.assert_allclose(a.matrix, b.matrix, rtol=1e-4, atol=1e-5)
@@ -401,7 +404,7 @@ def test_a_reading_that_gives_no_input_is_named(
     Path("bad_file.py").write_text(HEAD + content + model("network=Net, read=own"))
     Path("list.txt").write_text("a/0.png\nb/1.png\n")
     command = ["embed", "--model", "bad_file.py", "--items", "list.txt", "--root", "crops"]
-    assert run(*command, "--workers", workers, "--out", "a.npz") == 2
+    assert run_command(*command, "--workers", workers, "--out", "a.npz") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "read images as (3, H, W)" in line
     assert "bad_file." in line

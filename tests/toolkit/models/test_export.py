@@ -31,7 +31,7 @@ from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
 from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
-from tests.command import run
+from tests.scripts import run_command
 from tests.toolkit.backbones import test_contract as speech
 from tests.toolkit.backbones import test_image_contract as pictures
 
@@ -75,7 +75,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     path, out = tmp_path / "last.safetensors", tmp_path / "model.onnx"
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
     checkpoint.save_model(path, embedder, recipe, similarity="simple:0.3", step=1, metrics={})
-    assert run("export", path, "--out", out) == 0
+    assert run_command("export", path, "--out", out) == 0
     assert "8 dimensions" in capsys.readouterr().out
     torch_model, onnx_model = load_model(path), exported_models.load(out)
     assert onnx_model is not None

@@ -22,7 +22,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.cli import main
 from likeness.eval.bootstrap import Drawn, effective_number, t_interval
 from likeness.eval.comparison import (
     Cell,
@@ -61,6 +60,7 @@ from likeness.eval.types import Scores
 from likeness.eval.verification import eer, min_dcf
 from likeness.toolkit.training.recipe import Optim
 from likeness.toolkit.training.tune import Choice, Range
+from tests.scripts import run_command
 made = runpy.run_path({str(TINY)!r})["RECIPES"]
 metrics = {{"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}}
 measure = replace(made["arcface"].measure, metrics=metrics)
@@ -93,12 +93,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def variants(file: Path, *names: str, overrides: list[str] = SHORT) -> dict[str, Recipe]:
     return load_variants(str(file), names, overrides)[0]
-
-
-def likeness(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
 
 
 def command(file: Path, data: Path, out: Path, options: str) -> list[object]:
@@ -141,7 +135,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     options = "--variants arcface,simple --seeds 2 --reference arcface"
     arguments = command(file, voices, out, options)
     with ctrl_c_in_step(STEPS + 1):  # the first of the second run
-        assert likeness(*arguments) == 130
+        assert run_command(*arguments) == 130
     assert "the same command goes on" in " ".join(capsys.readouterr().err.split())
     assert (out / "simple" / "seed-0").exists()
     assert not (out / "comparison.json").exists()
@@ -149,11 +143,11 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     kept = first.stat().st_mtime_ns
     # A run that is half done is not continued by another recipe, and no seed is trained with it.
     (out / "arcface" / "seed-0").rename(tmp_path / "finished")
-    assert likeness(*arguments[:2], "optim.lr=0.01", *arguments[2:]) == 2
+    assert run_command(*arguments[:2], "optim.lr=0.01", *arguments[2:]) == 2
     assert "holds a run of another recipe" in " ".join(capsys.readouterr().err.split())
     assert not (out / "arcface" / "seed-0").exists()
     (tmp_path / "finished").rename(out / "arcface" / "seed-0")
-    assert likeness(*arguments) == 0
+    assert run_command(*arguments) == 0
     assert first.stat().st_mtime_ns == kept
     assert timeless(out) == timeless(whole)
     scores = sorted(path.relative_to(whole) for path in whole.rglob("scores.txt"))
@@ -383,7 +377,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
 ) -> None:
     out = tmp_path / "out"
     arguments = command(file, voices, out, "--variants explodes,arcface --seeds 1")
-    assert likeness(*arguments) == 1
+    assert run_command(*arguments) == 1
     shown = capsys.readouterr().out
     assert re.search(r"explodes +0 of 1 +failed +failed", shown)
     assert re.search(r"arcface +1 of 1 +\d", shown)
@@ -391,7 +385,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
     document = json.loads((out / "comparison.json").read_text())
     assert [bool(run["failed"]) for run in document["runs"]] == [True, False]
     assert document["reference"] == "arcface"
-    assert likeness(*arguments) == 1  # tried again, and still no result
+    assert run_command(*arguments) == 1  # tried again, and still no result
     assert "run 2 of 2: arcface seed 0: finished before" in capsys.readouterr().out
 
 
@@ -412,7 +406,7 @@ def test_wrong_input_gets_one_sentence_and_writes_nothing(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert likeness(*command(file, voices, tmp_path / "out", options)) == 2
+    assert run_command(*command(file, voices, tmp_path / "out", options)) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
