@@ -45,6 +45,7 @@ from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.compare import load_variants
 from likeness.toolkit.training.recipe import Recipe
+from tests.scripts import run_command
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -60,7 +61,6 @@ from likeness.eval.types import Scores
 from likeness.eval.verification import eer, min_dcf
 from likeness.toolkit.training.recipe import Optim
 from likeness.toolkit.training.tune import Choice, Range
-from tests.scripts import run_command
 made = runpy.run_path({str(TINY)!r})["RECIPES"]
 metrics = {{"eer": eer, "min_dcf(.1)": partial(min_dcf, p_target=0.1)}}
 measure = replace(made["arcface"].measure, metrics=metrics)
