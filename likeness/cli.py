@@ -54,7 +54,7 @@ GROUPS = {  # of commands, in the order of --help
     "Use": (verify, gallery, export, serve),
 }
 _OUTPUTS = {"out", "json_file", "report", "page"}  # options of what is written
-_RESUME = ("train", "compare", "embed", "demo")  # commands that go on with what is there
+_RESUME = ("train", "compare", "demo", "align")  # commands that go on with what is there
 # What stands for a value in help, by its type.
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 # ClickException: of click, or of the copy of it that newer versions of typer hold
@@ -194,8 +194,10 @@ def _checked(run: Callable[..., None], force: bool = True, **options: Any) -> No
         out = options[name]
         if not isinstance(out, Path):
             continue
-        # A report is a folder with a page, and lists are a folder as well.
-        written = next(filter(Path.is_file, (out, out / "index.html", out / "items.txt")), None)
+        # A report is a folder, and lists are one; `check` writes two lists side by side.
+        beside = (out / "index.html", out / "items.txt", out / "trials.txt")
+        left_out = out.with_name(f"{out.stem}.left-out{out.suffix}")
+        written = next(filter(Path.is_file, (out, *beside, left_out)), None)
         if written is None:
             continue
         inputs = [

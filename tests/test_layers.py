@@ -139,3 +139,31 @@ def test_the_table_is_not_vacuous() -> None:
         "modalities.image",
         "recipes",
     }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_nothing_of_one_system_is_imported_with_a_module(path: Path) -> None:
+    """Windows has no fcntl, no resource and no fork: a file that needs them imports them where it
+    does.
+    """
+    of_one_system = {
+        "fcntl",
+        "resource",
+        "pwd",
+        "grp",
+        "termios",
+        "msvcrt",
+        "winreg",
+        "multiprocessing.context.ForkProcess",
+    }
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    result = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+    result |= {
+        f"{node.module}.{alias.name}"
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not {
+        name for name in result if name in of_one_system or name.partition(".")[0] in of_one_system
+    }

@@ -200,9 +200,12 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     True
     """
     low, high = float(values.min()), float(values.max())
-    largest = max(abs(low), abs(high), 1e-9)
-    if high - low < 1e-9 * largest:
-        low, high = low - largest / 2, high + largest / 2
+    # below that, linspace rounds too much
+    least = max(2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny))
+    room = num_bins * least
+    if high - low < room:
+        middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
+        low, high = middle - half, middle + half
     edges: Floats = np.linspace(low, high, num_bins + 1)
     return edges
 

@@ -39,8 +39,7 @@ SCRIPTS = (
     "start.js",
 )
 NO_PLOTS = (
-    "The figures need Bokeh, which is not installed: pip install 'likeness[report]' and make "
-    "this report again."
+    "The figures need Bokeh, which is not installed: pip install bokeh, and make this report again."
 )
 
 

@@ -314,7 +314,7 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
         results: of the systems; their thresholds become buttons.
         scores: system -> its scores.
     """
-    systems = []
+    systems, most = [], 0
     for name, of_system in scores.items():
         sizes_of = of_system.targets.size, of_system.nontargets.size
         thresholds = {"": threshold_at_eer(of_system.targets, of_system.nontargets)} | {
@@ -335,14 +335,15 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
         data |= dict(zip(("targets", "nontargets"), sizes_of, strict=True))
         data |= {key: values.tolist() for key, values in each._asdict().items()}
         systems.append({"data": data, "points": stops})
+        if max(sizes_of) > _NUM_EACH:  # else every distinct score is among the thresholds
+            most = max(most, each.thresholds.size)
     text = (
         "A trial is accepted if its score is at least the threshold. Moving it moves the dots on "
         "the DET curves, the line in the histogram and the verdicts on the hardest trials."
     )
-    note = (
-        "Every number is counted over all trials at the threshold that is shown. Of many scores "
-        f"the slider stops at about {4 * _NUM_EACH:,}."
-    )
+    note = "Every number is counted over all trials at the threshold that is shown."
+    if most:
+        note += f" The slider stops at {most:,} of the scores."
     return prose(text) + block("operating", systems=systems, note=note)
 
 

@@ -349,6 +349,22 @@ class _Result:
             self.add(
                 "few-items", [(name,) for name in few], {n: f"items: {counts[n]}" for n in few}
             )
+        self._note_what_train_refuses()
+
+    def _note_what_train_refuses(self) -> None:
+        """Note that what is kept is too little to hold subjects out of the training."""
+        labels = zip(self.labels, self.left_out, strict=True)
+        kept = Counter(name for name, reason in labels if name is not None and not reason)
+        if 1 < len(kept) < LEAST_LABELS:
+            self.notes.append(
+                f"{len(kept)} {self.several} are too few for `likeness train`, which holds two out "
+                f"and trains on two or more. `likeness lists --split all` makes trials of all."
+            )
+        elif len(kept) > 1 and max(kept.values()) == 1:
+            self.notes.append(
+                f"Each {self.label} has a single item, so that `likeness train` could not test, "
+                f"and refuses them. Add items of the same {self.several}."
+            )
 
     def _add_suggested(self, counts: Collection[str]) -> bool:
         """Add the finding that the folders are no subjects; returns whether they are none."""

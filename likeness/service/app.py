@@ -30,6 +30,7 @@ from likeness.service.guard import Guard, changes_gallery, metrics_text
 from likeness.service.work import Service
 from likeness.toolkit.gallery.gallery import NotEnrolled
 
+_PLACE = re.compile(r"\b(postgres(ql)?|faiss):[^\s,;()]*[^\s,;():.]")
 _log = logging.getLogger("likeness.serve")
 
 
@@ -155,7 +156,9 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RuntimeError)
     async def failed(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, ValueError):
-            return answer(404 if isinstance(error, NotEnrolled) else 422, str(error))
+            # A client need not know where the gallery lies.
+            reason = _PLACE.sub("the gallery", str(error))
+            return answer(404 if isinstance(error, NotEnrolled) else 422, reason)
         # A store may quote subjects, which no log names.
         reason = re.sub("'.*'", "'...'", str(error), flags=re.DOTALL)[:300]
         _log.error("a request ended in %s: %s", type(error).__name__, reason)

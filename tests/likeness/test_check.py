@@ -298,3 +298,20 @@ def test_a_list_never_replaces_the_data(voices: Path) -> None:
     table.write_text("path,speaker\nann/0.wav,ann\nbob/0.wav,bob\n", encoding="utf-8")
     assert run("check", table, "--out", table) == 2
     assert table.read_text(encoding="utf-8").startswith("path,speaker")
+
+
+def test_a_list_with_a_path_that_is_too_long_is_checked(voices: Path, tmp_path: Path) -> None:
+    rows = ["path,label", "ann/0.wav,ann", "x" * 300 + ".wav,ann", "none.wav,bob"]
+    (voices / "l.csv").write_text("\n".join(rows) + "\n")
+    result = checked(voices / "l.csv")
+    counts = {finding.kind: finding.count for finding in result.findings}
+    assert (counts["missing"], counts["unreadable"]) == (1, 1)
+
+
+def test_data_that_train_refuses_are_noted(voices: Path) -> None:
+    assert checked(voices).notes[0].startswith("3 speakers are too few")
+    for path in voices.glob("*/[1-3].wav"):
+        path.unlink()
+    shutil.copytree(voices / "ann", voices / "dan")
+    soundfile.write(voices / "dan" / "0.wav", wave(99), RATE_HZ)
+    assert checked(voices).notes[0].startswith("Each speaker has a single item")

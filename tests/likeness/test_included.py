@@ -164,3 +164,9 @@ def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> Non
     exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(included.VOICE)
     assert exported.thresholds is not None
     np.testing.assert_array_equal(exported.embed(spoken).matrix, model.embed(spoken).matrix)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    model = likeness.load(included.VOICE, device="cpu")
+    with pytest.raises(likeness.LikenessError, match="device"):
+        model.to("nonsense")

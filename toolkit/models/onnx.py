@@ -70,7 +70,16 @@ class OnnxEmbedder:
         return length
 
     def to_device(self, device: str = "") -> None:
-        """Do nothing: the graph runs on CUDA where the installed ONNX Runtime has it."""
+        """Check the device: the graph runs on CUDA where the installed ONNX Runtime has it.
+
+        Raises:
+            LikenessError: It is another device than that.
+        """
+        if device and device.partition(":")[0] != self.session.device:
+            raise LikenessError(
+                f"device {device!r} cannot be used: this .onnx model runs on {self.session.device};"
+                " give that, or no device"
+            )
 
     def share_cores(self, num_calls: int) -> None:
         """Do nothing: the graph has the threads that it was opened with."""
@@ -113,6 +122,7 @@ class Session:
 
     Attributes:
         text: The description in the file's metadata; None where it has none.
+        device: "cuda" or "cpu".
     """
 
     def __init__(self, path: Path):
@@ -141,6 +151,8 @@ class Session:
                 f"{self._path} is no ONNX model that can be run ({first_line(error)})"
             ) from None
         self._owner = os.getpid()
+        is_on_gpu = "CUDAExecutionProvider" in self._session.get_providers()
+        self.device = "cuda" if is_on_gpu else "cpu"
         self.text: str | None = self._session.get_modelmeta().custom_metadata_map.get(KEY)
 
     def get_inputs(self) -> list[Any]:

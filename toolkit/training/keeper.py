@@ -10,20 +10,21 @@ from types import TracebackType
 
 from torch import nn
 
-from likeness.eval.errors import Unreachable, first_line
+from likeness.eval.errors import LikenessError, Unreachable, first_line
 from likeness.eval.progress import report
 from likeness.toolkit.console import Interrupted, interruptible, say
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.losses.contract import similarity_trained_by
 from likeness.toolkit.models import checkpoint
+from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.parallel import distributed
 from likeness.toolkit.training import measure
 from likeness.toolkit.training.finite import Watch
 from likeness.toolkit.training.log import BadItems, Clock, Log
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.recipe import Parallel, Recipe
-from likeness.toolkit.training.run import Run, save_run
+from likeness.toolkit.training.run import Run, mark_evaluated, save_run
 
 
 class Keeper:
@@ -88,6 +89,18 @@ class Keeper:
             self.bad.count(unreadable, drawn)
             yield batch
 
+    def make_up(self) -> bool:
+        """Evaluate where the evaluation of the last checkpoint had failed.
+
+        Returns:
+            Whether training ends with it.
+        """
+        if self.run.owes_evaluation:
+            self._evaluate()
+            self.run.owes_evaluation = False
+            mark_evaluated(self.out, self.run)
+        return self.ended
+
     def after_step(self, rate: float) -> bool:
         """Log, evaluate and save what is due after a step; `rate` is the step's learning rate.
 
@@ -96,7 +109,7 @@ class Keeper:
 
         Raises:
             Interrupted: After Ctrl-C, when all is saved.
-            LikenessError: An evaluation failed; the last checkpoint is kept.
+            LikenessError: An evaluation failed; the run is saved.
             Diverged: Something is NaN or infinite; the last checkpoint is kept.
         """
         run, schedule = self.run, self.recipe.schedule
@@ -112,7 +125,7 @@ class Keeper:
         due = last or (schedule.eval_every and run.step % schedule.eval_every == 0)
         if self.recipe.measure is not None and due:
             self.watch.settle()
-            self._evaluate()
+            self._evaluate_or_save()
             last = last or self.ended
         if last or stop or run.step % schedule.save_every == 0:
             self.watch.settle()  # nothing that is not finite is saved
@@ -159,6 +172,21 @@ class Keeper:
             if saved and run.average.last:
                 _same_statistics(run, self.recipe.parallel)
                 run.average.take(run.embedder, run.loss)
+
+    def _evaluate_or_save(self) -> None:
+        """Evaluate. What cannot be measured costs no training: the run is saved then."""
+        try:
+            self._evaluate()
+        except Diverged:  # then the checkpoint before is the one to keep
+            raise
+        except ValueError as error:
+            self.run.owes_evaluation = True
+            self._save()
+            raise LikenessError(
+                f"the evaluation after step {self.run.step} of {self.recipe.schedule.steps} "
+                f"failed: {error}. The run in {self.out} is whole: repair this, then --resume "
+                "evaluates and goes on"
+            ) from error
 
     def _evaluate(self) -> None:
         """Measure the model as it is, write it down, and keep the model if it is the best."""

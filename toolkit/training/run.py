@@ -92,6 +92,7 @@ class Run:
     layout: spread.Layout | None = None  # the classes that this process holds, if they are spread
     plateau: Plateau = field(default_factory=Plateau)
     step: int = 0
+    owes_evaluation: bool = False  # that after `step` failed, and is made when the run goes on
     # parameters that stand still until a step and are trained from then on (build.thaw)
     frozen: list[nn.Parameter] = field(default_factory=list)
     average: Average | None = None  # of the weights, where the recipe asks for one
@@ -263,6 +264,7 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
     state = {
         "format": FORMAT,
         "step": run.step,
+        "owes_evaluation": run.owes_evaluation,
         "plateau": vars(run.plateau),
         "scaler": run.scaler.state_dict(),
         "num_classes": len(classes),
@@ -295,6 +297,16 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
     distributed.wait()
+
+
+def mark_evaluated(out: Path, run: Run) -> None:
+    """Write down that the evaluation of the last checkpoint was made, and what it gave."""
+    newest = latest(out)
+    assert newest is not None
+    distributed.wait()
+    if distributed.is_main():
+        made = {"owes_evaluation": False, "plateau": vars(run.plateau)}
+        write_json(newest[0] / STATE, newest[1] | made)
 
 
 def _write_tensors(folder: Path, run: Run) -> None:
@@ -332,7 +344,7 @@ def latest(out: Path) -> tuple[Path, dict[str, Any]] | None:
 def is_finished(out: Path, steps: int, stop_after: int) -> bool:
     """Whether nothing is left to do for the run in `out`: no step, and no evaluation."""
     newest = latest(out)
-    if newest is None:
+    if newest is None or newest[1]["owes_evaluation"]:
         return False
     return bool(
         newest[1]["step"] >= steps
@@ -376,6 +388,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
             restore(tensors[name])
     run.scaler.load_state_dict(state["scaler"])
     run.plateau, run.step = Plateau(**state["plateau"]), state["step"]
+    run.owes_evaluation = state["owes_evaluation"]
     run.init = state["init"]
     return True
 

@@ -113,7 +113,7 @@ def fit(
 
     Raises:
         LikenessError: Anything wrong with recipe, data or folder, before the first step. Later only
-            for what cannot be measured; the last checkpoint is kept.
+            for what cannot be measured; the run is saved then.
         Diverged: Losses, embeddings, gradients or weights are no longer finite. The last checkpoint
             is kept.
         Interrupted: After Ctrl-C, when the step is finished and saved.
@@ -160,6 +160,8 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
     precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
     with keeper:
+        if keeper.make_up():
+            return
         run.embedder.train()
         for batch in keeper.batches(loader):
             thaw(run, recipe)

@@ -39,6 +39,8 @@ def test_lists_stay_and_a_device_is_written_to(tmp_path: Path) -> None:
     words = ("lists", tmp_path / "voices", "--split", "all", "--out", tmp_path / "lists")
     assert run_command(*words) == 0
     assert run_command(*words) == 2
+    (tmp_path / "lists" / "items.txt").unlink()
+    assert run_command(*words) == 2  # the trials are there
     assert run_command(*words, "--force") == 0
     scores = tmp_path / "scores.txt"
     scores.write_text(SCORES)

@@ -270,6 +270,44 @@ def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices:
     assert a.meta["model"] == b.meta["model"]
 
 
+SPAWN = """
+import multiprocessing, sys
+from likeness.cli import main
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow  # two commands, and the processes that they spawn, import torch
+def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Path) -> None:
+    (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
+    program = pets.parent / "program.py"
+    program.write_text(SPAWN)
+    environment = {"PYTHONPATH": f"{pets.parent / 'site'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    train = [
+        "train",
+        "mine/pet_recipe.py",
+        "compute.workers=1",
+        "--data",
+        str(voices),
+        "--out",
+        "run",
+    ]
+    embed = ["embed", "--model", "run", "--items", "mine/list.txt", "--root", "/", "--out", "a.npz"]
+    trust = ["--trust", "petnets", "--trust", "mine/nearby_net.py"]
+    for arguments in (train, [*embed, "--workers", "1", *trust]):
+        ended = subprocess.run(
+            [sys.executable, str(program), *arguments],
+            cwd=pets.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert len(files.read(pets.parent / "a.npz").ids) == 32
+
+
 # ---------------------------------------------------------------- what may be imported
 
 

@@ -278,3 +278,10 @@ def test_noise_and_rooms_are_read_at_the_views_rate() -> None:
     for rate_hz in (8_000, 16_000):
         assert len(view(0, 0, seconds=(1.0, 1.0), rate_hz=rate_hz, corrupt=corrupt)) == rate_hz
     assert heard == [8_000, 16_000]
+
+
+def test_a_pure_delay_is_undone_at_the_same_level() -> None:
+    for level in (0.01, -3.0):
+        response = np.zeros(500, dtype=np.float32)
+        response[123] = level
+        np.testing.assert_allclose(reverberate(VOICE, response), np.sign(level) * VOICE, atol=1e-6)
