@@ -33,6 +33,7 @@ from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
+UNKNOWN = "unknown"  # the group of items without a value
 MIN_ERRORS = (
     30  # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
 )
@@ -296,12 +297,12 @@ def _resample_rates(
 def _ratio(
     metric: str, rows: Sequence[Row], drawn: Sequence[Mapping[str, Floats]], level: float
 ) -> Ratio | None:
-    """None where fewer than two groups have the rate."""
+    """None where fewer than two groups have the rate. Who is `unknown` is no group of people."""
     accepts = "tar" in metric  # misses are compared: TARs of 99 and 98 % differ by a factor of two
     errors = {
         i: 1 - rate if accepts else rate
         for i, row in enumerate(rows)
-        if (rate := row.rates[metric].value) is not None
+        if (rate := row.rates[metric].value) is not None and row.group != UNKNOWN
     }
     if len(errors) < 2:
         return None

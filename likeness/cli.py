@@ -197,7 +197,8 @@ def _checked(run: Callable[..., None], force: bool = True, **options: Any) -> No
         # A report is a folder, and lists are one; `check` writes two lists side by side.
         beside = (out / "index.html", out / "items.txt", out / "trials.txt")
         left_out = out.with_name(f"{out.stem}.left-out{out.suffix}")
-        written = next(filter(Path.is_file, (out, *beside, left_out)), None)
+        origin = out.with_name(f"{out.name}.origin.json")  # of scores
+        written = next(filter(Path.is_file, (out, *beside, left_out, origin)), None)
         if written is None:
             continue
         inputs = [

@@ -335,6 +335,13 @@ def evaluate(
     else:
         compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
     origins = {name: of[2] for name, of in systems.items()}
+    for result in compared.results:
+        if result.metric == "eer" and result.value is not None and result.value > 0.5:
+            warnings.warn(
+                f"{result.system}: more pairs are decided wrongly than by chance; are these "
+                "distances? A higher score has to mean more similar",
+                stacklevel=2,
+            )
     return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
 
 

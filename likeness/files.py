@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from likeness.eval import types
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as stored
+from likeness.eval.formats.column_names import role_of
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.formats.subjects import read_mapping, read_numbers
+from likeness.eval.groups import UNKNOWN
 from likeness.eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch, media_of_folder
 from likeness.eval.scoring.templates import read_enrolment
 from likeness.eval.types import name_first
@@ -34,7 +36,7 @@ ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_COLUMN = re.compile(r"(?P<file>.+):(?P<column>\w+)(?:(?P<sign>[<>]=?)(?P<value>[^<>=]+))?")
+_COLUMN = re.compile(r"(?P<file>.+):(?P<column>[^:<>=]+)(?:(?P<sign>[<>]=?)(?P<value>[^<>=]+))?")
 # What compares, and the sign of the other side.
 _SIGNS = {
     "<": (operator.lt, ">="),
@@ -152,7 +154,7 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
         if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
             by, group_of = "", _listed_groups(grouping)
         else:
-            by = column["column"] + (column["sign"] or "") + (column["value"] or "")
+            by = "".join(part.strip() for part in column.groups("")[1:])
             group_of = _groups_in(_path(column["file"], "groups"), column)
         if by in by_name:
             raise LikenessError(f"several groupings are called {by!r}; evaluate them one by one")
@@ -179,9 +181,9 @@ def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
 
     suffixes = [*suffixes_of("speaker"), *suffixes_of("image")]
     items = list_items(path, suffixes=suffixes, missing="leave")
-    values = [
-        "unknown" if value is None else str(value) for value in items.column(column["column"])
-    ]
+    name = column["column"].strip()
+    name = name if items.has(name) else role_of(name) or name  # Gender is read as sex
+    values = [UNKNOWN if value is None else str(value) for value in items.column(name)]
     if column["sign"]:
         values = [_side(value, column) for value in values]
     return dict(zip(items.ids, values, strict=True))
@@ -189,7 +191,7 @@ def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
 
 def _side(value: str, column: re.Match[str]) -> str:
     """On which side of a limit a number is."""
-    if value == "unknown":
+    if value == UNKNOWN:
         return value
     try:
         compare, other = _SIGNS[column["sign"]]
@@ -199,7 +201,8 @@ def _side(value: str, column: re.Match[str]) -> str:
             f"groups {column[0]}: {value!r} and {column['value']!r} are to be compared, and both "
             "must be numbers"
         ) from None
-    return f"{column['column']}{column['sign'] if is_so else other}{column['value']}"
+    sign = column["sign"] if is_so else other
+    return f"{column['column'].strip()}{sign}{column['value'].strip()}"
 
 
 def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:

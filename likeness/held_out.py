@@ -178,7 +178,7 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
         return None
     from likeness.eval.formats.provenance import sha256
     from likeness.eval.scoring.origin import read_origin
-    from likeness.toolkit.models.checkpoint import find_model
+    from likeness.toolkit.models.loaded import find_model
 
     files = HeldOutFiles(Path(folders[0]))
     if len(listed) > 1 or not files.scores.is_file():

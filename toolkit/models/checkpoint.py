@@ -29,10 +29,12 @@ from likeness.eval.formats.provenance import likeness_version
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.models import adapter
 from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import BEST as BEST
+from likeness.toolkit.models.loaded import LAST as LAST
+from likeness.toolkit.models.loaded import find_model as find_model
 from likeness.toolkit.models.parts import Part, Parts, describe, values_in
 
 FORMAT = "likeness.checkpoint/1"
-BEST, LAST = "best.safetensors", "last.safetensors"
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
 LOSS = "loss."  # before the names of the loss's tensors, as "frontend." and "backbone." are
 _FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
@@ -133,21 +135,6 @@ def norm_is_quality(description: Mapping[str, Any]) -> bool:
     if not str(description.get("similarity")).startswith("simple:"):
         names.discard("SimPLE")
     return bool(names & _QUALITY_LOSSES)
-
-
-def find_model(path: Path) -> Path:
-    """Return the model file that a path means: itself, or the best or last of a run's folder."""
-    if path.is_dir():
-        for name in (BEST, LAST):
-            if (path / name).is_file():
-                return path / name
-    if not path.is_file():
-        what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
-        raise LikenessError(
-            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
-            ".safetensors file"
-        )
-    return path
 
 
 def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any], kind: str) -> None:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array, Floats, Read
 
 Flip = Literal["none", "sum", "mean", "concat"]
+BEST, LAST = "best.safetensors", "last.safetensors"  # the model files of a run
 # A reading that gives an item in several inputs: crops, or the chunks of a long recording.
 ReadParts = Callable[[Item], Iterator[Array]]
 
@@ -123,3 +126,18 @@ class Loaded:
             "similarity": self.similarity,
             **self.settings,
         }
+
+
+def find_model(path: Path) -> Path:
+    """Return the model file that a path means: itself, or the best or last of a run's folder."""
+    if path.is_dir():
+        for name in (BEST, LAST):
+            if (path / name).is_file():
+                return path / name
+    if not path.is_file():
+        what = f"holds no checkpoint ({BEST} or {LAST})" if path.is_dir() else "does not exist"
+        raise LikenessError(
+            f"model {str(path)!r} {what}; give a run directory of `likeness train` or a "
+            ".safetensors file"
+        )
+    return path

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -270,6 +271,7 @@ def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices:
     assert a.meta["model"] == b.meta["model"]
 
 
+ROOT = Path(__file__).parents[3]
 SPAWN = """
 import multiprocessing, sys
 from likeness.cli import main
