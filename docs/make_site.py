@@ -135,11 +135,10 @@ def python_pages() -> dict[str, str]:
 
 def command_page() -> str:
     """Return the page of the command line: the help of every command."""
-    import typer
 
-    from likeness.cli import app
+    from likeness.cli import whole_command
 
-    group: Any = typer.main.get_command(app)
+    group: Any = whole_command()
     lines = ["# The command line", "", "This is what `likeness COMMAND --help` prints.", ""]
     commands: list[tuple[str, Any]] = []
     for name in sorted(group.commands):

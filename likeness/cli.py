@@ -139,7 +139,7 @@ def likeness(
     """
 
 
-def _whole_command() -> typer.core.TyperGroup:
+def whole_command() -> typer.core.TyperGroup:
     """The command line, with help that is laid out for people."""
     group = cast(typer.core.TyperGroup, typer.main.get_command(app))
     _complete(group)
@@ -247,7 +247,7 @@ def main(arguments: list[str] | None = None) -> None:
     the traceback as well.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    command, line = _whole_command(), shlex.join(["likeness", *arguments])
+    command, line = whole_command(), shlex.join(["likeness", *arguments])
     if "_LIKENESS_COMPLETE" in os.environ:  # a shell asks for the words that may follow
         command.main(arguments, "likeness")
     remove_abandoned_folders()

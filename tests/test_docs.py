@@ -21,14 +21,13 @@ import sys
 import tomllib
 import urllib.request
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-import typer
 
-from likeness.cli import app, main
+from likeness.cli import main, whole_command
 from likeness.recipe_files import located, names
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
@@ -277,7 +276,7 @@ def problem(arguments: list[str], folder: Path) -> str:
                 (folder / name).mkdir()
             else:
                 (folder / name).touch()
-    command = typer.main.get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+    command: Any = whole_command().commands[arguments[0]]
     with contextlib.chdir(folder):
         try:
             inputs = command.make_context(arguments[0], list(arguments[1:])).params

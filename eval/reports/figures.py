@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from likeness.eval.classification import auroc
+from likeness.eval.groups import Grouped
 from likeness.eval.reports.page import EMPTY, block, can_plot, prose, source
 from likeness.eval.results import metric_label
 from likeness.eval.types import Floats, Scores
@@ -488,4 +489,22 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
         look = {"line_color": COLOURS[i % len(COLOURS)], "line_dash": "dotted"}
         figure.add_layout(Span(location=100 * float(curve.risk[-1]), dimension="width", **look))
     legend(figure)
+    return figure
+
+
+def group_figure(grouped: Grouped) -> Any:
+    """The EER of each group at a threshold of its own, with its interval."""
+    points = [
+        (row.group, rate.value, *(rate.interval or (rate.value, rate.value)))
+        for row in grouped.groups
+        if (rate := row.rates["eer"]).value is not None
+    ]
+    names, *numbers = zip(*points, strict=True) if points else [()] * 4
+    y, low, high = (100 * np.array(each) for each in numbers)
+    tips = {"group": "@group", "EER (%)": "@y{0.00}", "from": "@low{0.00}", "to": "@high{0.00}"}
+    figure = plot(grouped.by, "EER (%)", height=260, x_range=list(names), tips=tips)
+    source = columns(group=list(names), y=y, low=low, high=high)
+    figure.segment("group", "low", "group", "high", source=source, color=COLOURS[0], line_width=1.8)
+    figure.scatter("group", "y", source=source, size=8, color=COLOURS[0])
+    figure.y_range.start = 0
     return figure

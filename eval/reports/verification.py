@@ -27,6 +27,7 @@ from likeness.eval.reports.figures import (
     coverage_figure,
     det_figure,
     drawn,
+    group_figure,
     histogram_figure,
     training_curves,
 )
@@ -101,7 +102,11 @@ def write_page(
     shown, used = media or Media(lambda _: None), embeddings or {}
     assert set(used) <= set(compared.trials)
     together = _on_the_same_trials(results, scores)
-    groups = {f"{each.system} {each.by}".strip(): grouped_table(each) for each in compared.grouped}
+    groups = {
+        f"{each.system} {each.by}".strip(): drawn(group_figure, each, alt=_GROUPS)
+        + grouped_table(each)
+        for each in compared.grouped
+    }
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
@@ -245,6 +250,7 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
     return block("two", parts=columns) if columns else EMPTY
 
 
+_GROUPS = "EER by group, at a threshold of its own"
 _NUM_HARDEST = 10  # trials of each kind
 _NUM_EACH = 500  # thresholds of each of four kinds, see `positions`
 

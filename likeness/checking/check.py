@@ -196,7 +196,7 @@ def check_items(
 
     Example:
         >>> from likeness.lists import items
-        >>> checked = check(items("voices"), "speaker", data="voices")
+        >>> checked = check_items(items("voices"), "speaker", data="voices")
         >>> len(checked.items), [finding.kind for finding in checked.findings]
         (8, ['few-items'])
     """

@@ -63,8 +63,8 @@ def check(
     Example:
         >>> import likeness
         >>> checked = likeness.check("voices")
-        >>> len(checked.items), [finding.id for finding in checked.findings]
-        (8, [])
+        >>> len(checked.items), [finding.kind for finding in checked.findings]
+        (8, ['few-items'])
     """
     folder = Path(data)
     listing: dict[str, Any] = {"columns": columns, "label": label, "root": root}

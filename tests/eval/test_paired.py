@@ -92,7 +92,18 @@ def test_the_reference_is_the_first_or_the_one_named(
     paths = [str(folder / name) for name in ("a.txt", "b.txt", "c.txt")]
     for more, reference in (([], "a"), (["--reference", paths[1]], "b")):
         with pytest.raises(SystemExit) as stopped:
-            main(["evaluate", *paths, "--resamples", "50", "--json", str(folder / "r.json"), *more])
+            main(
+                [
+                    "evaluate",
+                    *paths,
+                    "--resamples",
+                    "50",
+                    "--json",
+                    str(folder / "r.json"),
+                    "--force",
+                    *more,
+                ]
+            )
         assert not stopped.value.code
         text = capsys.readouterr().out
         assert f"minus {reference}" in text

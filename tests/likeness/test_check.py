@@ -228,7 +228,7 @@ def test_swapped_labels_are_found_by_embeddings(voices: Path, tmp_path: Path) ->
     made = Embeddings(tuple(items.ids), (5 * matrix).astype(np.float32), {})
     embeddings.write(tmp_path / "v.npz", made)
     out = tmp_path / "items.csv"
-    near = ["--near", "0.9999", "--json", tmp_path / "a.json", "--out", out]
+    near = ["--near", "0.9999", "--json", tmp_path / "a.json", "--out", out, "--force"]
     assert run("check", voices, "--embeddings", tmp_path / "v.npz", *near) == 0
     found = json.loads((tmp_path / "a.json").read_text())["findings"]
     groups = {f["kind"]: f["groups"] for f in found}
@@ -247,7 +247,7 @@ def test_the_page_shows_and_plays_what_was_found(faces: Path, voices: Path, tmp_
     shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
     (voices / "bob" / "0.wav").write_bytes(b"")
     for data, mark in ((faces, "data:image/"), (voices, "data:audio/")):
-        assert run("check", data, "--page", tmp_path / "page") == 0
+        assert run("check", data, "--page", tmp_path / "page", "--force") == 0
         page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
         assert page.count(mark) == 2
         assert "<b>" not in page

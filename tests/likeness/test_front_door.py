@@ -23,7 +23,7 @@ from torch import nn
 import likeness
 import likeness.toolkit.backbones
 import likeness.toolkit.losses
-from likeness.cli import _whole_command
+from likeness.cli import whole_command
 from likeness.eval.formats.trials import write_trials
 from likeness.inputs import items_of
 from likeness.modalities import folders
@@ -351,7 +351,7 @@ def test_help_and_version(
     groups = re.findall(r"^(\w+):$", shown.partition("likeness 0")[0], re.MULTILINE)
     assert groups == ["Options", "Start", "Data", "Train", "Measure", "Use"]
     assert "..." not in shown.split("Start:")[1].split("likeness 0")[0]
-    whole = _whole_command()
+    whole = whole_command()
     for name, command in whole.commands.items():
         assert command.short_help.endswith((".", "?")), name
         assert "..." not in command.get_short_help_str(20), name

@@ -45,7 +45,7 @@ def test_the_rest_is_scored_as_a_list_of_the_rest_is(
     ]
     origin = json.loads((tmp_path / "scores.txt.origin.json").read_text("utf-8"))
     assert "trials.txt, without 7 of 10 trials" in json.dumps(origin)
-    assert run_command(*asked, "--out", out) == 2
+    assert run_command(*asked, "--out", out, "--force") == 2
     assert "--missing skip" in capsys.readouterr().err
 
 

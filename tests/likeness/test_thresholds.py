@@ -368,7 +368,7 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
         (("--out", "c.csv", "--num-clusters", 99), "8 items"),
         (("--out", "c.xlsx", "--num-clusters", 2), ".csv"),
     ):
-        assert run_command(*command, *wrong) == 2
+        assert run_command(*command, *wrong, "--force") == 2
         assert word in capsys.readouterr().err
-    assert run_command("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "c.csv") == 2
+    assert run_command("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "x.csv") == 2
     assert "--model is needed" in capsys.readouterr().err

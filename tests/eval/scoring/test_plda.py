@@ -247,7 +247,7 @@ def test_fit_and_score_from_the_command_line(
         f"{ids[0]} {ids[1]} 1\n{ids[0]} {ids[9]} 0\n{ids[7]} {ids[6]} 1\n"
     )
     compared = ("score", "--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz")
-    score = (*compared, "--plda", tmp_path / "p.json", "--out", tmp_path / "s.txt")
+    score = (*compared, "--plda", tmp_path / "p.json", "--out", tmp_path / "s.txt", "--force")
     assert run_command(*score) == 0
     assert "scored by plda, model m1" in capsys.readouterr().out
     matrix = rows.astype(np.float32)

@@ -47,7 +47,7 @@ def test_two_settings_of_every_loss_are_tuned(content: dict[str, object]) -> Non
     every, ranges = content["RECIPES"], content["RANGES"]
     assert isinstance(every, dict)
     assert isinstance(ranges, dict)
-    assert list(every) == list(ranges)
+    assert every.keys() == ranges.keys()
     for name, settings in ranges.items():
         assert len(settings) == 2, name
         for path, span in settings.items():
