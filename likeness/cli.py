@@ -194,27 +194,31 @@ def _checked(run: Callable[..., None], force: bool = True, **options: Any) -> No
         out = options[name]
         if not isinstance(out, Path):
             continue
-        # A report is a folder, and lists are one; `check` writes two lists side by side.
-        beside = (out / "index.html", out / "items.txt", out / "trials.txt")
-        left_out = out.with_name(f"{out.stem}.left-out{out.suffix}")
-        origin = out.with_name(f"{out.name}.origin.json")  # of scores
-        written = next(filter(Path.is_file, (out, *beside, left_out, origin)), None)
-        if written is None:
-            continue
+        written = [place for place in _written(out) if place.is_file()]
         inputs = [
             read
             for other, value in options.items()
             for read in (value if isinstance(value, list | tuple) else [value])
             if other != name and isinstance(read, Path | str) and os.path.isfile(read)
         ]
-        if any(out.samefile(read) for read in inputs):
-            raise LikenessError(
-                f"{out} is one of the inputs, and the output would replace it; name another file "
-                "for the output"
-            )
-        if not force:
-            raise LikenessError(f"{written} exists; --force replaces it, or name another place")
+        for place in written:
+            if any(place.samefile(read) for read in inputs):
+                raise LikenessError(
+                    f"{place} is one of the inputs, and the output would replace it; name another "
+                    "file for the output"
+                )
+            if not force:
+                raise LikenessError(f"{place} exists; --force replaces it, or name another place")
     run(**options)
+
+
+def _written(out: Path) -> list[Path]:
+    """The files that an output may replace: itself, what is written beside it, or in its folder."""
+    beside = [f"{out.stem}.left-out{out.suffix}", f"{out.name}.origin.json"]
+    if out.suffix == ".ark":
+        beside += [f"{out.stem}.scp", f"{out.stem}.meta.json"]
+    within = ("index.html", "items.txt", "trials.txt", "labels.txt")
+    return [out, *map(out.with_name, beside), *(out / name for name in within)]
 
 
 def _field_like(option: str | None, arguments: Sequence[str]) -> str:

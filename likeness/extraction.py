@@ -43,6 +43,7 @@ from likeness.toolkit.models.embed import (
     warn_if_alike,
 )
 from likeness.toolkit.models.loaded import Embedder, Flip, Flipped, Loaded
+from likeness.toolkit.training.lock import NAME as LOCK
 from likeness.toolkit.training.lock import Busy, empty, only_writer
 
 PIECE_ITEMS = 8192
@@ -381,7 +382,10 @@ def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
 
 def _without_bad(embeddings: Embeddings) -> Piece:
     """What `with_bad` was given."""
-    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
+    try:
+        bad = [Bad(*map(str, fields)) for fields in json.loads(embeddings.meta["bad"])]
+    except (ValueError, TypeError, RecursionError):
+        raise LikenessError("a part does not say which items it lacks; embed it again") from None
     return embeddings if embeddings.ids else None, bad
 
 
@@ -390,6 +394,7 @@ def finish(out: Path) -> None:
     folder = _folder(out)
     if folder.is_dir():
         with suppress(Busy), only_writer(folder):  # who works there now finishes by itself
+            _refuse_others(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -416,9 +421,21 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
         return
     # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
+    _refuse_others(folder)
     empty(folder)
     with atomic_path(file) as partial_path:
         partial_path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
+
+
+def _refuse_others(folder: Path) -> None:
+    """Refuse a folder that holds something else than pieces."""
+    known = re.compile(rf"\d{{6}}\.npz|plan\.json|{re.escape(LOCK)}|\..*\.part")
+    others = [path.name for path in folder.iterdir() if not known.fullmatch(path.name)]
+    if others:
+        raise LikenessError(
+            f"{folder} would hold the pieces of this work, and holds {others[0]!r}; move that, or "
+            "choose another --out"
+        )
 
 
 def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[str, str]]:

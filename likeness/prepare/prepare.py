@@ -37,6 +37,7 @@ _TIMEOUT_SECONDS = (2, 60)  # for a connection, which the system tries twice in 
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, shutil.ReadError),
     *(zlib.error, EOFError, gzip.BadGzipFile),
+    RuntimeError,  # a password, or an unknown compression
 )
 
 

@@ -27,12 +27,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
+from likeness.eval.formats.files import json_object, refuse_device
 from likeness.eval.formats.writing import atomic_path, move, staged
 from likeness.toolkit.data.items import MAX_SPAN, Item, Items, check_unique
 
@@ -184,9 +186,10 @@ def _content(item: Item) -> bytes:
 def _listed(shard: Path) -> list[Member]:
     """The members of one shard, from its index or by scanning it once."""
     index, size = shard.with_name(f"{shard.name}.index"), shard.stat().st_size
+    refuse_device(index)
     with suppress(OSError, ValueError, KeyError, TypeError):  # then it is made anew
-        stated = json.loads(index.read_text(encoding="utf-8"))
-        if stated["bytes"] == size and {len(row) for row in stated["items"]} <= {5}:
+        stated = json_object(index)
+        if stated["bytes"] == size and all(_fits(row, size) for row in stated["items"]):
             return list(stated["items"])
     members = _scan(shard)
     try:
@@ -199,6 +202,14 @@ def _listed(shard: Path) -> list[Member]:
             stacklevel=3,
         )
     return members
+
+
+def _fits(row: Sequence[Any], size: int) -> bool:
+    """Whether a row of an index states a member that lies within a shard of `size` bytes."""
+    id, label, suffix, offset, length = row
+    are_texts = isinstance(id, str) and isinstance(suffix, str) and isinstance(label, str | None)
+    are_places = type(offset) is int and type(length) is int
+    return are_texts and are_places and 0 <= offset <= offset + length <= size
 
 
 class _Headers(io.BufferedReader):

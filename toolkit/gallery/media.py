@@ -109,6 +109,9 @@ def erase(gallery: Path | None, subjects: Iterable[str]) -> None:
         return
     for subject in subjects:
         folder = _folder_of(gallery, subject)
+        if folder.is_symlink():  # what it leads to is not ours
+            folder.unlink()
+            continue
         for path in folder.rglob("*"):  # what a killed writer left lies in folders below
             if path.is_file() and not path.is_symlink():
                 with path.open("r+b") as file:

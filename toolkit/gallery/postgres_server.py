@@ -22,6 +22,7 @@ from pathlib import Path
 from likeness.eval.errors import LikenessError
 
 _SOCKETS = "/tmp"  # TMPDIR may be long
+_PREFIX = "likeness-postgresql-"
 _OPTIONS = (
     "listen_addresses=",
     # Files of the log of changes go once they are not needed, with what was removed.
@@ -60,9 +61,8 @@ def start(folder: Path) -> str:
             _make(folder)
         sockets = _sockets(data)
         if sockets is None or not _answers(sockets):
-            if sockets is not None:  # of a server that was killed
-                shutil.rmtree(sockets, ignore_errors=True)
-            sockets = Path(tempfile.mkdtemp(prefix="likeness-postgresql-", dir=_SOCKETS))
+            _remove(sockets)  # of a server that was killed
+            sockets = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SOCKETS))
             options = " ".join(f"-c {option}" for option in _OPTIONS) + f" -k {sockets}"
             try:
                 _run(data, "pg_ctl", "start", "-w", "-l", "log", "-o", options)
@@ -99,8 +99,15 @@ def end() -> None:
                 os.close(users)
             sockets = _sockets(folder / "data")
             _run(folder / "data", "pg_ctl", "stop", "-w", "-m", "fast")
-            if sockets is not None:
-                shutil.rmtree(sockets, ignore_errors=True)
+            _remove(sockets)
+
+
+def _remove(sockets: Path | None) -> None:
+    """Removes the folder of a socket, if it is one that `start` made."""
+    if sockets is None or sockets.parent != Path(_SOCKETS):
+        return
+    if sockets.name.startswith(_PREFIX):
+        shutil.rmtree(sockets, ignore_errors=True)
 
 
 def _make(folder: Path) -> None:
