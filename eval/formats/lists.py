@@ -330,7 +330,8 @@ def _parsed(path: Path, text: bytes, shape: Shape) -> list[Any]:
     try:
         table = arrow_csv.read_csv(
             pyarrow.BufferReader(text),
-            arrow_csv.ReadOptions(column_names=names, block_size=len(text) + 1),
+            # With threads, a process that ends soon after this aborts now and then.
+            arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
             arrow_csv.ParseOptions(
                 delimiter=shape.separator,
                 quote_char='"' if may_be_quoted else False,
