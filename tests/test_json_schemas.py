@@ -167,13 +167,13 @@ def test_two_files_and_many_pairs(folder: Path, model: Path, voices: Path) -> No
     embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
     likeness("fit", "calibration", *embeddings, "--out", folder / "plain.json")
     decided = ["--model", model, "--threshold", "0.5", "--calibration", folder / "plain.json"]
-    likeness("verify", *files[:2], *decided, "--json", out)
+    likeness("verify", *files[:2], *decided, "--json", out, "--force")
     check(written(out), "verification")
     assert written(out)["same"] is not None
     assert written(out)["llr"] is not None
     listed = folder / "pairs.csv"
     listed.write_text(f"first,second,label\n{files[0]},{files[1]},1\n{files[0]},absent.wav,0\n")
-    likeness("verify", "--pairs", listed, *decided, "--out", out)
+    likeness("verify", "--pairs", listed, *decided, "--out", out, "--force")
     check(written(out), "pairs")
     assert [pair["score"] is None for pair in written(out)["pairs"]] == [False, True]
 
@@ -183,14 +183,14 @@ def test_a_search_and_a_check(folder: Path, model: Path, voices: Path) -> None:
     out = folder / "out.json"
     gallery = ["--gallery", folder / "people", "--model", model]
     likeness("gallery", "enrol", voices, *gallery)
-    likeness("gallery", "search", voices, *gallery, "--threshold", "0.5", "--out", out)
+    likeness("gallery", "search", voices, *gallery, "--threshold", "0.5", "--out", out, "--force")
     check(written(out), "found")
     data = folder / "data"
     for name in ("ann/1.flac", "ann/2.flac", "bob/1.flac"):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(sorted(voices.rglob("*.flac"))[0].read_bytes())
     (data / "bob" / "2.wav").write_bytes(b"no sound")
-    likeness("check", data, "--json", out)
+    likeness("check", data, "--json", out, "--force")
     check(written(out), "check")
     assert {"conflict", "unreadable"} <= {found["kind"] for found in written(out)["findings"]}
 

@@ -496,7 +496,7 @@ def test_embed_reads_as_the_command_does(
     def by_command(*options: str) -> likeness.Embeddings:
         files = ["--items", str(tmp_path / "list.txt"), "--root", str(voices)]
         out = ("--out", tmp_path / "e.npz")
-        assert run_command("embed", "--model", run, *files, *options, *out) == 0
+        assert run_command("embed", "--model", run, *files, *options, *out, "--force") == 0
         return likeness.read_embeddings(tmp_path / "e.npz")
 
     names = [path.relative_to(voices).as_posix() for path in sorted(voices.rglob("*.flac"))[:2]]

@@ -261,7 +261,7 @@ def test_fit_and_score_from_the_command_line(
     assert "scoring length" not in capsys.readouterr().out
     plain = read_scores(tmp_path / "s.txt")[1]
     assert not np.allclose(plain, kaldis)
-    assert run_command(*three, "--scoring-length", "none") == 0
+    assert run_command(*three, "--scoring-length", "none", "--force") == 0
     assert run_command(*score) == 0
     np.testing.assert_array_equal(read_scores(tmp_path / "s.txt")[1], plain)
     files.write(

@@ -331,7 +331,8 @@ def test_crops_chunks_and_pauses_from_the_command_line(
     path = power(tmp_path / "m.onnx", "B", "T", 80)
     items = folders.items(voices, split="all")[:4]
     (tmp_path / "list.txt").write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
-    base = ("embed", "--model", path, "--items", tmp_path / "list.txt", "--out", tmp_path / "e.npz")
+    out = ("--out", tmp_path / "e.npz", "--force")
+    base = ("embed", "--model", path, "--items", tmp_path / "list.txt", *out)
     loaded: Any = load.load(str(path))
 
     def whole(waves: list[np.ndarray]) -> np.ndarray:
