@@ -154,19 +154,19 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
     for name in ("speaker", "face", "image"):
         lines = output[output.index(f"\n{name}:\n") :].splitlines()
         command = next(line for line in lines if "likeness embed" in line).split()[1:]
-        command[command.index("--out") + 1] = str(tmp_path / "mine.npz")
+        command[command.index("--out") + 1] = str(tmp_path / f"{name}.npz")
         assert run_command(*command) == 0
-        again = embeddings.read(tmp_path / "mine.npz")
+        again = embeddings.read(tmp_path / f"{name}.npz")
         before = embeddings.read(out / name / f"{name}-likeness.npz")
         assert again.ids == before.ids
         assert np.array_equal(again.matrix, before.matrix)
         command = next(line for line in lines if "likeness verify" in line).split()[1:]
-        assert run_command(*command, "--json", tmp_path / "pair.json") == 0
+        assert run_command(*command, "--json", tmp_path / f"{name}.json") == 0
         first, second = (
             before.unit()[before.rows([Path(path).relative_to(out / name / "data").as_posix()])[0]]
             for path in command[1:3]
         )
-        score = json.loads((tmp_path / "pair.json").read_text())["score"]
+        score = json.loads((tmp_path / f"{name}.json").read_text())["score"]
         assert score == pytest.approx(float(first @ second), abs=1e-4)
     assert f"likeness serve --model {out / 'image' / 'run'}" in output
     capsys.readouterr()
