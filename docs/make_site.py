@@ -135,7 +135,6 @@ def python_pages() -> dict[str, str]:
 
 def command_page() -> str:
     """Return the page of the command line: the help of every command."""
-
     from likeness.cli import whole_command
 
     group: Any = whole_command()

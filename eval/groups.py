@@ -29,11 +29,10 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.resampling import Cells, ranked
 from likeness.eval.results import NO_INTERVAL, aligned, bracketed, metric_label, percent_text
-from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, name_first
+from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
 MAX_GROUPS = 50  # more are ages, not age bands
-UNKNOWN = "unknown"  # the group of items without a value
 MIN_ERRORS = (
     30  # Doddington's rule of 30: with fewer, a rate is not known to within 30 % at 90 % confidence
 )

@@ -28,6 +28,7 @@ Ints = NDArray[np.int32]
 
 _SHOWN = 5  # how many offenders an error names
 _LONGEST = 60  # characters of a value that a message quotes
+UNKNOWN = "unknown"  # the group of items without a value
 
 
 def shortened(text: str) -> str:

@@ -14,7 +14,7 @@ import shlex
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, cast
@@ -114,6 +114,12 @@ def _of_outputs(
     """The option that every command has which writes files and does not resume."""
 
 
+@cache
+def _common_params() -> list[Any]:
+    """The parameters of `_of_outputs`, which all these commands share."""
+    return list(typer.main.get_command(_common).params)
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         from likeness.eval.formats.provenance import likeness_version
@@ -161,7 +167,7 @@ def _complete(command: Any) -> None:
         _complete(below)
         if below.callback and not hasattr(below, "commands"):
             if below.name not in _RESUME and _OUTPUTS & {each.name for each in below.params}:
-                below.params += typer.main.get_command(_common).params
+                below.params += _common_params()
             below.callback = partial(_checked, below.callback)
 
 

@@ -1,8 +1,8 @@
 """What data sets are read with: `from likeness.data import Item, an4, audio, folders`.
 
 A data set is a module with a function `items(data, *, split)`, and often with `trials(...)`. The
-modules `audio`, `faces` and `images` read an item. `folders` takes any folder with one folder per
-subject.
+modules `audio`, `faces` and `images` read an item. `folders` lists a folder that holds one folder
+per subject.
 """
 
 from likeness.eval.formats.trials import read_scores as read_scores

@@ -22,10 +22,9 @@ from likeness.eval.formats import embeddings as stored
 from likeness.eval.formats.column_names import role_of
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.formats.subjects import read_mapping, read_numbers
-from likeness.eval.groups import UNKNOWN
 from likeness.eval.reports.media import IMAGES, SOUNDS, Media, Source, Stretch, media_of_folder
 from likeness.eval.scoring.templates import read_enrolment
-from likeness.eval.types import name_first
+from likeness.eval.types import UNKNOWN, name_first
 from likeness.presence import check_written
 
 if TYPE_CHECKING:

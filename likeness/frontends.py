@@ -1,8 +1,9 @@
 """What turns items into the inputs of networks: `from likeness.frontends import KaldiFbank`.
 
-Front-ends are torch modules: `KaldiFbank` and `SpeechBrainFbank` give features of waves, `MFCC` of
-the same, and `PixelScale` scales pixels; names in capitals are it with the pixels of a project.
-Views are functions that augment an item for training. `statistics` pools features over time.
+Front-ends are torch modules. `KaldiFbank`, `SpeechBrainFbank` and `MFCC` turn waves into features,
+and `PixelScale` scales pixels. `INSIGHTFACE`, `IMAGENET` and the like are `PixelScale` with the
+numbers of a project or a data set. Views are functions that augment an item for training, such as
+`train_view` and `FLIP_VIEW`. `statistics` pools features over time.
 """
 
 from likeness.modalities.face.augment import ADAFACE_VIEW as ADAFACE_VIEW

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -54,9 +56,6 @@ def test_a_damaged_part_is_refused(tmp_path: Path, text: str) -> None:
     "row", ['["a", null, ".wav", "x", 1]', '["a", null, ".wav", 0, -5]', '[1, {}, ".wav", 0, 1]']
 )
 def test_a_damaged_index_of_a_shard_is_made_anew(tmp_path: Path, row: str) -> None:
-    import io
-    import tarfile
-
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name, content in (("ann/1.wav", b"sound"), ("ann/1.cls", b"ann")):
             member = tarfile.TarInfo(name)
