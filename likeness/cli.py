@@ -35,6 +35,7 @@ from likeness.commands import (
     lists,
     prepare,
     recipes,
+    reproduce,
     retrieve,
     score,
     serve,
@@ -49,12 +50,18 @@ from likeness.toolkit.console import help_columns, is_terminal, say, shown
 GROUPS = {  # of commands, in the order of --help
     "Start": (demo, recipes, prepare),
     "Data": (check, lists, align),
-    "Train": (train, compare),
+    "Train": (train, compare, reproduce),
     "Measure": (embed, score, fit, evaluate, identify, retrieve),
     "Use": (verify, gallery, export, serve),
 }
 _OUTPUTS = {"out", "json_file", "report", "page"}  # options of what is written
-_RESUME = ("train", "compare", "demo", "align")  # commands that go on with what is there
+_RESUME = (
+    "train",
+    "compare",
+    "reproduce",
+    "demo",
+    "align",
+)  # commands that go on with what is there
 # What stands for a value in help, by its type.
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 # ClickException: of click, or of the copy of it that newer versions of typer hold

@@ -22,6 +22,7 @@ from likeness.toolkit.training.recipe import Retrieval as Retrieval
 from likeness.toolkit.training.recipe import Schedule as Schedule
 from likeness.toolkit.training.recipe import Verification as Verification
 from likeness.toolkit.training.recipe import override as override
+from likeness.toolkit.training.run import write_json as write_json
 from likeness.toolkit.training.schedules import constant as constant
 from likeness.toolkit.training.schedules import cosine as cosine
 from likeness.toolkit.training.schedules import exponential as exponential

@@ -1,9 +1,16 @@
-"""Before and after a training: how its recipe reads the data, and which commands may come next."""
+"""Before and after a training: how its recipe reads the data, what it takes, and which commands may
+come next.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import shlex
+import statistics
+import sys
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -12,16 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
+from likeness.modalities.face import validation
 from likeness.models.trust import options_of
+from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.labels import LabelPattern
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.run import Run
+from likeness.toolkit.training.start import ReadInitial
+from likeness.toolkit.training.train import fit, step
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 _COMMANDS = 3
@@ -88,6 +103,69 @@ def takes_settings(part: Any) -> bool:
     """Whether a part lists whatever a person has."""
     function = part.func if isinstance(part, partial) else part
     return {"columns", "label", "root"} <= inspect.signature(function).parameters.keys()
+
+
+def check_training(
+    recipe: Recipe, data: Path, *, read_initial: ReadInitial, num_steps: int = 6
+) -> str:
+    """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
+
+    Args:
+        recipe: The recipe.
+        data: Its data.
+        read_initial: Reads the network that the recipe's init names.
+        num_steps: How many steps are taken; the first two are not timed.
+
+    Returns:
+        What is trained on and measured, memory, seconds of a step, hours of all steps, and what is
+        odd about the files.
+
+    Raises:
+        LikenessError: What `likeness train` would refuse.
+    """
+    planned = plan(recipe, data)
+    recipe = planned.recipe
+    short = replace(
+        recipe,
+        measure=None,
+        schedule=replace(recipe.schedule, steps=num_steps, warmup_steps=0, eval_every=0, watch=""),
+        tuning=replace(recipe.tuning, freeze_until=0, average_last=0),
+    )
+    begun: list[float] = []
+
+    def timed(run: Run, batch: Batch, of: Recipe) -> Tensor:
+        begun.append(time.perf_counter())
+        return step(run, batch, of)
+
+    with tempfile.TemporaryDirectory() as folder:
+        items, out = planned.items, Path(folder) / "run"
+        fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
+    seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
+    lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]
+    if recipe.measure is not None:
+        lines += [f"{len(planned.held_out()):,} items are measured"]
+    steps = recipe.schedule.steps
+    lines += [
+        f"memory: {_peak_gib():.1f} GiB",
+        f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
+        f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
+    ]
+    odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
+    return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
+
+
+def _peak_gib() -> float:
+    """The most memory so far: of the GPU, or else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    import resource  # not on Windows
+
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:

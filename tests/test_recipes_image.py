@@ -118,6 +118,14 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
         recipe = replace(recipe, backbone=ImageResNet)
     if recipe.tuning.freeze_until:  # of two steps the first
         recipe = replace(recipe, tuning=replace(recipe.tuning, freeze_until=1))
+    made = recipes.override(recipe, small_settings(recipe))
+    return replace(made, memory=replace(made.memory, size=16) if made.memory else None)
+
+
+def small_settings(recipe: Recipe) -> list[str]:
+    """FIELD=VALUE by which a recipe has small images and few steps, and takes the part of its data
+    set that is there.
+    """
     parts = parts_of(recipe)
     expected = [
         *TINY,
@@ -150,8 +158,7 @@ def small(recipe: Recipe, own_network: bool) -> Recipe:
             in inspect.signature(getattr(importlib.import_module(module), function)).parameters
         ):
             expected.append(f"{name}.whole=false")
-    made = recipes.override(recipe, expected)
-    return replace(made, memory=replace(made.memory, size=16) if made.memory else None)
+    return expected
 
 
 def drawn(number: int, shot: int, size: int = 28) -> np.ndarray:

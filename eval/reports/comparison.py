@@ -153,22 +153,15 @@ def table(comparison: Comparison) -> str:
 
 def markdown(comparison: Comparison) -> str:
     """The same tables and notes in Markdown."""
-    tables = map(_piped, _tables(comparison))
+    tables = map(piped, _tables(comparison))
     listed = "\n".join(f"- {_plain(note)}" for note in notes(comparison))
     return "\n\n".join([*tables, listed]) + "\n"
 
 
 def latex(comparison: Comparison) -> str:
     """The same tables in LaTeX, with the notes as comments. Needs \\usepackage{booktabs}."""
-    lines = [f"% {line}" for line in " ".join(notes(comparison)).splitlines()]
-    for rows in _tables(comparison):
-        head, *body = ([_tex(text) for text in row] for row in rows)
-        columns = "l" + "r" * (len(head) - 1)
-        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-        lines += [" & ".join(head) + r" \\", r"\midrule"]
-        lines += [" & ".join(row) + r" \\" for row in body]
-        lines += [r"\bottomrule", r"\end{tabular}", ""]
-    return "\n".join(lines)
+    remarks = [f"% {line}" for line in " ".join(notes(comparison)).splitlines()]
+    return "\n".join([*remarks, *map(tabular, _tables(comparison))])
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -313,13 +306,22 @@ def _mean(runs: Sequence[Run], name: str, shown: str) -> str:
     return shown.format(float(np.mean(values))) if values else "-"
 
 
+def tabular(rows: Sequence[Sequence[str]]) -> str:
+    """The head and the rows of a table in LaTeX. Needs \\usepackage{booktabs}."""
+    head, *body = (" & ".join(map(_tex, row)) + r" \\" for row in rows)
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", end, ""])
+
+
 def _plain(text: str) -> str:
     one_line = text.replace("|", r"\|").replace("\n", " ")
     # A star that begins a line would begin a list.
     return "\\" + one_line if one_line.startswith("* ") else one_line
 
 
-def _piped(rows: Sequence[Sequence[str]]) -> str:
+def piped(rows: Sequence[Sequence[str]]) -> str:
+    """The head and the rows of a table in Markdown."""
     head, *body = (f"| {' | '.join(map(_plain, row))} |" for row in rows)
     return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 

@@ -19,6 +19,7 @@ from likeness.commands.options import (
     TrainingData,
     stoppable,
 )
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -50,9 +51,19 @@ def train(
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
-    out: Annotated[Path, typer.Option(help="The folder for checkpoints and log.")] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for checkpoints and log.  [required]")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Take six steps, keep nothing, and say what memory and how many hours all of them "
+            "take, and what is odd about the files.",
+        ),
     ] = False,
     log: Annotated[
         list[str] | None,
@@ -76,13 +87,18 @@ def train(
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import next_commands, with_data_settings
+    from likeness.training import check_training, next_commands, with_data_settings
     from likeness.training_page import report_run
 
     loaded, variant = load(recipe_files.located(recipe))
     chosen = with_data_settings(
         override(loaded, overrides or []), columns=",".join(columns or ()), label=label, root=root
     )
+    if check:
+        say(check_training(chosen, data, read_initial=read_initial))
+        return
+    if out is None:
+        raise LikenessError("--out is missing: it names the folder for checkpoints and log")
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first and resume and not holds_checkpoint(out):
         say(f"{out} holds no run to go on with; training begins at the first step", error=True)

@@ -16,31 +16,23 @@ DATA and backbone.weights are those of image/nivmf. A row is a command, and rows
 each has the batches, rates and epochs of its own release, so that `likeness compare` refuses them
 beside each other. image/nivmf's Table 1 compares.
 
-Published %, nothing of it measured by us: R@1, R@2 (sop R@10) and NMI.
+`likeness reproduce nivmf/2` sets the printed numbers beside ours; nothing of them was measured by
+us. Hours a run:
 
-                       cub200             cars196            sop                hours
-    ResNet-50, 128-D
-    margin             63.6  74.4  69.0   79.6  86.5  69.1   72.7  86.2  90.7     .3    .3   1.3
-    div&conq           65.9  76.6  69.6   84.6  90.7  70.3   75.9  88.4  90.2
-    mic                66.1  76.8  69.7   82.6  89.1  68.4   77.2  89.4  90.0
-    pads               67.3  78.0  69.9   83.5  89.7  68.8   76.5  89.0  89.9
-    rankmi             66.7  77.2  71.3   83.3  89.8  69.4   74.3  87.9  90.5
-    ResNet-50, 512-D
-    normsoft           61.3  73.9  -      84.2  90.4  -      78.2  90.6  -        .2    .2   1.7
-    epshn              64.9  75.3  -      82.7  89.3  -      78.3  90.7  -        .5    .7   5.5
-    circle             66.7  77.2  -      83.4  89.7  -      78.3  90.5  -        .8   1.1   5.5
-    diva               69.2  79.3  71.4   87.6  92.9  72.2   79.6  91.2  90.6
-    dcml_mdw           68.4  77.9  71.8   85.2  91.8  73.9   79.8  90.8  90.8    1.6   2.2   5.5
-    BN-Inception, 512-D
-    group              65.5  77.0  69.0   85.6  91.2  72.7   75.1  87.5  90.8     .4    .6   4.4
-    dr_ms              66.1  77.0  -      85.0  90.5  -      -     -     -       .8   1.1   5.5
-    proxygml           66.6  77.6  69.8   85.5  91.8  72.4   78.0  90.6  90.2     .3    .4   2.8
-    drml               68.7  78.6  69.3   86.9  92.1  72.1   71.5  85.2  88.1
-    panc_memvir        69.0  79.2  -      86.7  92.0  -      79.7  91.0  -      10.7  14.7   5.5
+                  cub200   cars196   sop
+    margin          .3       .3      1.3
+    normsoft        .2       .2      1.7
+    epshn           .5       .7      5.5
+    circle          .8      1.1      5.5
+    dcml_mdw       1.6      2.2      5.5
+    group           .4       .6      4.4
+    dr_ms           .8      1.1      5.5
+    proxygml        .3       .4      2.8
+    panc_memvir   10.7     14.7      5.5
 
-Hours a run are estimated from 300 images a second on a 2080 Ti; group's are those of both stages.
-Rows without hours are no recipes, but more than a loss: examples/systems has them, one file each,
-but for PADS and DRML. They train on this data with `--recipe`; the docstring of
+They are estimated from 300 images a second on a 2080 Ti; group's are those of both stages. The
+other rows of the table are more than a loss: examples/systems has them, one file each, but for PADS
+and DRML. They train on this data with `--recipe`; the docstring of
 examples/systems/shared.py has the commands.
 
 Settings, and where they were read. Where a release has a command for one data set alone, the others

@@ -20,29 +20,12 @@ DATA holds CUB_200_2011/ (likeness prepare cub200). backbone.weights is the publ
 checkpoint of BN-Inception. A run stops when the validation classes are no longer better: half an
 hour to two hours a fold on one GPU, an estimate from 32 x 100 images an epoch.
 
-Published, %, nothing of it measured by us:
-
-                             P@1     R-precision   MAP@R
-    simple                   68.58      37.62      26.84
-    contrastive              68.13      37.24      26.53
-    multisimilarity_miner    67.73      37.37      26.52
-    arcface                  67.50      37.31      26.45
-    cosface                  67.32      37.49      26.70
-    softtriple               67.27      37.34      26.51
-    ntxent                   66.61      35.96      25.09
-    snr                      66.44      36.56      25.75
-    proxynca                 65.69      35.14      24.21
-    normsoftmax              65.65      35.99      25.25
-    multisimilarity          65.04      35.40      24.70
-    margin_class             64.37      34.59      23.71
-    triplet                  64.24      34.55      23.69
-    margin                   63.60      33.94      23.09
-    fastap                   63.17      34.20      23.53
-
-They have the size of the joined 512-D embeddings of [48]; single models of 128-D reach about 21
-MAP@R there, which is what `likeness train` is to be compared with. [48] is what Sec. 5.2 calls "the
-codebase", "nearly the same, except the loss functions": KevinMusgrave/powerful-benchmarker
-(Musgrave et al., ECCV 2020; src/powerful_benchmarker/configs, docs/papers/mlrc.md).
+`likeness reproduce simple/7` sets the paper's numbers beside ours; nothing of them was measured by
+us. The paper's have the size of the joined 512-D embeddings of [48]; single models of 128-D reach
+about 21 MAP@R there, which is what `likeness train` is to be compared with. [48] is what Sec. 5.2
+calls "the codebase", "nearly the same, except the loss functions":
+KevinMusgrave/powerful-benchmarker (Musgrave et al., ECCV 2020;
+src/powerful_benchmarker/configs, docs/papers/mlrc.md).
 
 Settings are those of [48]: the first 100 species in four class-disjoint folds, three to train on
 and one to validate (MAP@R), the other 100 to test; 128-D; statistics of batch norm fixed; 32
@@ -112,6 +95,7 @@ from likeness.recipe import (
     one_sentence,
     override,
     say,
+    write_json,
 )
 
 NUM_FOLDS = 4
@@ -259,13 +243,14 @@ def joined(
 
 def row(name: str, recipe: Recipe, data: Path, out: Path) -> str:
     """A Markdown row: the joined embeddings' metrics with intervals over classes, and the folds'
-    mean.
+    mean. The former are also in out/joined.json.
     """
     measured, alone = joined(recipe, data, out)
+    values = {column: metric(measured.columns) for column, metric in recipe.metrics.items()}
+    write_json(out / "joined.json", {"values": values})
     drawn = per_item.resample(recipe.metrics, measured)
     cells = [name]
-    for column, metric in recipe.metrics.items():
-        value = metric(measured.columns)
+    for column, value in values.items():
         ends = bounds(drawn[column], value, 0.95, measured.drawn).ends
         interval = "no interval"
         if ends is not None:

@@ -22,18 +22,10 @@ measure.trials.protocol=E_cleaned, for which DATA must hold VoxCeleb1's dev AND 
 GPUs: torchrun --nproc-per-node N -m likeness train ...; batch sizes are those of all processes
 together.
 
-Nothing here has been trained by us: docs/reference/results.md has what was measured. Published, EER
-% on VoxCeleb1-O, E and H. Wen et al. 2023, Table 8, which does not say whether its lists are the
-cleaned ones:
-
-                      O       E       H
-    softmax          2.11    2.05    3.76
-    a_softmax        2.11    2.11    3.47
-    am_softmax       2.17    2.16    3.49
-    aam_softmax      2.22    2.21    3.55
-    simple           1.85    1.80    3.23
-
-WeSpeaker examples/voxceleb/v2/README.md, cleaned, cosine after subtracting the mean of VoxCeleb2
+Nothing here has been trained by us: docs/reference/results.md has what was measured. `likeness
+reproduce simple/8` sets the numbers of Wen et al. 2023 beside ours, on the cleaned lists; the paper
+does not say whether its lists are the cleaned ones. Published by WeSpeaker, EER % on VoxCeleb1-O, E
+and H: examples/voxceleb/v2/README.md, cleaned, cosine after subtracting the mean of VoxCeleb2
 dev (`score --subtract-mean`); in the last columns with AS-norm (`score --cohort`, top 300):
 
                               O       E       H        O      E      H, AS-norm

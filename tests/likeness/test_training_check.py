@@ -1,0 +1,48 @@
+"""`likeness train --check`: what a training takes, without one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from likeness.eval.types import Trials
+from likeness.modalities.face import validation
+from tests import tiny
+from tests.scripts import run_command
+
+
+def test_it_says_what_training_takes_and_keeps_nothing(
+    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("from tests.tiny import RECIPES as RECIPES\n", encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    command = ["train", f"{recipe}:arcface", "schedule.steps=7200", "--data", voices, "--check"]
+    assert run_command(*command) == 0
+    text = capsys.readouterr().out
+    planned = tiny.BASE.items(voices)
+    assert f"{len(planned)} items of" in text
+    assert re.search(r"memory: \d+\.\d GiB", text)
+    seconds = re.search(r"a step: ([\d.]+) s", text)
+    total = re.search(r"all 7,200 steps: ([\d.]+) (hours|minutes)", text)
+    assert seconds is not None
+    assert total is not None
+    hours = float(total[1]) / (1 if total[2] == "hours" else 60)
+    assert hours == pytest.approx(2 * float(seconds[1]), rel=0.1)
+    assert [path for path in sorted(tmp_path.iterdir()) if path.suffix != ""] == before
+
+
+def test_a_training_needs_a_place(voices: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("train", "speaker/folders", "--data", voices) == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_sets_of_another_size_are_odd() -> None:
+    ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
+    trials = Trials(
+        ids, ids, np.array([0, 2, 4]), np.array([1, 3, 5]), np.array([True, False, True])
+    )
+    assert validation.odd_sizes(trials) == ["lfw has 2 pairs here, and 6,000 as it was published"]
