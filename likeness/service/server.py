@@ -265,11 +265,14 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
 
 
 def _end_with_parent() -> None:
-    """End this process when the first one is gone, which a SIGKILL lets tell nobody."""
+    """End this process when the first one is gone, which a SIGKILL lets tell nobody.
+
+    After a SIGTERM Granian may wait for its first process (seen with Python 3.13).
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _free_address(host: str, port: int) -> tuple[str, int]:

@@ -119,8 +119,10 @@ def test_a_store_finds_what_a_loop_finds(
         assert ours == pytest.approx([scores[name] for name in found], rel=1e-5, abs=1e-5)
         assert sizes == pytest.approx([norms[name] for name in found], rel=1e-5)
         (alone,) = gallery.search(embedded(probe[None]), k=4)
-        (least,) = gallery.search(embedded(probe[None]), k=9, threshold=alone[1].score)
-        assert least == alone[:2]  # accept if score >= threshold
+        # OpenBLAS up to 0.3.29 gives other last bits in the next call.
+        between = (alone[1].score + alone[2].score) / 2
+        (least,) = gallery.search(embedded(probe[None]), k=9, threshold=between)
+        assert [match.subject for match in least] == [match.subject for match in alone[:2]]
     assert gallery.search(embedded(probes), threshold=1e3) == [()] * 9
     assert len(gallery.search(embedded(probes), k=2**40)[0]) == 21
     gallery.close()
