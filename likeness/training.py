@@ -206,7 +206,7 @@ def _far_of(trials: Trials) -> str:
 
 def _embed(recipe: Recipe, data: Path, out: Path, trust: list[str]) -> list[str]:
     """The command that embeds all the data, if they are in a form that `embed` takes."""
-    if not takes_settings(recipe.items) or data.suffix == ".rec":
+    if not takes_settings(recipe.items) or data.suffix == ".rec" or (data / "train.rec").is_file():
         return []
     stated = recipe.items.keywords if isinstance(recipe.items, partial) else {}
     words: list[str | Path] = ["--items", data]

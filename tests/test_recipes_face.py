@@ -27,8 +27,8 @@ from tests.modalities.face import bin_file
 from tests.scripts import loaded
 
 NAMES = ("vggface2", "ms1mv2", "webface")
-# torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1 convolution of at most
-# 8 channels in channels-last, if the image is large.
+# torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1 convolution of at
+# most 8 channels in channels-last, if the image is large.
 SMALL = {
     "SFNet": ["backbone.depth=4", "backbone.width=8"],
     "IResNet": ["backbone.depth=18", "backbone.blocks=1,1,1,1", "backbone.width=8"],

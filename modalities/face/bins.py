@@ -17,6 +17,8 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import refuse_device
+from likeness.eval.formats.provenance import digest
+from likeness.eval.temporary import folder_of_process
 from likeness.eval.types import Trials, quoted
 from likeness.toolkit.data.items import Item
 
@@ -39,33 +41,42 @@ def items(path: str | Path) -> tuple[list[Item], Trials]:
 
     Raises:
         LikenessError: The file is no such pickle, is truncated or over 4 GiB, or asks for anything
-            else, which is named and not executed. Its images and labels do not pair up. Or its
-            images do not lie in it as they are, as in pickles of other protocols.
+            else, which is named and not executed. Or its images and labels do not pair up.
     """
     path = Path(path)
     data = _bytes_of(path)
     images, same = _load(data, path)
-    items: list[Item] = []
-    place = 0
+    source, spans = path, _spans(data, images)
+    if spans is None:  # Python 3 writes them as text in protocol 2
+        source = folder_of_process("images") / f"{path.name}-{digest([str(path.resolve())])}"
+        source.write_bytes(b"".join(images))
+        ends = np.cumsum([len(image) for image in images]).tolist()
+        spans = [(end - len(image), len(image)) for end, image in zip(ends, images, strict=True)]
+    items = [
+        Item(f"{path.stem}/{number}", source, None, span, _FIRST_BYTES.get(image[:2], ".jpg"))
+        for number, (image, span) in enumerate(zip(images, spans, strict=True))
+    ]
+    ids = tuple(item.id for item in items)
+    enrol = np.arange(0, len(images), 2, dtype=np.int32)
+    return items, Trials(ids, ids, enrol, enrol + 1, np.array(same, dtype=np.bool_))
+
+
+def _spans(data: bytes, images: list[bytes]) -> list[tuple[int, int]] | None:
+    """Where each image lies in a file, and its length; None if one does not lie there as it is."""
+    place, spans = 0, []
     # An image that the pickle refers to again and again is looked for once.
     known: dict[int, int] = {}
-    for number, image in enumerate(images):
+    for image in images:
         at = known.get(id(image))
         if at is None:
             # The images lie in their order as a rule, so that each search is short.
             at = data.find(image, place)
             at = known[id(image)] = data.find(image) if at < 0 else at
         if at < 0:
-            raise LikenessError(
-                f"{path}: image {number} is held in an old encoding, so that it cannot be read "
-                "from the file; fetch a file as InsightFace publishes it"
-            )
+            return None
         place = at + len(image)
-        suffix = _FIRST_BYTES.get(image[:2], ".jpg")
-        items.append(Item(f"{path.stem}/{number}", path, None, (at, len(image)), suffix))
-    ids = tuple(item.id for item in items)
-    enrol = np.arange(0, len(images), 2, dtype=np.int32)
-    return items, Trials(ids, ids, enrol, enrol + 1, np.array(same, dtype=np.bool_))
+        spans.append((at, len(image)))
+    return spans
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -144,6 +155,7 @@ class _Unpickler(pickle._Unpickler):
         self._known: dict[str, Any] = {
             "numpy.ndarray": None,  # an argument of _reconstruct, which needs none
             "numpy.dtype": self._dtype,
+            "_codecs.encode": self._encoded,
         }
         for core in ("numpy.core", "numpy._core"):
             self._known |= {
@@ -158,6 +170,12 @@ class _Unpickler(pickle._Unpickler):
         if whole not in self._known:
             raise pickle.UnpicklingError(f"it asks for {quoted(whole)}, which was not run")
         return self._known[whole]
+
+    def _encoded(self, text: Any, codec: Any) -> bytes:
+        """Make bytes as Python 3 writes them in protocols 0 to 2."""
+        if codec != "latin1" or not isinstance(text, str):
+            raise pickle.UnpicklingError(f"it asks for the codec {quoted(str(codec))}")
+        return text.encode("latin1")
 
     def _dtype(self, code: Any, *_: Any) -> _Dtype:
         return _Dtype(code.decode("latin-1") if isinstance(code, bytes) else code)

@@ -255,14 +255,17 @@ class CosFace(NormFace):
     or not.
 
     product="generalised" is CosFace* of the SimPLE paper (Wen et al. 2023, Eq 10): logits
-    |z||w_j| (cos - b_theta), where the target's has cos - b_theta - margin. product="inner product"
-    is the same with b_theta = 0. These two normalise nothing: the norms take the place of `scale`.
+    |z||w_j| (cos - b_theta), where the target's has cos - b_theta - margin. Eq 10 prints the margin
+    on all other classes instead, which makes the task easier: lowers="others" is that.
+    product="inner product" is the same with b_theta = 0. These two normalise nothing: the norms
+    take the place of `scale`.
 
     Args:
         margin: Lowers the target's cosine: .35 for faces, .2 for speech.
         scale: Factor of the cosine: 64 for faces, 30 for speech; not used by the other products.
         product: "cosine", "inner product" or "generalised".
         b_theta: Cosine in [-1, 1] of the generalised product.
+        lowers: Whose cosine the margin lowers: the "target"'s, or that of the "others".
         warmup_steps, ramp: How the margin rises: see MovingMargin.
 
     Raises:
@@ -279,13 +282,14 @@ class CosFace(NormFace):
         scale: float = 64.0,
         product: Literal["cosine", "inner product", "generalised"] = "cosine",
         b_theta: float = 0.3,
+        lowers: Literal["target", "others"] = "target",
         warmup_steps: int | tuple[int, int] = 0,
         ramp: Ramp = "linear",
     ):
         super().__init__(dim, num_classes, scale=scale)
         cosine_of_angle(self, b_theta=b_theta)
         self.moving = MovingMargin("CosFace", margin, warmup_steps, ramp)
-        self.margin, self.product = margin, product
+        self.margin, self.product, self.lowers = margin, product, lowers
         self.b_theta = float(b_theta) if product == "generalised" else 0.0
 
     @property
@@ -310,10 +314,14 @@ class CosFace(NormFace):
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         logits, margin = self.logits(z), self.moving.now(self.training)
         if self.product == "cosine":
-            lowered = self.scale * margin * torch.ones_like(z[:, 0])
+            lengths = self.scale * torch.ones_like(logits[0])
+            lowered = margin * torch.ones_like(z[:, 0])
         else:
-            lowered = margin * norms(z) * class_rows(norms(self.proxies.to(z.dtype)), y)
-        return cross_entropy(add_to_target(logits, y, -lowered), y)
+            lengths, lowered = norms(self.proxies.to(z.dtype)), margin * norms(z)
+        of_target = lowered * class_rows(lengths, y)
+        if self.lowers == "others":
+            logits, of_target = logits - lowered[:, None] * lengths, -of_target
+        return cross_entropy(add_to_target(logits, y, -of_target), y)
 
 
 class SubCenterArcFace(NormFace):

@@ -124,6 +124,18 @@ FORMULAS: dict[str, tuple[Any, Row]] = {
             length * lengths[j] * (c - 0.2 - 0.1 * (j == label)) for j, c in enumerate(cosines)
         ],
     ),
+    "CosFace*, as printed": (
+        CosFace(5, 4, product="generalised", margin=0.1, b_theta=0.2, lowers="others"),
+        lambda cosines, label, length, lengths: [
+            length * lengths[j] * (c - 0.2 - 0.1 * (j != label)) for j, c in enumerate(cosines)
+        ],
+    ),
+    "CosFace, lowers others": (
+        CosFace(5, 4, margin=0.25, scale=9.0, lowers="others"),
+        lambda cosines, label, length, lengths: [
+            9.0 * (c - 0.25 * (j != label)) for j, c in enumerate(cosines)
+        ],
+    ),
     "CosFace, inner product": (
         CosFace(5, 4, product="inner product", margin=0.1),
         lambda cosines, label, length, lengths: [
