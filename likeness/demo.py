@@ -20,12 +20,14 @@ from likeness.eval import similarity
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats import trials as trial_lists
+from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.reports.page import block
 from likeness.eval.reports.page import write as write_report
 from likeness.eval.reports.verification import glance
 from likeness.eval.types import Embeddings, Trials
 from likeness.evaluation import evaluate
 from likeness.models.run import load_model
+from likeness.scoring import score
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.data.item_lists import write_items
 from likeness.toolkit.data.items import Item
@@ -35,6 +37,7 @@ from likeness.toolkit.training.lock import under_lock
 from likeness.toolkit.training.recipe import Recipe, Verification
 from likeness.toolkit.training.train import fit
 
+_FARS = (0.01, 0.1)  # whose thresholds are stored beside that of the EER
 Baseline = Callable[[list[Item]], Embeddings]
 
 
@@ -102,6 +105,8 @@ def run(
         trial_lists.write_scores(made.scores[-1], pairs, similarity.score_trials(pairs, embedded))
     say("4/4 evaluating")
     say(report(made, out))
+    measured = VerificationSettings(fars=_FARS, num_resamples=0)
+    evaluate(score(pairs, ours), measured).save_thresholds(model_folder, data=contents)
     example = _first_target(items, pairs)
     say(_by_hand(made, model_folder, out, example, own_data=own_data))
     return made
@@ -140,7 +145,7 @@ Next, the same by hand, on the same files:
   {command(program(), "evaluate", f"{mine}.txt", *shows)}
   {command(program(), "verify", *example, "--model", model)}
 as a web page and REST service on this machine:
-  {command(program(), "serve", "--model", model, "--examples", made.media)}
+  {command(program(), "serve", "--model", model, "--examples", made.media, "--far", "eer")}
 and on your own files:
   {command(program())} {own_data}"""
 
@@ -212,7 +217,7 @@ def run_all(folders: Mapping[str, Path], out: Path) -> None:
             "say why; start again with another --out"
         )
     face = out / "face"
-    serve = ("serve", "--model", face / "run", "--examples", face / "data")
+    serve = ("serve", "--model", face / "run", "--examples", face / "data", "--far", "eer")
     say(
         f"\n{summary(folders)}\n\n"
         f"The reports, to open in a browser:\n  {overview(folders, out)}\n"

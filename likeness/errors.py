@@ -63,9 +63,7 @@ def explain(error: BaseException) -> str:
     """The sentence on an exception that is not a defect; "" for a package that is none of ours."""
     text = str(error)
     if isinstance(error, ModuleNotFoundError):
-        # A reading process of torch hands on the text alone.
-        package = error.name or text.rpartition("No module named ")[2].strip("'\n ")
-        package = package.partition(".")[0]
+        package = str(error.name).partition(".")[0]
         if package not in _BROUGHT_BY:
             return ""
         return f'this needs {package}; run `pip install "{_BROUGHT_BY[package]}"`'

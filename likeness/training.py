@@ -29,8 +29,9 @@ from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
 from likeness.modalities.face import validation
 from likeness.models.trust import options_of
-from likeness.toolkit.data.batch import Batch
+from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.labels import LabelPattern
+from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
@@ -124,7 +125,9 @@ def check_training(
         LikenessError: What `likeness train` would refuse.
     """
     planned = plan(recipe, data)
-    recipe = planned.recipe
+    recipe, first = planned.recipe, planned.views[Draw(0, 0, 0)]
+    if isinstance(first, Bad):  # one sentence, where training would have a line for each
+        raise LikenessError(first.reason)
     short = replace(
         recipe,
         measure=None,

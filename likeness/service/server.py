@@ -253,7 +253,14 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         calibration=comparer.calibration,
         source=comparer.source,
         limits=Limits(max_bytes=setup.max_bytes, threads=threads),
-        extras=Extras(thresholds, reason, examples, setup.keeps_media, about(setup.model)),
+        extras=Extras(
+            thresholds,
+            reason,
+            examples,
+            setup.keeps_media,
+            about(setup.model),
+            name="/".join(Path(setup.model).parts[-2:]),
+        ),
     )
     lines = [text] if (text := about(setup.model)) else []
     if comparer.source:

@@ -66,6 +66,7 @@ class Extras:
         examples: Files to try.
         keeps_media: Whether a small picture or sound of each enrolment is kept beside the gallery.
         about: What people should know of the model; "" for nothing.
+        name: What the model is called.
     """
 
     thresholds: Thresholds | None = None
@@ -73,6 +74,7 @@ class Extras:
     examples: Sequence[Example] = ()
     keeps_media: bool = False
     about: str = ""
+    name: str = ""
 
 
 class Service:
@@ -134,6 +136,7 @@ class Service:
         return {
             "status": "ok",
             "modality": model.modality,
+            "name": self.extras.name,
             "model": model.digest,
             "similarity": model.similarity,
             "norm_is_quality": model.norm_is_quality,

@@ -265,12 +265,16 @@ def opened_av(item: Item) -> Iterator[tuple[Any, Any]]:
     """Open an AAC file; give its container and its stream. What fails in the block is a BadAudio.
 
     Raises:
-        BadAudio: The file cannot be decoded.
-        ModuleNotFoundError: PyAV is not installed.
+        BadAudio: The file cannot be decoded, or PyAV is not installed.
     """
-    import av
-
     source = source_of(item)
+    try:
+        import av
+    except ImportError as error:
+        raise BadAudio(
+            f"{item.name}: {item.suffix} needs PyAV, which is not installed; run `pip install "
+            "'likeness[m4a]'` or convert it to .flac"
+        ) from error
     try:
         with av.open(str(source) if isinstance(source, Path) else source, mode="r") as container:
             yield container, container.streams.audio[0]

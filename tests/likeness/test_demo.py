@@ -44,14 +44,17 @@ def test_every_command_can_be_pasted(
 
     asked: dict[str, Any] = {}
     evaluation = SimpleNamespace(
-        save=lambda path: None, report=lambda folder, **more: asked.update(more)
+        save=lambda path: None,
+        report=lambda folder, **more: asked.update(more),
+        save_thresholds=lambda model, data: None,
     )
     monkeypatch.setattr(demo, "fit", lambda *_, **more: out / "run")
     monkeypatch.setattr(
         demo, "load_model", lambda _: SimpleNamespace(embedder=None, read=None, meta={})
     )
     monkeypatch.setattr(demo, "embed", lambda _, items, read, meta: (embedded(items), []))
-    monkeypatch.setattr(demo, "evaluate", lambda scores, **_: evaluation)
+    monkeypatch.setattr(demo, "score", lambda trials, embeddings: None)
+    monkeypatch.setattr(demo, "evaluate", lambda scores, *_, **__: evaluation)
     (out / "scores").mkdir(parents=True)  # of one that was stopped before it trained
     recipe: Any = SimpleNamespace(modality="speaker", measure=None)
     made = demo.run(

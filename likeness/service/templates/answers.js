@@ -39,6 +39,8 @@ function verdict(words, same, level) {
 
 // The score between its lowest and its highest value, with the threshold.
 function scale(score, similarity) {
+  $("score-there").hidden = true;
+  if (places.length > 1) return markScore(score) || "";
   if (similarity !== "cosine") return "";
   const at = (x) => Math.max(0, Math.min(100, 50 * (x + 1))) + "%";
   const line = make("div", { className: "scale", ariaHidden: "true" });
@@ -97,7 +99,7 @@ function drawVerify(comparison, seconds) {
   }
   if (threshold !== null) facts.push(fact("Threshold", number(threshold), sourceNote()));
   const norms = `${number(comparison.norms[0])} / ${number(comparison.norms[1])}`;
-  facts.push(state.norm_is_quality ? fact("Quality", norms, "norms") : fact("Norms", norms));
+  if (state.norm_is_quality) facts.push(fact("Quality", norms, "norms"));
   facts.push(fact("Time", seconds < 0.1 ? "< 0.1 s" : `${seconds.toFixed(1)} s`));
   const why = same === null ? noDecision() : "";
   return [
@@ -114,7 +116,9 @@ function drawIdentify(search) {
   const accepts = (match) => threshold !== null && match.score >= threshold;
   const best = search.matches[0];
   const decided = threshold !== null;
-  const words = !decided ? "Most similar" : accepts(best) ? best.subject : "Nobody who is enrolled";
+  const level = decided ? certainty(best.score, accepts(best), null) : null;
+  const found = accepts(best) ? best.subject : "Nobody who is enrolled";
+  const words = !decided ? "Most similar" : level === 0 ? `Perhaps ${best.subject}` : found;
   const rows = search.matches.map((match) =>
     make(
       "tr",
@@ -122,7 +126,7 @@ function drawIdentify(search) {
       text("td", "", match.subject),
       text("td", "n", number(match.score)),
       text("td", "n", decided ? (accepts(match) ? "\u2713 accepted" : "below") : ""),
-      text("td", "n soft", number(match.norm)),
+      state.norm_is_quality ? text("td", "n soft", number(match.norm)) : "",
     ),
   );
   const head = make(
@@ -131,9 +135,8 @@ function drawIdentify(search) {
     text("th", "", "Enrolled"),
     text("th", "n", `Score (${search.similarity})`),
     text("th", "n", decided ? "Verdict" : ""),
-    text("th", "n", "Norm"),
+    state.norm_is_quality ? text("th", "n", "Quality") : "",
   );
-  const level = decided ? certainty(best.score, accepts(best), null) : null;
   const note = sourceNote();
   const rule = decided
     ? `Accepted from a score of ${number(threshold)}${note && ": " + note}. ` +

@@ -108,8 +108,9 @@ async function showEnrolments(subject, cell) {
 
 async function enrolmentItem(subject, enrolment) {
   const name = `Enrolment ${enrolment.number + 1}`;
-  const quality = `${state.norm_is_quality ? "quality (norm)" : "norm"} ${number(enrolment.norm)}`;
-  const about = [name, enrolment.date || "day not known", quality].join(" \u00b7 ");
+  const known = [name, enrolment.date || "day not known"];
+  if (state.norm_is_quality) known.push(`quality (norm) ${number(enrolment.norm)}`);
+  const about = known.join(" \u00b7 ");
   const item = make("li", {}, text("span", "soft", about));
   if (enrolment.medium) {
     const src = await medium(subject, enrolment.number);

@@ -57,8 +57,8 @@ const cardOf = (place) => document.querySelector(`[data-drop=${place}]`);
 function nameLine(place, name) {
   const again = make("button", {
     className: "button small other",
-    textContent: "Other",
-    ariaLabel: `Another ${titleOf(place).toLowerCase()}`,
+    textContent: "Another file",
+    ariaLabel: `Another file: ${titleOf(place).toLowerCase()}`,
   });
   again.onclick = () => {
     empty(place);
@@ -231,15 +231,26 @@ function offerExamples() {
   }
   const buttons = examplePairs().map(([i, j]) => {
     const label = `${examples[i].name} and ${examples[j].name}`;
-    const button = make("button", { className: "button small", textContent: label });
+    const button = make("button", { className: "button small example" });
+    if (!speech()) button.append(...[i, j].map(thumbnail));
+    button.append(label);
     button.onclick = async () => {
       await putExample("first", i);
       await putExample("second", j);
-      $("compare").focus();
+      $("compare").click();
     };
     return button;
   });
   box.replaceChildren("Try these two:", ...buttons);
+}
+
+function thumbnail(i) {
+  const picture = make("img", { className: "thumb", alt: "" });
+  request(`examples/${i}`)
+    .then((answer) => answer.blob())
+    .then((blob) => (picture.src = URL.createObjectURL(blob)))
+    .catch(() => picture.remove());
+  return picture;
 }
 
 async function loadExamples() {
@@ -247,4 +258,7 @@ async function loadExamples() {
   examples = (await ask("examples")).examples;
   offerExamples();
   for (const place of PLACES) if (!blobs[place]) empty(place);
+  // Somebody who opens the page sees what it does.
+  if (!blobs.first && !blobs.second && !$("verify").hidden)
+    $("examples").querySelector("button")?.click();
 }

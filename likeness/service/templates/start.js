@@ -49,7 +49,8 @@ $("key").onsubmit = (event) => {
 
 function introduce() {
   $("about").textContent =
-    `${state.modality} model ${state.model.slice(0, 8)} \u00b7 ${state.similarity}`;
+    `${state.modality} model ${state.name} \u00b7 ${state.similarity}`;
+  $("about").title = `SHA-256 ${state.model}`;
   $("introduction").textContent = state.about;
   $("introduction").hidden = !state.about;
   $("takes").textContent = state.takes.text;

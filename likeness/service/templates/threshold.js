@@ -53,11 +53,7 @@ function prepareSlider() {
       `There is no slider for the threshold: ${measured.reason || "too few are stored"}.`;
     return;
   }
-  // The strictest place is the first whose FAR the data support no further.
-  const strictest = measured.places.findIndex(
-    (place) => place[1] <= measured.least_far * (1 + 1e-9),
-  );
-  places = measured.places.slice(0, strictest < 0 ? undefined : strictest + 1);
+  places = [...measured.places];
   if (threshold !== null && !places.some((place) => place[0] === threshold)) {
     places.push([threshold, ...ratesAt(threshold)]);
     places.sort((a, b) => a[0] - b[0]);
@@ -109,6 +105,19 @@ function moveTo(at) {
   source = at === state.threshold ? state.source : "";
   describeSlider();
   judgeAgain();
+}
+
+// The score that is judged, on the scale of the slider.
+function markScore(score) {
+  const above = places.findIndex(([at]) => at > score);
+  const after = above < 0 ? places.length - 1 : above;
+  const before = Math.max(0, after - 1);
+  const [low, high] = [places[before][0], places[after][0]];
+  const part = high > low ? Math.max(0, Math.min(1, (score - low) / (high - low))) : 1;
+  const mark = $("score-there");
+  mark.hidden = false;
+  mark.firstChild.textContent = `score ${number(score)}`;
+  mark.firstChild.style.left = `${(100 * (before + part)) / (places.length - 1)}%`;
 }
 
 function describeSlider() {

@@ -21,6 +21,7 @@ function clear() {
   working = 0;
   clearInterval(clock);
   lastAnswer = null;
+  $("score-there").hidden = true;
   $("answer").hidden = true;
   $("answer").replaceChildren();
   $("answer").removeAttribute("aria-busy");
