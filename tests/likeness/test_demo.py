@@ -79,7 +79,7 @@ def test_every_command_can_be_pasted(
         "score": [*pairs, *embedding, "--out", f"{mine}.txt"],
         "evaluate": [f"{mine}.txt", *embedding, *media, "--report", f"{mine}-report"],
         "verify": [str(data / IDS[0]), str(data / IDS[1]), *model],
-        "serve": [*model, "--examples", str(data)],
+        "serve": [*model, "--examples", str(data), "--far", "eer"],
     }
     assert {name: commands[name][2:] for name in expected} == expected
     files = [str(path) for path in made.scores]
