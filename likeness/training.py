@@ -51,6 +51,7 @@ def with_data_settings(
     columns: str | Mapping[str, str] = "",
     label: str = "",
     root: str | Path | None = None,
+    test: str | Path | None = None,
 ) -> Recipe:
     """Give a recipe whose items, and those of its measure, are listed with these settings.
 
@@ -59,6 +60,7 @@ def with_data_settings(
         columns: Which column of a table is which, as in "label=spk".
         label: A pattern of paths that has the labels, such as "{label}_*.wav".
         root: The folder that relative paths start from.
+        test: Other data that test, while all of the data train.
 
     Returns:
         The recipe; the same one where nothing is set.
@@ -72,6 +74,7 @@ def with_data_settings(
         "columns": ",".join(f"{role}={name}" for role, name in stated.items()),
         "label": LabelPattern(label).text if label else "",
         "root": "" if root is None else str(root),
+        "test": "" if test is None else str(test),
     }
     settings = {name: value for name, value in settings.items() if value}
     if not settings:
@@ -103,7 +106,7 @@ def _set(measure: Any, settings: Mapping[str, str]) -> Any:
 def takes_settings(part: Any) -> bool:
     """Whether a part lists whatever a person has."""
     function = part.func if isinstance(part, partial) else part
-    return {"columns", "label", "root"} <= inspect.signature(function).parameters.keys()
+    return {"columns", "label", "root", "test"} <= inspect.signature(function).parameters.keys()
 
 
 def check_training(

@@ -37,6 +37,7 @@ def items(
     columns: str = "",
     label: str = "",
     root: str = "",
+    test: str = "",
 ) -> Items:
     """List the items of the labels of one split.
 
@@ -56,6 +57,7 @@ def items(
         columns: Which column of a table is which, as in "label=spk", where its name does not say.
         label: A pattern of paths, from which the labels are taken: "{label}_*.wav".
         root: The folder that relative paths start from, by default that of the list.
+        test: Other data, all of which test, while all of `data` trains and validates.
 
     Returns:
         Items whose id is the path below `data` and whose label is the first folder of it.
@@ -64,6 +66,10 @@ def items(
         LikenessError: The data are missing, there are no files of this modality, there is only one
             label, or there are too few labels to hold some out.
     """
+    if test:
+        test_share = 0.0
+        if split == "test":
+            data, split = test, "all"
     every = list_all(data, modality, columns=columns, label=label, root=root)
     label_numbers(every)  # refuses items without a label
     chosen = hold_out(
@@ -74,7 +80,7 @@ def items(
         seed=seed,
         where=data,
     )
-    if split in ("validation", "test"):
+    if split in ("validation", "test") or data == test:
         _warn_of_singles(chosen, data)
     return chosen
 
@@ -90,6 +96,7 @@ def trials(
     columns: str = "",
     label: str = "",
     root: str = "",
+    test: str = "",
 ) -> tuple[Items, Trials]:
     """List the items of a split and trials among them.
 
@@ -98,7 +105,8 @@ def trials(
     it is taken, and the other kind fills up.
 
     Args:
-        data: As in items(). So are modality, split, test_share, seed, columns, label and root.
+        data: As in items(). So are modality, split, test_share, seed, columns, label, root and
+            test.
         num_trials: The most trials that are made, at least 2.
 
     Returns:
@@ -116,6 +124,7 @@ def trials(
         columns=columns,
         label=label,
         root=root,
+        test=test,
     )
     if split in ("train", "all"):
         _warn_of_singles(chosen, data)

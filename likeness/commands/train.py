@@ -51,6 +51,13 @@ def train(
     columns: Columns = None,
     label: LabelPattern = "",
     root: Root = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            help="Other data, in a form that --data may have: all of it tests, and all of --data "
+            "trains (default: a fifth of the subjects is held out)."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder for checkpoints and log.  [required]")
     ] = None,
@@ -92,7 +99,11 @@ def train(
 
     loaded, variant = load(recipe_files.located(recipe))
     chosen = with_data_settings(
-        override(loaded, overrides or []), columns=",".join(columns or ()), label=label, root=root
+        override(loaded, overrides or []),
+        columns=",".join(columns or ()),
+        label=label,
+        root=root,
+        test=test,
     )
     if check:
         say(check_training(chosen, data, read_initial=read_initial))

@@ -173,3 +173,17 @@ def test_folds_are_even_within_groups(sizes: list[int], num_folds: int) -> None:
         *([len(fold & set(group)) for fold in folds] for group in groups),
     ):
         assert max(counts) - min(counts) <= 1
+
+
+def test_other_data_may_be_the_test(voices: Path, tmp_path: Path) -> None:
+    subjects = sorted(path for path in voices.iterdir() if path.is_dir())
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder, some in ((ours, subjects[:-2]), (theirs, subjects[-2:])):
+        folder.mkdir()
+        for subject in some:
+            (folder / subject.name).symlink_to(subject)
+    trained = folders.items(ours, split="train", test=str(theirs))
+    assert trained.ids == folders.items(ours, split="all").ids
+    tested, trials = folders.trials(ours, split="test", test=str(theirs))
+    assert {str(item.label) for item in tested} == {path.name for path in subjects[-2:]}
+    assert len(trials) == len(tested) * (len(tested) - 1) // 2
