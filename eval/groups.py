@@ -29,6 +29,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.resampling import Cells, ranked
 from likeness.eval.results import NO_INTERVAL, aligned, bracketed, metric_label, percent_text
+from likeness.eval.small_rates import independent, without_errors
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
@@ -240,7 +241,11 @@ def _global_rates(
         for metric, draws in resampled.items():
             drawn, value = behind[metric.partition("(")[0]], rates[metric]
             assert value is not None
-            intervals[metric] = bounds(draws, value, settings.level, drawn)
+            interval = bounds(draws, value, settings.level, drawn)
+            if interval.ends is None and value in (0.0, 1.0):
+                exact = without_errors(metric, value, independent(*part), settings)
+                interval = exact or interval
+            intervals[metric] = interval
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
     stated = {metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()}

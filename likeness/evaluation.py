@@ -39,6 +39,7 @@ from likeness.held_out import HeldOutFiles, run_of_scores
 
 if TYPE_CHECKING:
     from likeness.eval.reports.media import Media
+    from likeness.eval.small_rates import Plan
     from likeness.model import Model
 
 System = File | Scored | Scores
@@ -199,6 +200,33 @@ class Evaluation:
         if too_low:
             warnings.warn(left_out(too_low, thresholds), stacklevel=2)
         return save(path, thresholds)
+
+    def plan(self, far: float, width: float) -> Plan:
+        """How many people a further test needs, by what these scores show.
+
+        Args:
+            far: the false-accept rate that is to be measured.
+            width: how far the ends of its interval may be from it, as a share of it.
+
+        Returns:
+            The numbers; print them to read them. The scores of several systems, and those whose
+            subjects are not known, tell nothing of the errors of one person.
+
+        Example:
+            >>> import likeness
+            >>> scores = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+            >>> settings = likeness.VerificationSettings(num_resamples=0)
+            >>> likeness.evaluate(scores, settings).plan(far=0.01, width=0.5).people
+            56
+        """
+        from likeness.eval.small_rates import correlation_of, plan
+
+        level = self.settings.level
+        pairs = self.compared.subjects.get(self._only.results[0].system)
+        if pairs is None:
+            return plan(far, width, level=level)
+        measured, at = correlation_of(self._only.scores, pairs, far)
+        return plan(far, width, level=level, correlation=measured, measured_at=at)
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""

@@ -41,6 +41,7 @@ class Compared:
         grouped: Error rates by groups, one entry per system; empty without groups.
         paired: The differences to the reference; None where there are none.
         subject_of: Id -> name of its subject, as far as it is known.
+        subjects: System -> (P, 2) the numbers of the subjects of both sides, where they are known.
     """
 
     results: list[Result]
@@ -49,6 +50,7 @@ class Compared:
     grouped: Sequence[groups.Grouped] = ()
     paired: Paired | None = None
     subject_of: Mapping[str, str] = field(default_factory=dict)
+    subjects: Mapping[str, Ints] = field(default_factory=dict)
 
     def table(self) -> str:
         """Everything as tables of text: the results, the differences, the groups."""
@@ -136,6 +138,7 @@ def evaluate_together(
     grouped: list[groups.Grouped] = []
     resamples: dict[str, Resamples] = {}
     drawn: dict[str, Drawn] = {}
+    numbered: dict[str, Ints] = {}
     names_of = dict(subject_of or {})
     for name, listed in trials.items():
         numbers, source = subjects_of(listed, subject_of)
@@ -143,6 +146,7 @@ def evaluate_together(
         if numbers is not None:
             subjects = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
             names_of |= {} if subject_of else _named(listed, numbers, source)
+            numbered[name] = subjects
         for by, group_of in (groupings or {}).items():
             if subjects is None:
                 raise LikenessError(
@@ -167,7 +171,7 @@ def evaluate_together(
     compared: Paired | None = None
     if len(systems) > 1 and (resamples or unpaired):
         compared = paired.differences(reference, results, resamples, drawn, unpaired)
-    return Compared(results, scores, trials, grouped, compared, names_of)
+    return Compared(results, scores, trials, grouped, compared, names_of, numbered)
 
 
 def _in_one_order(

@@ -9,6 +9,8 @@ import typer
 
 from likeness.commands import options
 from likeness.commands.options import input_file
+from likeness.eval import small_rates
+from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -21,11 +23,11 @@ app = typer.Typer()
 def evaluate(
     context: typer.Context,
     scores: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="Score files, the folder of a run, or with --ijb embeddings.", exists=True
         ),
-    ],
+    ] = None,
     ijb: options.IjbFolder = None,
     preset: options.Presets = None,
     switch: options.Switches = None,
@@ -86,6 +88,14 @@ def evaluate(
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
     ] = None,
     num_resamples: options.Resamples = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="far=RATE,width=SHARE",
+            help="Say how many people a test needs to know a false-accept rate so well; with "
+            "SCORES of a first test by what these show.",
+        ),
+    ] = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
 
@@ -95,6 +105,11 @@ def evaluate(
     """
     options.refuse_beside_ijb(context, ijb, "scores", "fars")
     options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
+    if not scores:
+        if plan is None:
+            raise LikenessError("evaluate needs SCORES to measure, or --plan for a test to come")
+        say(str(small_rates.plan(*small_rates.parse_plan(plan))))
+        return
     if ijb is not None:
         from likeness.ijb import evaluate_files, read_presets
 
@@ -118,5 +133,7 @@ def evaluate(
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
     options.write_evaluation(context, evaluation)
+    if plan is not None:
+        say(f"\n{evaluation.plan(*small_rates.parse_plan(plan))}")
     if stored is not None:
         say(f"\n{stored}\nkept with {save_to}")
