@@ -10,7 +10,7 @@ told apart at a threshold of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +25,12 @@ from likeness.eval.bootstrap import (
     drawn_groups,
     draws_of,
 )
+from likeness.eval.differentials import Differential, differentials
 from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.resampling import Cells, ranked
 from likeness.eval.results import NO_INTERVAL, aligned, bracketed, metric_label, percent_text
-from likeness.eval.small_rates import independent, without_errors
+from likeness.eval.small_rates import NO_ERROR, independent, without_errors
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
@@ -86,7 +87,8 @@ class Ratio:
 class Grouped:
     """A system's rates by group. thresholds: AT -> the global threshold, None where it accepts
     nothing. ratios: by the names of the rates. by: what the groups are, such as "sex"; "" where a
-    list names them.
+    list names them. differentials: by ISO/IEC 19795-10, where its terms are asked for. fte: group
+    -> the share of its items that could not be embedded, where failures are known.
     """
 
     system: str
@@ -96,6 +98,8 @@ class Grouped:
     ratios: Mapping[str, Ratio]
     conventions: Mapping[str, str | float | int]
     by: str = ""
+    differentials: tuple[Differential, ...] = ()
+    fte: Mapping[str, Rate] = field(default_factory=dict)
 
 
 def sides_of(
@@ -153,24 +157,39 @@ def evaluate_groups(
         for at, metric in measured.items()
     }
 
-    def part(chosen: Bools) -> _Part:
-        return _Part(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
+    def part(chosen: Bools) -> Part:
+        return Part(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
 
     rows, draws = [], []
     for number, group in enumerate(names):
         own = part(np.all(sides == number, axis=1))
         of_group = replace(settings, seed=settings.seed + 1 + number)
         rates, values = _own_rates(own, of_group)
-        more, global_values = _global_rates(own, thresholds, of_group)
+        more, global_values = rates_at(own, thresholds, of_group)
         rows.append(_row(group, own, rates | more, settings))
         draws.append(values | global_values)
     across = part(sides[:, 0] != sides[:, 1])
-    rates, _ = _global_rates(across, thresholds, settings)
+    rates, _ = rates_at(across, thresholds, settings)
     ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
     limits = {at: limit if np.isfinite(limit) else None for at, limit in thresholds.items()}
     last = _row("across groups", across, rates, settings)
     stated = {metric: ratio for metric, ratio in ratios.items() if ratio is not None}
-    return Grouped(name, tuple(rows), last, limits, stated, _conventions(settings))
+    grouped = Grouped(name, tuple(rows), last, limits, stated, _conventions(settings))
+    if settings.terms != "iso":
+        return grouped
+    known = [number for number, group in enumerate(names) if group != UNKNOWN]
+    number_of = np.full(len(names), -1)
+    number_of[known] = np.arange(len(known))
+    resampled: dict[str, list[Floats | None]] = {}
+    for at in thresholds:
+        tars = [draws[number].get(f"global_tar({at})") for number in known]
+        resampled[f"fnmr({at})"] = [None if of is None else 1 - of for of in tars]
+        resampled[f"fmr({at})"] = [draws[number].get(f"global_far({at})") for number in known]
+    apart = differentials(
+        *(scores, subjects, number_of[sides], [names[number] for number in known]),
+        *(thresholds, resampled, settings),
+    )
+    return replace(grouped, differentials=apart)
 
 
 def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]:
@@ -191,7 +210,7 @@ def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]
     return conventions
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Some of the trials: their scores, and (P, 2) the subjects of both sides."""
 
     scores: Scores
@@ -202,7 +221,7 @@ _Draws = dict[str, Floats]
 """Rate -> its (R,) resampled values; those that rest on too few subjects are NaN or left out."""
 
 
-def _own_rates(part: _Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
+def _own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
     """The rates of a group at a threshold of its own."""
     if not (part.scores.targets.size and part.scores.nontargets.size):
         metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
@@ -219,8 +238,8 @@ def _own_rates(part: _Part, settings: VerificationSettings) -> tuple[dict[str, R
     return rates, {} if measured.resamples is None else measured.resamples.values
 
 
-def _global_rates(
-    part: _Part, thresholds: Mapping[str, float], settings: VerificationSettings
+def rates_at(
+    part: Part, thresholds: Mapping[str, float], settings: VerificationSettings
 ) -> tuple[dict[str, Rate], _Draws]:
     """The rates at the thresholds of all trials."""
     classes = {"global_tar": part.scores.targets, "global_far": part.scores.nontargets}
@@ -252,7 +271,7 @@ def _global_rates(
     return stated, values
 
 
-def _row(group: str, part: _Part, rates: Mapping[str, Rate], settings: VerificationSettings) -> Row:
+def _row(group: str, part: Part, rates: Mapping[str, Rate], settings: VerificationSettings) -> Row:
     """A row of the tables, with what is to be known of its size."""
     num_targets, num_nontargets = part.scores.targets.size, part.scores.nontargets.size
     count = int(np.unique(part.subjects).size)
@@ -352,6 +371,28 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
         body.append(["worst to best", *ratios])
         caption = f"{title}at {point} of all trials, threshold {_number(threshold)}"
         yield caption, ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"], body
+    for at in grouped.thresholds if grouped.differentials else ():
+        point = "the EER" if at == "eer" else f"FAR {at}"
+        apart = {each.rate: each for each in grouped.differentials if each.at == at}
+        rates = {
+            row.group: (row.rates[f"global_far({at})"], _complement(row.rates[f"global_tar({at})"]))
+            for row in grouped.groups
+        }
+        body = [
+            [group, *map(_cell, (*of, *_one(grouped.fte.get(group))))]
+            for group, of in rates.items()
+        ]
+        rest = [""] * (len(body[0]) - 3)
+        for label, value, ends in (
+            ("worst to geometric mean", "to_geometric_mean", "interval"),
+            ("Gini coefficient", "gini", "gini_interval"),
+            ("random groups, 95 % up to", "by_chance", ""),
+        ):
+            of_rates = [apart[rate] for rate in ("fmr", "fnmr")]
+            cells = [_with_ends(getattr(of, value), getattr(of, ends, None)) for of in of_rates]
+            body.append([label, *cells, *rest])
+        head = ["", "FMR (%)", "FNMR (%)", *["FTE (%)"] * len(rest)]
+        yield f"{title}ISO/IEC 19795-10, at the threshold of {point}", head, body
 
 
 def notes(grouped: Grouped) -> list[str]:
@@ -371,10 +412,13 @@ def notes(grouped: Grouped) -> list[str]:
         "so that it exceeds 1 by chance alone: look at its interval.",
         *(f"{_mark(row)} {'; '.join(row.flags)}." for row in rows if row.flags),
     ]
+    noted = {rate.note for row in rows for rate in row.rates.values() if rate.interval is not None}
+    if any(note.startswith(NO_ERROR) for note in noted):
+        sentences.append("Where no error was seen, the interval is the exact bound over subjects.")
     for row in rows:
         missing = [rate.note for rate in row.rates.values() if rate.interval is None]
         sentences += [f"{row.group}: {note}." for note in dict.fromkeys(missing) if note]
-    return sentences
+    return sentences + [each.sentence() for each in grouped.differentials]
 
 
 def table(grouped: Sequence[Grouped]) -> str:
@@ -385,6 +429,20 @@ def table(grouped: Sequence[Grouped]) -> str:
             lines += ["", caption, *aligned([head, *rows])]
         lines += ["", *notes(system)]
     return "\n".join(lines) + "\n"
+
+
+def _complement(rate: Rate) -> Rate:
+    ends = rate.interval and (1 - rate.interval[1], 1 - rate.interval[0])
+    return replace(rate, value=None if rate.value is None else 1 - rate.value, interval=ends)
+
+
+def _one(rate: Rate | None) -> tuple[Rate, ...]:
+    return () if rate is None else (rate,)
+
+
+def _with_ends(value: float | None, ends: tuple[float, float] | None) -> str:
+    brackets = "" if ends is None else f"  [{_number(ends[0])}, {_number(ends[1])}]"
+    return f"{_number(value):>6}{brackets}"
 
 
 def _mark(row: Row) -> str:

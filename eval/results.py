@@ -8,10 +8,10 @@ are stored as fractions and shown in percent.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from likeness.eval.bootstrap import Bounds, Ends
 from likeness.eval.formats.files import atomic_path
@@ -19,6 +19,11 @@ from likeness.eval.formats.provenance import likeness_version
 
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
+Terms = Literal["likeness", "iso"]
+_COMPLEMENTS = {"tar_at_far": "fnmr_at_fmr", "tpir_at_fpir": "fnir_at_fpir"}
+PERCENT = {  # metrics that are shown in percent
+    *("eer", "tar_at_far", "tail_tar_at_far", "fnmr_at_fmr", "gfar", "gfrr", "fte", "fta"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,28 @@ def with_bounds(result: Result, bounds: Bounds | None) -> Result:
     return replace(result, interval=bounds.ends, conventions=dict(result.conventions) | note)
 
 
+def with_iso_terms(results: Iterable[Result]) -> list[Result]:
+    """The results, and behind each TAR its FNMR and behind each TPIR its FNIR, which is 1 less it.
+
+    >>> tar = Result("a", "tar_at_far(0.1)", 0.75, (0.5, 1.0), 0.3, {}, {}, "")
+    >>> [(each.metric, each.value, each.interval) for each in with_iso_terms([tar])]
+    [('tar_at_far(0.1)', 0.75, (0.5, 1.0)), ('fnmr_at_fmr(0.1)', 0.25, (0.0, 0.5))]
+    """
+    more = []
+    for result in results:
+        more.append(result)
+        kind, bracket, number = result.metric.partition("(")
+        if name := _COMPLEMENTS.get(kind):
+            more.append(replace(complement(result), metric=f"{name}{bracket}{number}"))
+    return more
+
+
+def complement(result: Result) -> Result:
+    """1 less a rate, and its interval."""
+    ends = result.interval and (1 - result.interval[1], 1 - result.interval[0])
+    return replace(result, value=1 - result.value, interval=ends)
+
+
 def write_json(
     path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
 ) -> None:
@@ -75,6 +102,12 @@ def metric_label(metric: str) -> str:
         "min_dcf": f"minDCF (p = {number})",
         "actual_dcf": f"actual DCF (p = {number})",
         "tar_at_far": f"TAR (%) at FAR {number}",
+        "fnmr_at_fmr": f"FNMR (%) at FMR {number}",
+        "gfar": f"GFAR (%) at FMR {number}",
+        "gfrr": f"GFRR (%) at FMR {number}",
+        "fte": "FTE (%)",
+        "fta": "FTA (%)",
+        "tail_tar_at_far": f"TAR (%) at FAR {number}, extrapolated",
         "cllr": "Cllr (bits)",
         "min_cllr": "minCllr (bits)",
         "quality_auroc": "AUROC of the quality",
@@ -86,7 +119,7 @@ def metric_label(metric: str) -> str:
 
 def metric_text(metric: str, value: float, more_digits: int = 0) -> str:
     """A value as it is printed: rates in percent with two digits, costs with four."""
-    if metric.partition("(")[0] in ("eer", "tar_at_far"):
+    if metric.partition("(")[0] in PERCENT:
         return percent_text(metric, value, more_digits)
     return f"{value:.{4 + more_digits}f}"
 
@@ -204,6 +237,11 @@ def footnotes(
         for note, names in systems.items()
     ]
     notes += interval_notes(results, label=label)
+    remarks: dict[object, list[str]] = {}
+    for result in results:
+        remarks.setdefault(result.conventions.get("remark"), []).append(label(result.metric))
+    remarks.pop(None, None)
+    notes += [f"{'; '.join(dict.fromkeys(of))}: {remark}." for remark, of in remarks.items()]
     unresolved: dict[str, list[str]] = {}
     for result in results:
         if result.conventions.get("nontargets_allowed") == 0:

@@ -1,4 +1,4 @@
-"""How small a rate a test can show: a bound where no error was seen, and how large a test has to be.
+"""How small a rate a test shows: a bound where no error was seen, and how large it has to be.
 
 Without an error in n independent trials, a rate is below 1 - (1 - confidence)^(1/n), the exact
 bound of Clopper and Pearson (1934). At 95 % that is nearly 3/n, the "rule of three". Trials that
@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likeness.eval.bootstrap import Bounds
+from likeness.eval.bootstrap import Bounds, bounds, drawn_groups, times_drawn
 from likeness.eval.errors import LikenessError
 from likeness.eval.guarantee import check_confidence, independent_scores, pairs_needed
 from likeness.eval.types import Floats, Scores
 from likeness.eval.verification import check_costs, num_allowed, tar_threshold
 
+NO_ERROR = "no error was seen"
 LEAST_ERRORS = 30  # that the correlation of errors is measured on, where there are as many trials
 
 
@@ -92,8 +94,8 @@ class Independent(NamedTuple):
         fewest = min(count for count, _ in counts)
         optimistic = "" if self.by_subjects else ", optimistic, as trials share subjects"
         return (
-            f"no error was seen, so that this is the exact bound by {what}{optimistic} (rule of three: "
-            f"3/{fewest:,} = {100 * rule_of_three(fewest):.2g} %)"
+            f"{NO_ERROR}, so that this is the exact bound by {what}{optimistic} (rule of "
+            f"three: 3/{fewest:,} = {100 * rule_of_three(fewest):.2g} %)"
         )
 
 
@@ -149,6 +151,32 @@ def without_errors(metric: str, value: float, counts: Independent, settings: Any
         of_miss, of_fa = check_costs(float(number), settings.c_miss, settings.c_fa)
         high = min(1.0, of_miss * missed + of_fa * accepted)
     return Bounds((0.0, high), counts.note("targets", "nontargets"))
+
+
+def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Bounds | None:
+    """The interval of a share of items, over their groups such as subjects.
+
+    Args:
+        flags: (N,) which items count, 0 or 1.
+        groups: (N,) the group of each item.
+        settings: The draws, see `draws_of`.
+
+    Returns:
+        The interval; the exact bound by the number of groups where no item counts, or all do; None
+        where no draws are asked for.
+    """
+    of_items = np.asarray(flags, dtype=np.float64)
+    if not settings.num_resamples:
+        return None
+    drawn = drawn_groups(groups, "subjects")
+    if of_items.min() == of_items.max():
+        bound = upper_bound(0, drawn.number, settings.level)
+        ends = (0.0, bound) if of_items.min() == 0 else (1 - bound, 1.0)
+        note = f"all items are alike, so that this is the exact bound by {drawn.number:,} subjects"
+        return Bounds(ends, note)
+    draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
+    values = np.array([times @ of_items / times.sum() for times in draws])
+    return bounds(values, float(of_items.mean()), settings.level, drawn)
 
 
 @dataclass(frozen=True)

@@ -5,29 +5,37 @@ Far enough up, what scores exceed a start u by has nearly a generalised Pareto d
 
     share (1 + shape x / scale)^(-1 / shape)          share exp(-x / scale) for a shape of 0
 
-Shape and scale are fitted by probability-weighted moments (Hosking & Wallis 1987). The start is the
+Shape and scale are fitted by probability-weighted moments (Hosking & Wallis 1987). A shape below 0
+would mean that no score can ever exceed some end. Normal scores look so far down into their tail,
+and a rate by that end is far too low. So 0 is taken, which errs to the safe side. The start is the
 lowest, of those with 2,000, 1,000, 500, ... excesses, at which the Anderson-Darling test does not
 reject the fit. Its p-value is that of samples drawn from the fit and fitted anew. Excesses share
 subjects, which the test does not know; the interval does, since it draws subjects.
 
 An extrapolation is an assumption about people whom nobody saw. So it is refused where the test
-rejects every start, and below the rate from which the interval reaches ten times as far up.
+rejects every start, below a tenth of 1 / N of N scores, and from the rate on of which the interval
+reaches ten times as far up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from likeness.eval.bootstrap import Bounds, bounds, drawn_from
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import Floats
+from likeness.eval.types import Floats, Scores
+from likeness.eval.verification import Measured
 
 MOST_EXCESSES, LEAST_EXCESSES = 2000, 50
 LARGEST_SHARE = 0.1  # of the scores that may count as a tail
 LEAST_P = 0.1  # of the test of fit
+LEAST_DISTINCT = 3  # excesses of a resample that are fitted
+LEAST_COUNTED = 10  # nontarget trials that stand behind a FAR that is counted
 NUM_SAMPLES = 200  # of the test of fit
 FURTHEST = 10  # how many times a rate the upper end of its interval may be
 
@@ -38,7 +46,7 @@ class Tail(NamedTuple):
     Attributes:
         start: Where it begins.
         share: The share of scores above the start.
-        shape: Of the distribution; below 0 scores have an upper end.
+        shape: Of the distribution, never fitted below 0.
         scale: Of the distribution.
     """
 
@@ -47,42 +55,43 @@ class Tail(NamedTuple):
     shape: float
     scale: float
 
-    def far(self, threshold: float) -> float:
-        """The false-accept rate of a threshold above the start.
+    def far(self, threshold: Any) -> Any:
+        """The false-accept rates of thresholds above the start.
 
-        >>> Tail(1.0, 0.01, 0.0, 2.0).far(1.0 + 2.0 * np.log(10))
+        >>> round(float(Tail(1.0, 0.01, 0.0, 2.0).far(1.0 + 2.0 * np.log(10))), 9)
         0.001
         """
-        x = (threshold - self.start) / self.scale
-        if abs(self.shape) < 1e-9:
-            return float(self.share * np.exp(-x))
-        return float(self.share * max(1 + self.shape * x, 0.0) ** (-1 / self.shape))
+        shape = self.shape or 1e-12
+        x = np.maximum(shape * (threshold - self.start) / self.scale, -1 + 1e-16)
+        return self.share * np.exp(-np.log1p(x) / shape)
 
-    def threshold(self, far: float) -> float:
-        """The threshold of a false-accept rate below the share of the tail.
+    def threshold(self, far: Any) -> Any:
+        """The thresholds of false-accept rates below the share of the tail.
 
-        >>> round(Tail(1.0, 0.01, -0.2, 2.0).threshold(0.001), 4)
+        >>> round(float(Tail(1.0, 0.01, -0.2, 2.0).threshold(0.001)), 4)
         4.6904
         """
-        drop = np.log(self.share / far)
-        if abs(self.shape) < 1e-9:
-            return float(self.start + self.scale * drop)
-        return float(self.start + self.scale * np.expm1(self.shape * drop) / self.shape)
+        shape = self.shape or 1e-12
+        return self.start + self.scale * np.expm1(shape * np.log(self.share / far)) / shape
 
 
 def _pareto(excesses: Floats) -> tuple[float, float]:
-    """Shape and scale of sorted excesses, by probability-weighted moments."""
+    """Shape and scale of sorted excesses, by probability-weighted moments; the mean is the scale of
+    a shape of 0, which stands in for those below it.
+    """
     n = excesses.size
     first = excesses.mean()
     second = float((1 - (np.arange(1, n + 1) - 0.35) / n) @ excesses) / n
     apart = first - 2 * second
+    if first >= 2 * apart:
+        return 0.0, float(first)
     return float(2 - first / apart), float(2 * first * second / apart)
 
 
 def _misfit(excesses: Floats, shape: float, scale: float) -> float:
     """The statistic of Anderson and Darling of sorted excesses."""
     n, tail = excesses.size, Tail(0.0, 1.0, shape, scale)
-    above = np.clip([tail.far(x) for x in excesses.tolist()], 1e-300, 1 - 1e-16)
+    above = np.clip(tail.far(excesses), 1e-300, 1 - 1e-16)
     weights = 2 * np.arange(1, n + 1) - 1
     return float(-n - weights @ (np.log1p(-above) + np.log(above[::-1])) / n)
 
@@ -102,7 +111,7 @@ def fit_tail(nontarget: ArrayLike, *, seed: int = 0) -> tuple[Tail, float]:
 
     Example:
         >>> tail, p = fit_tail(np.random.default_rng(0).exponential(size=20_000))
-        >>> abs(tail.shape) < 0.1, p >= 0.1, 0.5 < tail.far(-np.log(1e-5)) / 1e-5 < 2
+        >>> abs(tail.shape) < 0.1, p >= 0.1, 0.5 < float(tail.far(-np.log(1e-5)) / 1e-5) < 2
         (True, True, True)
     """
     scores, rng = np.sort(np.asarray(nontarget, dtype=np.float64)), np.random.default_rng(seed)
@@ -118,7 +127,7 @@ def fit_tail(nontarget: ArrayLike, *, seed: int = 0) -> tuple[Tail, float]:
             misfit, unit = _misfit(excesses, shape, scale), tail._replace(start=0.0, share=1.0)
             worse = 0
             for _ in range(NUM_SAMPLES):
-                drawn = np.sort([unit.threshold(u) for u in 1 - rng.random(excesses.size)])
+                drawn = np.sort(unit.threshold(1 - rng.random(excesses.size)))
                 worse += _misfit(drawn, *_pareto(drawn)) >= misfit
             p = (worse + 1) / (NUM_SAMPLES + 1)
             if p >= LEAST_P:
@@ -136,44 +145,109 @@ def fit_tail(nontarget: ArrayLike, *, seed: int = 0) -> tuple[Tail, float]:
     )
 
 
-def resampled_tails(
-    nontarget: ArrayLike, subjects: ArrayLike | None, tail: Tail, num_resamples: int, seed: int
-) -> list[Tail]:
-    """The tail above the same start, of resamples of the subjects.
+class _Draw(NamedTuple):
+    """The tail of one resample, and the TAR at its threshold of each rate."""
 
-    Args:
-        nontarget: (N,) scores.
-        subjects: (N, 2) integers, the subjects of both sides; None draws trials.
-        tail: Of the scores.
-        num_resamples: How many.
-        seed: Of the draws.
+    tail: Tail
+    tars: Floats
+
+
+def _resampled(
+    scores: Scores, subjects: ArrayLike | None, tail: Tail, settings: Any
+) -> list[_Draw]:
+    """The tail above the same start, and the TARs, of resamples of the subjects; of the trials,
+    where no subjects are known.
     """
     from scipy.sparse import coo_array
 
-    scores, rng = np.asarray(nontarget, dtype=np.float64), np.random.default_rng(seed)
-    high = np.flatnonzero(scores > tail.start)
-    high = high[np.argsort(scores[high])]
-    if subjects is None:
-        size, draw = scores.size, _trials_drawn(scores.size, high)
-    else:
+    rng = np.random.default_rng(settings.seed)
+    size = len(scores)
+    numbers = np.tile(np.arange(size)[:, None], 2)
+    if subjects is not None:
         numbers = np.unique(np.asarray(subjects), return_inverse=True)[1].reshape(-1, 2)
         size = int(numbers.max()) + 1
-        pairs = coo_array((np.ones(scores.size), (numbers[:, 0], numbers[:, 1])), (size, size))
-        table = pairs.tocsr()
+    (a, b), of_target = numbers[~scores.target].T, numbers[scores.target, 0]
+    nontarget, fars = scores.nontargets, np.array(settings.fars)
+    trials = coo_array((np.ones(a.size), (a, b)), (size, size)).tocsr()
+    high = np.flatnonzero(nontarget > tail.start)
+    high = high[np.argsort(nontarget[high])]
+    draws = []
+    for _ in range(settings.num_resamples):
+        times = rng.multinomial(size, np.full(size, 1 / size)).astype(np.float64)
+        by_side = np.ones_like(times) if subjects is None else times
+        excesses = np.repeat(
+            nontarget[high] - tail.start, (times[a[high]] * by_side[b[high]]).astype(np.int64)
+        )
+        if np.unique(excesses).size < LEAST_DISTINCT or not times[of_target].any():
+            continue
+        share = excesses.size / float(times @ (trials @ by_side))
+        drawn = Tail(tail.start, share, *_pareto(excesses))
+        accepted = scores.targets[:, None] >= drawn.threshold(fars)
+        draws.append(_Draw(drawn, times[of_target] @ accepted / times[of_target].sum()))
+    return draws
 
-        def draw(times: Floats) -> tuple[Floats, float]:
-            weights = times[numbers[high, 0]] * times[numbers[high, 1]]
-            return weights, float(times @ (table @ times))
 
-    tails = []
-    for _ in range(num_resamples):
-        weights, total = draw(rng.multinomial(size, np.full(size, 1 / size)).astype(np.float64))
-        excesses = np.repeat(scores[high] - tail.start, weights.astype(np.int64))
-        if np.unique(excesses).size >= 3:
-            tails.append(Tail(tail.start, excesses.size / total, *_pareto(excesses)))
-    return tails
+def extrapolated(
+    scores: Scores, subjects: ArrayLike | None, settings: Any
+) -> dict[str, tuple[Measured, dict[str, str | float | int], Bounds]]:
+    """TAR at those of the settings' FARs that fewer than ten nontarget trials stand behind.
 
+    Args:
+        scores: P trials with labels.
+        subjects: (P, 2) integers, the subjects of both sides; None draws trials.
+        settings: The FARs, and the draws. A FAR is left out, with a warning, where the fit does not
+            hold, or where its interval reaches too far.
 
-def _trials_drawn(size: int, high: ArrayLike) -> Callable[[Floats], tuple[Floats, float]]:
-    """The weights of trials that are drawn each by itself."""
-    return lambda times: (times[np.asarray(high)], float(size))
+    Returns:
+        By "tail_tar_at_far(FAR)" the TAR and its threshold, what it rests on, and its interval.
+    """
+    count = scores.nontargets.size
+    low = [far for far in settings.fars if 0 < far < LEAST_COUNTED / count]
+    if not low:
+        return {}
+    settings = replace(settings, fars=low, num_resamples=max(settings.num_resamples, NUM_SAMPLES))
+    try:
+        tail, p = fit_tail(scores.nontargets, seed=settings.seed)
+    except LikenessError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return {}
+    draws = _resampled(scores, subjects, tail, settings)
+
+    def reached(far: float) -> Floats:
+        """Both ends of the interval of the FAR at the threshold of this one."""
+        fars = [draw.tail.far(tail.threshold(far)) for draw in draws]
+        return np.quantile(fars, [(1 - settings.level) / 2, (1 + settings.level) / 2])
+
+    rates = LEAST_COUNTED / count * 10.0 ** (-np.arange(1, 21) / 10)
+    too_wide = [reached(rate)[1] > FURTHEST * rate for rate in rates.tolist()]
+    lowest = float(rates[too_wide.index(True) - 1] if any(too_wide) else rates[-1])
+    rows = {}
+    for column, far in enumerate(low):
+        if far < lowest * (1 - 1e-9):
+            warnings.warn(
+                f"FAR {far:g} is not extrapolated: {count:,} nontarget scores of this kind say no "
+                f"less than FAR {lowest:.1g}",
+                stacklevel=2,
+            )
+            continue
+        ends = reached(far)
+        threshold = float(tail.threshold(far))
+        value = float(np.mean(scores.targets >= threshold))
+        stated = {
+            "far": far,
+            "rule": "the threshold follows from a generalised Pareto distribution of the highest "
+            "nontarget scores; nobody counted this rate",
+            **{f"tail_{name}": number for name, number in tail._asdict().items()},
+            "p_of_fit": p,
+            "far_low": float(ends[0]),
+            "far_high": float(ends[1]),
+            "lowest_far": lowest,
+            "remark": "from the tail of the nontarget scores, whose fit the test does not reject "
+            f"(p {p:.2g}); the FAR of this threshold may be up to {ends[1]:.2g}, and no FAR below "
+            f"{lowest:.1g} may be said",
+        }
+        tars = np.array([draw.tars[column] for draw in draws])
+        drawn = drawn_from(scores.target, subjects)
+        interval = bounds(tars, value, settings.level, drawn)
+        rows[f"tail_tar_at_far({far:g})"] = Measured(value, threshold), stated, interval
+    return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
+from likeness.eval.failures import compared_trials, read_failures
 from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings
@@ -285,6 +286,7 @@ def evaluate(
     reference: File | None = None,
     quality: Literal["norm"] | File | Mapping[str, float] | None = None,
     embeddings: Embedded | None = None,
+    failures: File | Iterable[str] | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
@@ -310,6 +312,8 @@ def evaluate(
             wrongly is then measured as well.
         embeddings: what was scored, or its file, for all systems or for each in their order. A
             report then has quality by norm and a map.
+        failures: what could not be embedded: the file that `embed` writes beside its embeddings, or
+            ids. FTE, FTA, GFAR and GFRR of the whole list `trials` are then measured as well.
 
     Returns:
         The results; print them to see the table.
@@ -339,9 +343,17 @@ def evaluate(
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)
+    lost = None
+    if failures is not None:
+        if listed is None or listed.target is None:
+            raise LikenessError(
+                "failures are counted in the whole list of trials; give it with labels as trials "
+                "(--trials)"
+            )
+        listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
     labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
-    about = (trials, subjects, groups, quality, embeddings)
+    about = (trials, subjects, groups, quality, embeddings, failures)
     if labelled.keys() != systems.keys() and (labelled or any(each is not None for each in about)):
         raise LikenessError(
             f"{next(name for name in systems if name not in labelled)}: these scores have no ids, "
@@ -359,6 +371,7 @@ def evaluate(
             subject_of=names_of(subjects, "subjects"),
             groupings=groupings_of(groups),
             quality=None if quality is None else _qualities(quality, list(systems), embedded),
+            failures=lost,
         )
     else:
         compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)

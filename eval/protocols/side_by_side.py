@@ -13,6 +13,7 @@ import numpy as np
 from likeness.eval import groups, paired
 from likeness.eval.bootstrap import Bounds, Drawn, Resamples, drawn_from, draws_of
 from likeness.eval.errors import LikenessError
+from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
@@ -105,6 +106,7 @@ def evaluate_together(
     subject_of: Mapping[str, str] | None = None,
     groupings: Mapping[str, Mapping[str, str]] | None = None,
     quality: Mapping[str, Mapping[str, float]] | None = None,
+    failures: Failures | None = None,
 ) -> Compared:
     """Measures several systems on lists of trials.
 
@@ -118,6 +120,8 @@ def evaluate_together(
             then measured by group as well.
         quality: System -> id -> its quality, such as the norm. How well it says which trials are
             decided wrongly is then measured as well, see `likeness.eval.uncertainty`.
+        failures: What of the list could not be compared. The generalised rates are then measured
+            as well, see `likeness.eval.failures`.
 
     Raises:
         LikenessError: Groups are asked for where no subjects are known; and as `subjects_of`,
@@ -155,7 +159,8 @@ def evaluate_together(
                 )
             sides = groups.sides_of(listed, group_of, names_of)
             system = groups.evaluate_groups(name, scores[name], subjects, *sides, settings=settings)
-            grouped.append(replace(system, by=by))
+            fte = {} if failures is None else fte_by_group(failures, group_of, names_of, settings)
+            grouped.append(replace(system, by=by, fte=fte))
         evaluated = evaluate(
             scores[name], settings, subjects=subjects, subjects_from=source, system=name
         )
@@ -164,6 +169,10 @@ def evaluate_together(
             first = evaluated.results[0]
             results += _rated_decisions(
                 first, listed, scores[name], quality[name], settings, subjects
+            )
+        if failures is not None:
+            results += generalised_rates(
+                failures, scores[name], settings, evaluated.results[0], subject_of
             )
         drawn[name] = drawn_from(scores[name].target, subjects)
         if evaluated.resamples is not None:

@@ -26,8 +26,9 @@ from likeness.eval.bootstrap import (
     num_subjects,
 )
 from likeness.eval.errors import LikenessError
-from likeness.eval.results import Result, table, with_bounds
+from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
 from likeness.eval.small_rates import independent, without_errors
+from likeness.eval.tail import extrapolated
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 from likeness.eval.verification import (
     EerMethod,
@@ -73,6 +74,9 @@ class VerificationSettings:
         eer_method: How the EER is read off the ROC, see `likeness.eval.verification.eer`.
         tar_rule: Which threshold belongs to a FAR, see `likeness.eval.verification.tar_at_far`.
         llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
+        terms: "iso" gives the FNMR beside each TAR, as ISO/IEC 19795-1 does.
+        tail: FARs that fewer than ten nontarget trials stand behind are extrapolated as well, see
+            `likeness.eval.tail`.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap; 0 leaves the intervals out.
         seed: Of the draws.
@@ -93,6 +97,8 @@ class VerificationSettings:
     eer_method: EerMethod = "interpolated"
     tar_rule: TarRule = "strict"
     llr: bool = False
+    terms: Terms = "likeness"
+    tail: bool = False
     level: float = 0.95
     num_resamples: int = 1000
     seed: int = 0
@@ -101,6 +107,7 @@ class VerificationSettings:
         freeze_numbers(self, "p_targets", "fars")
         check_choice("eer_method", self.eer_method, get_args(EerMethod))
         check_choice("tar_rule", self.tar_rule, get_args(TarRule))
+        check_choice("terms", self.terms, get_args(Terms))
         for p_target in self.p_targets or (0.5,):
             check_costs(p_target, self.c_miss, self.c_fa)
         for far in self.fars:
@@ -248,12 +255,17 @@ def evaluate(
         "subjects": None if subjects is None else num_subjects(subjects),
     }
     results = []
+    if settings.tail:
+        for name, (measured, own, interval) in extrapolated(scores, subjects, settings).items():
+            measures[name], intervals[name] = _Measure(None, measured, own), interval
     for name, (_, (value, threshold), own) in measures.items():
         threshold_or_none = threshold if np.isfinite(threshold) else None
         result = Result(
             system, name, value, None, threshold_or_none, counts, own | common, protocol
         )
         results.append(with_bounds(result, intervals.get(name)))
+    if settings.terms == "iso":
+        results = with_iso_terms(results)
     return Evaluated(results, resamples, scores, settings)
 
 

@@ -65,6 +65,14 @@ def evaluate(
     llr: Annotated[
         bool, typer.Option("--llr", help="Measure Cllr and actual DCF of log-likelihood ratios.")
     ] = False,
+    terms: options.Terms = "likeness",
+    failures: Annotated[
+        Path | None,
+        input_file("What `embed` could not read; it counts in FTE, FTA, GFAR and GFRR."),
+    ] = None,
+    tail: Annotated[
+        bool, typer.Option("--tail", help="Extrapolate each --far that too few trials can show.")
+    ] = False,
     json_file: options.JsonFile = None,
     report: options.ReportFolder = None,
     embeddings: Annotated[
@@ -128,6 +136,7 @@ def evaluate(
         reference=reference,
         quality=quality,
         embeddings=embeddings,
+        failures=failures,
     )
     stored = None
     if save_to is not None:

@@ -232,6 +232,10 @@ QualityMeasured = Annotated[
         help="Measure how well the norm, or a list of lines `id quality`, says what is wrong.",
     ),
 ]
+Terms = Annotated[
+    Literal["likeness", "iso"],
+    typer.Option(help="iso gives the rates by the names of ISO/IEC 19795-1 as well."),
+]
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", help="Write the results into this JSON file.", callback=writes()),
