@@ -14,7 +14,7 @@ everything that people share. A difference that random groups show as often is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,53 +23,48 @@ from numpy.typing import ArrayLike
 
 from likeness.eval.types import Bools, Floats, Ints, Scores
 
+MEASURES = {"worst_to_geometric_mean": "worst to geometric mean", "gini": "Gini coefficient"}
 NUM_DEALT = 500  # random divisions into groups, at most
 RARE = 0.05  # a share of random divisions by which chance is hardly the reason
 
 
 @dataclass(frozen=True)
 class Differential:
-    """How far one rate of the groups is apart, at one threshold.
+    """How far one rate of the groups is apart, by one measure at one threshold.
 
     Attributes:
         rate: "fmr" or "fnmr".
         at: The threshold of all trials: "eer" or a FAR.
+        measure: "worst_to_geometric_mean" or "gini".
         worst: The group with the highest rate.
-        to_geometric_mean: Its rate over the geometric mean; None where a group makes no error.
+        value: Of the measure; None where it has none, as where a group shows no error.
         interval: Of that, over subjects; None where there is none.
-        gini: The Gini coefficient; None where no group makes an error.
-        gini_interval: Of the coefficient.
-        by_chance: What 95 % of random divisions of these people into such groups stay below, of the
-            ratio, or where that is None of the coefficient. None where it has no bound, and where
-            people change their group.
+        by_chance: What 95 % of random divisions of these people into such groups stay below; None
+            where that has no bound, and where people change their group.
         p: The share of random divisions that show at least as much.
     """
 
     rate: str
     at: str
+    measure: str
     worst: str
-    to_geometric_mean: float | None
+    value: float | None
     interval: tuple[float, float] | None
-    gini: float | None
-    gini_interval: tuple[float, float] | None
     by_chance: float | None
     p: float | None
 
     def sentence(self) -> str:
-        """What the numbers show, for everybody."""
-        name, verb = {
-            "fmr": ("FMR", f"takes strangers of group {self.worst} for one person"),
-            "fnmr": ("FNMR", f"refuses the right person of group {self.worst}"),
-        }[self.rate]
-        if self.gini is None:
-            return f"{name} at {self.at}: no group shows an error, so nothing can be compared."
-        if self.to_geometric_mean is None:
-            text = f"a group shows no error; the Gini coefficient is {self.gini:.2f}"
-        else:
-            ends = "" if self.interval is None else " [{:.2f}, {:.2f}]".format(*self.interval)
+        """What the number shows, for everybody."""
+        name = f"{self.rate.upper()} at {self.at}"
+        if self.value is None:
+            return f"{name}: no group shows an error, so that nothing can be compared."
+        verb = "takes strangers" if self.rate == "fmr" else "refuses the right person"
+        ends = "" if self.interval is None else " [{:.2f}, {:.2f}]".format(*self.interval)
+        text = f"a group shows no error; the Gini coefficient is {self.value:.2f}{ends}"
+        if self.measure != "gini":
             text = (
-                f"the system {verb} {self.to_geometric_mean:.2f}{ends} times as often as it does "
-                "in the geometric mean of the groups"
+                f"in group {self.worst} the system {verb} {self.value:.2f}{ends} times as often "
+                "as in the geometric mean of the groups"
             )
         chance = "what chance alone would show is not known, as people change their group"
         if self.p is not None:
@@ -78,7 +73,7 @@ class Differential:
                 "the same people, dealt to such groups at random, show as much in "
                 f"{100 * self.p:.2g} of 100 cases, so that chance alone {verdict} the reason"
             )
-        return f"{name} at {self.at}: {text}; {chance}."
+        return f"{name}: {text}; {chance}."
 
 
 def worst_to_geometric_mean(rates: ArrayLike) -> Floats:
@@ -138,77 +133,53 @@ def differentials(
         draws: "fmr(AT)" and "fnmr(AT)" -> (R,) resampled rates of each group, None for too few.
         settings: The level of the intervals, and how many draws there are, with their seed.
     """
-    size, limits = len(names), np.array([*thresholds.values()])
+    size, limits = len(names), [*thresholds.values()]
     people, flat = np.unique(subjects, return_inverse=True)
     numbers = flat.reshape(subjects.shape)
     group_of = np.full(people.size, -1)
     group_of[numbers] = sides
-    stays = bool((group_of[numbers] == sides).all())
-    rng, found, level = np.random.default_rng(settings.seed), [], settings.level
-    num_dealt = min(settings.num_resamples, NUM_DEALT)
-    of_kind: dict[str, Callable[[Ints], Floats]] = {
-        "fmr": _rates(~scores.target, scores.values, numbers, limits, size, above=True),
-        "fnmr": _rates(scores.target, scores.values, numbers, limits, size, above=False),
-    }
-    dealt = [rng.permutation(group_of) for _ in range(num_dealt)] if stays else []
-    for rate, measure in of_kind.items():
-        observed = measure(sides)  # (A, G)
-        chance = np.array([measure(groups[numbers]) for groups in dealt])  # (D, A, G)
+    rng, found = np.random.default_rng(settings.seed), []
+    dealt: list[Ints] = []
+    if (group_of[numbers] == sides).all():  # nobody changes the group
+        num_dealt = min(settings.num_resamples, NUM_DEALT)
+        dealt = [rng.permutation(group_of)[numbers] for _ in range(num_dealt)]
+    for rate in ("fmr", "fnmr"):
+        rows = np.flatnonzero(scores.target == (rate == "fnmr"))
+        wrong = [(scores.values[rows] >= limit) == (rate == "fmr") for limit in limits]
+        own, *chance = (_rates(of[rows], wrong, size) for of in (sides, *dealt))  # (A, G) each
         for place, at in enumerate(thresholds):
-            own = observed[place]
-            resampled = draws.get(f"{rate}({at})", ())
-            usable = [values for values in resampled if values is not None]
-            table = np.stack(usable, axis=1) if len(usable) == size else np.empty((0, size))
-            ratio, coefficient = (_or_none(of(own)) for of in (worst_to_geometric_mean, gini))
-            limit = p = None
-            if len(chance) and coefficient is not None:
-                # a division in which a group shows no error is as far apart as can be
-                measured, worst = (
-                    (gini, 0.0) if ratio is None else (worst_to_geometric_mean, np.inf)
+            resampled = [of for of in draws[f"{rate}({at})"] if of is not None]
+            table = np.stack(resampled, axis=1) if len(resampled) == size else np.empty((0, size))
+            known = own[place]
+            worst = "" if np.isnan(known).all() else names[int(np.nanargmax(known))]
+            for measure in (worst_to_geometric_mean, gini):
+                value, limit, p = float(measure(known)), None, None
+                if chance and not np.isnan(value):
+                    # where random groups have no ratio, one of them shows no error
+                    none = np.inf if measure is worst_to_geometric_mean else 0.0
+                    shown = np.array([measure(of[place]) for of in chance])
+                    shown = np.where(np.isnan(shown), none, shown)
+                    p = float((np.sum(shown >= value - 1e-12) + 1) / (len(shown) + 1))
+                    high = float(np.quantile(shown, 1 - RARE, method="nearest"))
+                    limit = high if np.isfinite(high) else None
+                values = measure(table)
+                values = values[~np.isnan(values)]
+                shares = [(1 - settings.level) / 2, (1 + settings.level) / 2]
+                ends = tuple(np.quantile(values, shares).tolist()) if values.size else None
+                stated = None if np.isnan(value) else value
+                found.append(
+                    Differential(rate, at, measure.__name__, worst, stated, ends, limit, p)
                 )
-                shown = np.nan_to_num(measured(chance[:, place]), nan=worst, posinf=np.inf)
-                least = coefficient if ratio is None else ratio
-                p = float((np.sum(shown >= least - 1e-12) + 1) / (len(shown) + 1))
-                high = float(np.quantile(shown, 1 - RARE, method="nearest"))
-                limit = high if np.isfinite(high) else None
-            found.append(
-                Differential(
-                    *(rate, at, names[int(np.nanargmax(own))] if not np.isnan(own).all() else ""),
-                    *(ratio, _ends(worst_to_geometric_mean(table), level)),
-                    *(coefficient, _ends(gini(table), level), limit, p),
-                )
-            )
     return tuple(found)
 
 
-def _rates(
-    chosen: Bools, values: Floats, numbers: Ints, limits: Floats, size: int, *, above: bool
-) -> Callable[[Ints], Floats]:
-    """What gives the error rates (A, G) at A thresholds, from the groups (P, 2) of both sides."""
-    rows = np.flatnonzero(chosen)
-    wrong = [(values[rows] >= limit) == above for limit in limits]
-
-    def measure(groups: Ints) -> Floats:
-        sides = groups[rows]
-        code = np.where(sides[:, 0] == sides[:, 1], sides[:, 0], -1)
-        inside = code >= 0
-        counts = np.bincount(code[inside], minlength=size)
-        with np.errstate(invalid="ignore"):
-            return np.array(
-                [np.bincount(code[inside & of], minlength=size) / counts for of in wrong]
-            )
-
-    return measure
-
-
-def _or_none(value: Floats) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def _ends(values: Floats, level: float) -> tuple[float, float] | None:
-    """The middle of resampled values; None where there are none, or all are alike."""
-    values = values[~np.isnan(values)]
-    if not values.size:
-        return None
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2]).tolist()
-    return (low, high) if low < high else None
+def _rates(groups: Ints, wrong: Sequence[Bools], size: int) -> Floats:
+    """The error rates (A, G) of the groups (P, 2) of both sides, from (P,) which trials are errors
+    at each of A thresholds.
+    """
+    inside = (groups[:, 0] == groups[:, 1]) & (groups[:, 0] >= 0)
+    counts = np.bincount(groups[inside, 0], minlength=size)
+    with np.errstate(invalid="ignore"):
+        return np.array(
+            [np.bincount(groups[inside & of, 0], minlength=size) / counts for of in wrong]
+        )

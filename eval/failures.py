@@ -10,7 +10,7 @@ an embedding, and FTA is that of the probe ids. By group, the FTE is that of all
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -22,11 +22,12 @@ from likeness.eval.bootstrap import Bounds
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import subjects_of
-from likeness.eval.groups import Part, Rate, rates_at
+from likeness.eval.groups import Part, Rate, rates_at, share_over_groups
 from likeness.eval.results import Result, complement, with_bounds
-from likeness.eval.small_rates import share_over_groups
-from likeness.eval.types import UNKNOWN, Bools, Scores, Trials, name_first, nfc
+from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, name_first, nfc
 from likeness.eval.verification import tar_threshold
+
+_OF_ONE = ("method", "interval_note")  # conventions of one metric alone
 
 
 class Failures(NamedTuple):
@@ -71,20 +72,16 @@ def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failu
     >>> len(left), failures.lost.tolist()
     (2, [True, False, False])
     """
-    of_side = [
-        np.array([id in ids for id in side], np.bool_)
-        for side in (trials.enrol_ids, trials.probe_ids)
-    ]
-    lost = of_side[0][trials.enrol] | of_side[1][trials.probe]
-    if ids and (not any(side.any() for side in of_side) or lost.all()):
+    failed = [_among(side, ids) > 0 for side in (trials.enrol_ids, trials.probe_ids)]
+    kept = ~(failed[0][trials.enrol] | failed[1][trials.probe])
+    if not kept.any() or (ids and not (failed[0].any() or failed[1].any())):
         raise LikenessError(
             f"failures: of {len(ids)} ids ({name_first(sorted(ids))}) none is in the trials, or no "
             "trial is left without one; give the whole trial list, and the ids as it has them"
         )
-    kept = ~lost
-    target = None if trials.target is None else trials.target[kept]
-    left = replace(trials, enrol=trials.enrol[kept], probe=trials.probe[kept], target=target)
-    return left, Failures(trials, ids, lost)
+    assert trials.target is not None
+    rows = {name: getattr(trials, name)[kept] for name in ("enrol", "probe", "target")}
+    return replace(trials, **rows), Failures(trials, ids, ~kept)
 
 
 def generalised_rates(
@@ -116,43 +113,27 @@ def generalised_rates(
     thresholds = {
         f"{far:g}": tar_threshold(scores.targets, scores.nontargets, far) for far in settings.fars
     }
-    rates, _ = rates_at(Part(Scores(values, whole.target), pairs), thresholds, settings)
-    own = ("method", "interval_note")
-    common: dict[str, Any] = {k: v for k, v in of.conventions.items() if k not in own}
-    common |= {"trials": len(whole), "trials_lost": int(lost.sum())}
+    at_thresholds, _ = rates_at(Part(Scores(values, whole.target), pairs), thresholds, settings)
+    rates = {
+        "fte": share_over_groups(_among(whole.enrol_ids, ids), numbers[0], settings),
+        "fta": share_over_groups(_among(whole.probe_ids, ids), numbers[1], settings),
+    }
+    for at in thresholds:
+        rates[f"gfar({at})"] = at_thresholds[f"global_far({at})"]
+        rates[f"gfrr({at})"] = complement(at_thresholds[f"global_tar({at})"])
+    remark = (
+        f"of all {len(whole):,} trials {int(lost.sum()):,} have a failed item, and are not "
+        "accepted; thresholds are held fixed while subjects are drawn"
+    )
+    common = {key: of.conventions[key] for key in of.conventions if key not in _OF_ONE}
     results = []
-    for name, side, number in (
-        ("fte", whole.enrol_ids, numbers[0]),
-        ("fta", whole.probe_ids, numbers[1]),
-    ):
-        failed = np.array([id in ids for id in side], np.float64)
-        stated = {"failed": int(failed.sum()), "items": len(side)}
-        result = Result(
-            *(of.system, name, float(failed.mean()), None, None, of.counts),
-            common | stated,
-            of.protocol,
-        )
-        results.append(with_bounds(result, share_over_groups(failed, number, settings)))
-    for at, threshold in thresholds.items():
-        for name, rate in (
-            ("gfar", rates[f"global_far({at})"]),
-            ("gfrr", rates[f"global_tar({at})"]),
-        ):
-            assert rate.value is not None
-            rule = "over the whole list; a trial with a failed item is not accepted"
-            remark = (
-                f"counts all {len(whole):,} trials, of which {int(lost.sum()):,} have a failed "
-                "item; the threshold is held fixed while subjects are drawn"
-            )
-            limit = threshold if np.isfinite(threshold) else None
-            result = Result(
-                *(of.system, f"{name}({at})", rate.value, rate.interval, limit, of.counts),
-                common
-                | {"rule": rule, "remark": remark}
-                | ({"interval_note": rate.note} if rate.note else {}),
-                of.protocol,
-            )
-            results.append(result if name == "gfar" else complement(result))
+    for name, rate in rates.items():
+        assert rate.value is not None
+        limit = thresholds.get(name.partition("(")[2].rstrip(")"), np.inf)
+        own = {"remark": remark} if np.isfinite(limit) else {}
+        made = replace(of, metric=name, value=rate.value, interval=None, conventions=common | own)
+        made = replace(made, threshold=limit if np.isfinite(limit) else None)
+        results.append(with_bounds(made, Bounds(rate.interval, rate.note)))
     return results
 
 
@@ -167,7 +148,7 @@ def fte_by_group(
     Args:
         failures: The whole list, and the failed ids.
         group_of: Id or subject -> group.
-        subject_of: Id -> subject.
+        subject_of: Id -> subject; by default the first folder of the id.
         settings: The draws of the intervals, over subjects.
     """
     ids = list(dict.fromkeys((*failures.trials.enrol_ids, *failures.trials.probe_ids)))
@@ -178,10 +159,13 @@ def fte_by_group(
             for id, subject in zip(ids, subjects.tolist(), strict=True)
         ]
     )
-    failed = np.array([id in failures.ids for id in ids], np.float64)
-    rates = {}
-    for group in dict.fromkeys(groups.tolist()):
-        of = groups == group
-        found = share_over_groups(failed[of], subjects[of], settings) or Bounds(None)
-        rates[group] = Rate(float(failed[of].mean()), *found)
-    return rates
+    failed = _among(ids, failures.ids)
+    return {
+        group: share_over_groups(failed[groups == group], subjects[groups == group], settings)
+        for group in dict.fromkeys(groups.tolist())
+    }
+
+
+def _among(names: Sequence[str], ids: Collection[str]) -> Floats:
+    """(N,) 1 for a name that is among the ids, else 0."""
+    return np.array([name in ids for name in names], np.float64)

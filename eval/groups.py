@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from likeness.eval.bootstrap import (
     FEW_DRAWN,
@@ -24,13 +26,14 @@ from likeness.eval.bootstrap import (
     drawn_from,
     drawn_groups,
     draws_of,
+    times_drawn,
 )
-from likeness.eval.differentials import Differential, differentials
+from likeness.eval.differentials import MEASURES, Differential, differentials
 from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.resampling import Cells, ranked
 from likeness.eval.results import NO_INTERVAL, aligned, bracketed, metric_label, percent_text
-from likeness.eval.small_rates import NO_ERROR, independent, without_errors
+from likeness.eval.small_rates import NO_ERROR, or_exact, upper_bound
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
@@ -260,13 +263,10 @@ def rates_at(
         for metric, draws in resampled.items():
             drawn, value = behind[metric.partition("(")[0]], rates[metric]
             assert value is not None
-            interval = bounds(draws, value, settings.level, drawn)
-            if interval.ends is None and value in (0.0, 1.0):
-                exact = without_errors(metric, value, independent(*part), settings)
-                interval = exact or interval
-            intervals[metric] = interval
+            intervals[metric] = bounds(draws, value, settings.level, drawn)
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
+        intervals = or_exact(intervals, rates, *part, settings)
     stated = {metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()}
     return stated, values
 
@@ -351,6 +351,29 @@ def _ratio(
     return Ratio(rows[worst].group, rows[best].group, value, interval, "; ".join(notes))
 
 
+def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Rate:
+    """A share of items, with its interval over their groups such as subjects.
+
+    Args:
+        flags: (N,) which items count, 0 or 1.
+        groups: (N,) the group of each item.
+        settings: The draws, see `draws_of`.
+
+    Returns:
+        The share, with the exact bound by the number of groups where no item counts.
+    """
+    of_items, drawn = np.asarray(flags, dtype=np.float64), drawn_groups(groups, "subjects")
+    share = float(of_items.mean())
+    if not settings.num_resamples:
+        return Rate(share)
+    if not share:
+        note = f"{NO_ERROR}, so that this is the exact bound by {drawn.number:,} subjects"
+        return Rate(share, (0.0, upper_bound(0, drawn.number, settings.level)), note)
+    draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
+    values = np.array([times @ of_items / times.sum() for times in draws])
+    return Rate(share, *bounds(values, share, settings.level, drawn))
+
+
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """(caption, head, rows) of text: the sizes of the groups, then each operating point with the
     worst to the best in the last row.
@@ -372,26 +395,19 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
         caption = f"{title}at {point} of all trials, threshold {_number(threshold)}"
         yield caption, ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"], body
     for at in grouped.thresholds if grouped.differentials else ():
-        point = "the EER" if at == "eer" else f"FAR {at}"
-        apart = {each.rate: each for each in grouped.differentials if each.at == at}
-        rates = {
-            row.group: (row.rates[f"global_far({at})"], _complement(row.rates[f"global_tar({at})"]))
-            for row in grouped.groups
-        }
         body = [
-            [group, *map(_cell, (*of, *_one(grouped.fte.get(group))))]
-            for group, of in rates.items()
+            [
+                *(row.group, _cell(row.rates[f"global_far({at})"])),
+                *(_cell(row.rates[f"global_tar({at})"], of=1), _cell(grouped.fte.get(row.group))),
+            ]
+            for row in grouped.groups
         ]
-        rest = [""] * (len(body[0]) - 3)
-        for label, value, ends in (
-            ("worst to geometric mean", "to_geometric_mean", "interval"),
-            ("Gini coefficient", "gini", "gini_interval"),
-            ("random groups, 95 % up to", "by_chance", ""),
-        ):
-            of_rates = [apart[rate] for rate in ("fmr", "fnmr")]
-            cells = [_with_ends(getattr(of, value), getattr(of, ends, None)) for of in of_rates]
-            body.append([label, *cells, *rest])
-        head = ["", "FMR (%)", "FNMR (%)", *["FTE (%)"] * len(rest)]
+        for measure, label in MEASURES.items():
+            both = [of for of in grouped.differentials if (of.at, of.measure) == (at, measure)]
+            body.append([label, *(_apart(of.value, of.interval) for of in both), ""])
+            body.append(["  random groups, 95 %", *(_apart(of.by_chance) for of in both), ""])
+        point = "the EER" if at == "eer" else f"FAR {at}"
+        head = ["", "FMR (%)", "FNMR (%)", "FTE (%)"]
         yield f"{title}ISO/IEC 19795-10, at the threshold of {point}", head, body
 
 
@@ -418,7 +434,9 @@ def notes(grouped: Grouped) -> list[str]:
     for row in rows:
         missing = [rate.note for rate in row.rates.values() if rate.interval is None]
         sentences += [f"{row.group}: {note}." for note in dict.fromkeys(missing) if note]
-    return sentences + [each.sentence() for each in grouped.differentials]
+    apart = grouped.differentials  # the ratio and the Gini coefficient of each rate
+    shown = zip(apart[::2], apart[1::2], strict=True)
+    return sentences + [(other if of.value is None else of).sentence() for of, other in shown]
 
 
 def table(grouped: Sequence[Grouped]) -> str:
@@ -431,16 +449,7 @@ def table(grouped: Sequence[Grouped]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _complement(rate: Rate) -> Rate:
-    ends = rate.interval and (1 - rate.interval[1], 1 - rate.interval[0])
-    return replace(rate, value=None if rate.value is None else 1 - rate.value, interval=ends)
-
-
-def _one(rate: Rate | None) -> tuple[Rate, ...]:
-    return () if rate is None else (rate,)
-
-
-def _with_ends(value: float | None, ends: tuple[float, float] | None) -> str:
+def _apart(value: float | None, ends: tuple[float, float] | None = None) -> str:
     brackets = "" if ends is None else f"  [{_number(ends[0])}, {_number(ends[1])}]"
     return f"{_number(value):>6}{brackets}"
 
@@ -449,11 +458,17 @@ def _mark(row: Row) -> str:
     return row.group + ("*" if row.flags else "")
 
 
-def _cell(rate: Rate | None) -> str:
+def _cell(rate: Rate | None, of: int = 0) -> str:
+    """A rate, or with `of` = 1 what it leaves to 1."""
     if rate is None or rate.value is None:
         return f"{'-':>6}"
-    ends = bracketed("", rate.interval, rate.note, show=percent_text, width=6)
-    return f"{percent_text('', rate.value):>6}  {ends}".rstrip()
+    ends = (
+        rate.interval
+        if rate.interval is None or not of
+        else (1 - rate.interval[1], 1 - rate.interval[0])
+    )
+    shown = bracketed("", ends, rate.note, show=percent_text, width=6)
+    return f"{percent_text('', abs(of - rate.value)):>6}  {shown}".rstrip()
 
 
 def _ratio_text(ratio: Ratio | None) -> str:

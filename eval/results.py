@@ -70,8 +70,8 @@ def with_iso_terms(results: Iterable[Result]) -> list[Result]:
     return more
 
 
-def complement(result: Result) -> Result:
-    """1 less a rate, and its interval."""
+def complement(result: Any) -> Any:
+    """A result or rate of 1 less its value, with its interval."""
     ends = result.interval and (1 - result.interval[1], 1 - result.interval[0])
     return replace(result, value=1 - result.value, interval=ends)
 

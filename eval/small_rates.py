@@ -13,20 +13,22 @@ it is the chance that a new score lies beyond the most extreme of n, whatever th
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likeness.eval.bootstrap import Bounds, bounds, drawn_groups, times_drawn
+from likeness.eval.bootstrap import Bounds
 from likeness.eval.errors import LikenessError
 from likeness.eval.guarantee import check_confidence, independent_scores, pairs_needed
-from likeness.eval.types import Floats, Scores
-from likeness.eval.verification import check_costs, num_allowed, tar_threshold
+from likeness.eval.types import Scores
+from likeness.eval.verification import check_costs, tar_threshold
 
 NO_ERROR = "no error was seen"
+_NUMBER = r"(\d*\.?\d+(?:e-?\d+)?)"
 LEAST_ERRORS = 30  # that the correlation of errors is measured on, where there are as many trials
 
 
@@ -73,30 +75,39 @@ class Independent(NamedTuple):
     nontargets: int
     by_subjects: bool
 
-    def missed(self, confidence: float) -> float:
-        """The bound of the FRR, where no target trial was rejected."""
-        return upper_bound(0, self.targets, confidence)
+    def bound(self, metric: str, settings: Any) -> Bounds:
+        """The bound of a metric that saw no error.
 
-    def accepted(self, confidence: float) -> float:
-        """The bound of the FAR, where no nontarget trial was accepted."""
-        return upper_bound(0, self.nontargets, confidence)
+        Args:
+            metric: "eer", "min_dcf(P)" or "tar_at_far(FAR)", or of a group "global_tar(AT)" or
+                "global_far(AT)".
+            settings: Their level is the confidence. The bounds of an EER and a DCF are of both
+                errors at once, so that each has half of what is left. Their costs are of a DCF.
 
-    def note(self, *kinds: str) -> str:
-        """What the bound is, in words; kinds: of "targets" and "nontargets" which it rests on."""
-        names = {"targets": "target trials", "nontargets": "nontarget trials"}
+        Example:
+            >>> from likeness.eval.protocols.verification import VerificationSettings
+            >>> ends, _ = Independent(100, 9, True).bound("global_tar(eer)", VerificationSettings())
+            >>> round(ends[0], 4), ends[1]
+            (0.9705, 1.0)
+        """
+        kind, _, number = metric.rstrip(")").partition("(")
+        names = "target trials", "nontarget trials: optimistic, they share subjects"
         if self.by_subjects:
-            names = {
-                "targets": "subjects with target trials",
-                "nontargets": "pairs of subjects of which no two share one",
-            }
-        counts = [(getattr(self, kind), names[kind]) for kind in kinds]
-        what = " and ".join(f"{count:,} {name}" for count, name in counts)
-        fewest = min(count for count, _ in counts)
-        optimistic = "" if self.by_subjects else ", optimistic, as trials share subjects"
-        return (
-            f"{NO_ERROR}, so that this is the exact bound by {what}{optimistic} (rule of "
-            f"three: 3/{fewest:,} = {100 * rule_of_three(fewest):.2g} %)"
+            names = "subjects with target trials", "pairs of subjects of which no two share one"
+        classes = [0] if "tar" in kind else [1] if kind == "global_far" else [0, 1]
+        of = 1 - (1 - settings.level) / len(classes)
+        frr, far = upper_bound(0, self.targets, of), upper_bound(0, self.nontargets, of)
+        fewest = min(self[place] for place in classes)
+        note = (
+            f"{NO_ERROR}, so that this is the exact bound by "
+            + " and ".join(f"{self[place]:,} {names[place]}" for place in classes)
+            + f" (rule of three: 3/{fewest:,} = {100 * rule_of_three(fewest):.2g} %)"
         )
+        high = [frr, far][classes[0]] if len(classes) == 1 else max(frr, far)
+        if kind == "min_dcf":
+            of_miss, of_fa = check_costs(float(number), settings.c_miss, settings.c_fa)
+            high = min(1.0, of_miss * frr + of_fa * far)
+        return Bounds((1 - high, 1.0) if "tar" in kind else (0.0, high), note)
 
 
 def independent(scores: Scores, subjects: ArrayLike | None) -> Independent:
@@ -114,187 +125,132 @@ def independent(scores: Scores, subjects: ArrayLike | None) -> Independent:
     if subjects is None:
         return Independent(scores.targets.size, scores.nontargets.size, False)
     pairs = np.asarray(subjects)
-    with_targets = np.unique(pairs[scores.target])
     drawn = independent_scores(scores.nontargets, pairs[~scores.target])
-    return Independent(with_targets.size, drawn.size, True)
+    return Independent(np.unique(pairs[scores.target]).size, drawn.size, True)
 
 
-def without_errors(metric: str, value: float, counts: Independent, settings: Any) -> Bounds | None:
-    """The bound of a metric that saw no error; None for a metric that saw some.
-
-    Args:
-        metric: "eer", "min_dcf(P)" or "tar_at_far(FAR)", or of a group "global_tar(AT)" or
-            "global_far(AT)".
-        value: Its value.
-        counts: The independent trials.
-        settings: Their level is the confidence. The bounds of an EER and a DCF are of both errors
-            at once, so that each has half of what is left. Their costs are those of a DCF.
-
-    Example:
-        >>> from likeness.eval.protocols.verification import VerificationSettings
-        >>> counts = Independent(100, 9, True)
-        >>> ends, _ = without_errors("tar_at_far(0.1)", 1.0, counts, VerificationSettings())
-        >>> round(ends[0], 4), ends[1]
-        (0.9705, 1.0)
-    """
-    kind, _, number = metric.rstrip(")").partition("(")
-    level, both = settings.level, (1 + settings.level) / 2
-    if value != float("tar" in kind):
-        return None
-    if "tar" in kind:
-        return Bounds((1 - counts.missed(level), 1.0), counts.note("targets"))
-    if kind == "global_far":
-        return Bounds((0.0, counts.accepted(level)), counts.note("nontargets"))
-    missed, accepted = counts.missed(both), counts.accepted(both)
-    high = max(missed, accepted)
-    if kind == "min_dcf":
-        of_miss, of_fa = check_costs(float(number), settings.c_miss, settings.c_fa)
-        high = min(1.0, of_miss * missed + of_fa * accepted)
-    return Bounds((0.0, high), counts.note("targets", "nontargets"))
-
-
-def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Bounds | None:
-    """The interval of a share of items, over their groups such as subjects.
+def or_exact(
+    intervals: Mapping[str, Bounds],
+    values: Mapping[str, float | None],
+    scores: Scores,
+    subjects: ArrayLike | None,
+    settings: Any,
+) -> dict[str, Bounds]:
+    """The intervals, with exact bounds in place of those that are missing since no error was seen.
 
     Args:
-        flags: (N,) which items count, 0 or 1.
-        groups: (N,) the group of each item.
-        settings: The draws, see `draws_of`.
-
-    Returns:
-        The interval; the exact bound by the number of groups where no item counts, or all do; None
-        where no draws are asked for.
+        intervals: Metric -> its interval.
+        values: Metric -> its value.
+        scores: P trials with labels.
+        subjects: (P, 2) integers, the subjects of both sides; None where they are unknown.
+        settings: As of `Independent.bound`.
     """
-    of_items = np.asarray(flags, dtype=np.float64)
-    if not settings.num_resamples:
-        return None
-    drawn = drawn_groups(groups, "subjects")
-    if of_items.min() == of_items.max():
-        bound = upper_bound(0, drawn.number, settings.level)
-        ends = (0.0, bound) if of_items.min() == 0 else (1 - bound, 1.0)
-        note = f"all items are alike, so that this is the exact bound by {drawn.number:,} subjects"
-        return Bounds(ends, note)
-    draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
-    values = np.array([times @ of_items / times.sum() for times in draws])
-    return bounds(values, float(of_items.mean()), settings.level, drawn)
+    names = [
+        name
+        for name, interval in intervals.items()
+        if interval.ends is None and values[name] == float("tar" in name)
+    ]
+    counts = independent(scores, subjects) if names else Independent(0, 0, False)
+    return {**intervals, **{name: counts.bound(name, settings) for name in names}}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many people and pairs a test needs. `plan` makes it; print it to read it.
-
-    Attributes:
-        far: The false-accept rate that is to be measured.
-        width: How far either end of its interval may be from it, as a share of it.
-        level: The confidence.
-        pairs: Pairs of people needed, of which no two share a person.
-        people: People needed, where each is compared with every other, once, and errors of pairs
-            that share a person are correlated by `correlation`.
-        correlation: See `correlation_of`; 0 where nobody measured it.
-        measured_at: The FAR at which it was measured; None for no measurement.
-        without_error: Pairs needed, of which no two share a person, to show that the FAR is at most
-            `far` if none of them is an error.
-    """
-
-    far: float
-    width: float
-    level: float
-    pairs: int
-    people: int
-    correlation: float
-    measured_at: float | None
-    without_error: int
-
-    def __str__(self) -> str:
-        every = self.people * (self.people - 1) // 2
-        known = (
-            "at best, if the errors of one person are independent of each other; give SCORES of a "
-            "first test, and their correlation is measured"
-        )
-        if self.measured_at is not None:
-            known = (
-                f"as the errors of pairs that share a person correlate by {self.correlation:.2g} "
-                f"in these scores, at a FAR of {100 * self.measured_at:.3g} %"
-            )
-        return (
-            f"To know a FAR of {100 * self.far:.3g} % to within {100 * self.width:g} % of itself, "
-            f"with {100 * self.level:g} % confidence:\n"
-            f"  {self.pairs:,} pairs of people of which no two share one, of {2 * self.pairs:,} "
-            f"people;\n"
-            f"  or all {every:,} pairs among {self.people:,} people, {known}.\n"
-            f"To show that it is at most {100 * self.far:.3g} %, if no error is seen:\n"
-            f"  {self.without_error:,} pairs of people of which no two share one, of "
-            f"{2 * self.without_error:,} people (rule of three: {3 / self.far:,.0f} pairs)."
-        )
-
-
-def parse_plan(text: str) -> tuple[float, float]:
-    """The FAR and the width of `far=1e-4,width=.5`.
-
-    Raises:
-        LikenessError: It is written otherwise.
-
-    Example:
-        >>> parse_plan("far=1e-4,width=.5")
-        (0.0001, 0.5)
-    """
-    parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
-    try:
-        if parts.keys() != {"far", "width"}:
-            raise ValueError
-        return float(parts["far"]), float(parts["width"])
-    except ValueError:
-        raise LikenessError(
-            f"plan {text!r}: give a false-accept rate and how exactly it is to be known, as in "
-            "far=1e-4,width=.5"
-        ) from None
-
-
-def plan(
-    far: float,
-    width: float,
-    *,
-    level: float = 0.95,
-    correlation: float = 0.0,
-    measured_at: float | None = None,
-) -> Plan:
-    """How many people and pairs are needed to measure a false-accept rate.
+    """How many people and pairs are needed to measure a false-accept rate; print it to read it.
 
     With n people and all their pairs, the variance of the measured rate p is
     p (1 - p) (1 + 2 (n - 2) r) / (n (n - 1) / 2), for a correlation r of the errors of two pairs
     that share a person. The normal interval of that variance may reach `width` x p to either side.
 
-    Args:
+    Attributes:
         far: The rate p, between 0 and 1.
-        width: The share of it.
+        width: How far either end of its interval may be from it, as a share of it.
         level: The confidence.
-        correlation: r, see `correlation_of`.
-        measured_at: The FAR at which r was measured.
+        correlation: r, see `correlation_of`; 0 where nobody measured it.
+        measured_at: The FAR at which r was measured; None for no measurement.
 
     Example:
-        >>> needed = plan(1e-2, 0.5)
+        >>> needed = Plan(1e-2, 0.5)
         >>> needed.pairs, needed.people, needed.without_error
         (1522, 56, 299)
-        >>> plan(1e-2, 0.5, correlation=0.01).people
+        >>> Plan(1e-2, 0.5, correlation=0.01).people
         94
     """
-    from scipy.special import ndtri  # slow to import, needed here only
 
-    check_confidence(level)
-    if not (0 < far < 1 and 0 < width < math.inf and 0 <= correlation <= 1):
-        raise LikenessError(
-            f"plan far={far:g},width={width:g}: the rate lies between 0 and 1, and the width is a "
-            "share of it, such as .5"
+    far: float
+    width: float
+    level: float = 0.95
+    correlation: float = 0.0
+    measured_at: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < self.far < 1 and 0 < self.width < math.inf):
+            raise LikenessError(
+                f"plan far={self.far:g},width={self.width:g}: the rate lies between 0 and 1, and "
+                "the width is a share of it, such as .5"
+            )
+
+    @property
+    def _exact(self) -> float:
+        from scipy.special import ndtri  # slow to import, needed here only
+
+        z = float(ndtri((1 + self.level) / 2))
+        return z**2 * (1 - self.far) / (self.far * self.width**2)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of people needed, of which no two share a person."""
+        return math.ceil(self._exact)
+
+    @property
+    def people(self) -> int:
+        """People needed, where each is compared with every other, once."""
+        # n (n - 1) / 2 = pairs (1 + 2 (n - 2) r) is a quadratic equation in n
+        half = 0.5 + 2 * self._exact * self.correlation
+        rest = max(half**2 + 2 * self._exact * (1 - 4 * self.correlation), 0)
+        return max(2, math.ceil(half + math.sqrt(rest)))
+
+    @property
+    def without_error(self) -> int:
+        """Pairs needed, of which no two share a person, to show the rate if none is an error."""
+        return pairs_needed(self.far, self.level)
+
+    def __str__(self) -> str:
+        known = "if the errors of one person are independent: SCORES of a first test say whether"
+        if self.measured_at is not None:
+            known = (
+                f"as the errors of pairs that share a person correlate by {self.correlation:.2g} "
+                f"in these scores, at a FAR of {100 * self.measured_at:.3g} %"
+            )
+        rate, apart = f"{100 * self.far:.3g} %", "without a common person"
+        return (
+            f"To know a FAR of {rate} to within {100 * self.width:g} % of itself, with "
+            f"{100 * self.level:g} % confidence:\n"
+            f"  {self.pairs:,} pairs {apart}, of {2 * self.pairs:,} people;\n"
+            f"  or all {math.comb(self.people, 2):,} pairs among {self.people:,} people, {known}.\n"
+            f"To show that it is at most {rate}, if no error is seen:\n"
+            f"  {self.without_error:,} pairs {apart}, of {2 * self.without_error:,} people (rule "
+            f"of three: {3 / self.far:,.0f} pairs)."
         )
-    z = float(ndtri((1 + level) / 2))
-    pairs = z**2 * (1 - far) / (far * width**2)
-    # n (n - 1) / 2 = pairs (1 + 2 (n - 2) r) is a quadratic equation in n
-    half = 0.5 + 2 * pairs * correlation
-    people = math.ceil(half + math.sqrt(max(half**2 + 2 * pairs * (1 - 4 * correlation), 0)))
-    return Plan(
-        *(far, width, level, math.ceil(pairs), max(people, 2), correlation, measured_at),
-        pairs_needed(far, level),
-    )
+
+
+def parse_plan(text: str) -> Plan:
+    """The plan of a text such as `far=1e-4,width=.5`.
+
+    Raises:
+        LikenessError: It is written otherwise.
+
+    Example:
+        >>> parse_plan("far=1e-4,width=.5").people
+        555
+    """
+    stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
+    if stated is None:
+        raise LikenessError(
+            f"plan {text!r}: give a false-accept rate and how exactly it is to be known, as in "
+            "far=1e-4,width=.5"
+        )
+    return Plan(*map(float, stated.groups()))
 
 
 def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> tuple[float, float]:
@@ -318,18 +274,15 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> tuple[flo
     """
     nontarget, pairs = scores.nontargets, np.asarray(subjects)[~scores.target]
     far = max(far, min(1.0, LEAST_ERRORS / nontarget.size))
-    assert num_allowed(far, nontarget.size) >= 0
     errors = (nontarget >= tar_threshold(scores.targets, nontarget, far)).astype(np.float64)
     rate = errors.mean()
     if not 0 < rate < 1:
         return 0.0, far
-    apart = errors - rate
     numbers = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape)
     sums, squares, counts = (
-        sum(np.bincount(side, of, numbers.max() + 1) for side in numbers.T)
-        for of in (apart, apart**2, np.ones_like(apart))
+        np.bincount(numbers.ravel(), np.repeat(of, 2))
+        for of in (errors - rate, (errors - rate) ** 2, np.ones_like(errors))
     )
-    shared: Floats = np.asarray(sums) ** 2 - squares  # over two trials of one subject
-    two = float((np.asarray(counts) ** 2 - counts).sum())
-    covariance = float(shared.sum()) / two if two else 0.0
+    two = float((counts**2 - counts).sum())  # how often two trials share a subject
+    covariance = float((sums**2 - squares).sum()) / two if two else 0.0
     return max(0.0, covariance / (rate * (1 - rate))), far

@@ -20,13 +20,13 @@ reaches ten times as far up.
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likeness.eval.bootstrap import Bounds, bounds, drawn_from
+from likeness.eval.bootstrap import Bounds, bounds_of, draws_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Floats, Scores
 from likeness.eval.verification import Measured
@@ -34,10 +34,10 @@ from likeness.eval.verification import Measured
 MOST_EXCESSES, LEAST_EXCESSES = 2000, 50
 LARGEST_SHARE = 0.1  # of the scores that may count as a tail
 LEAST_P = 0.1  # of the test of fit
-LEAST_DISTINCT = 3  # excesses of a resample that are fitted
 LEAST_COUNTED = 10  # nontarget trials that stand behind a FAR that is counted
 NUM_SAMPLES = 200  # of the test of fit
 FURTHEST = 10  # how many times a rate the upper end of its interval may be
+FURTHEST_BELOW = 0.1  # no rate below this / N is said
 
 
 class Tail(NamedTuple):
@@ -54,6 +54,13 @@ class Tail(NamedTuple):
     share: float
     shape: float
     scale: float
+
+    def again(self, nontarget: Floats) -> Tail:
+        """The tail above the same start, of other scores (N,)."""
+        excesses = np.sort(nontarget[nontarget > self.start] - self.start)
+        varies = excesses.size > 1 and excesses[0] < excesses[-1]
+        fitted = _pareto(excesses) if varies else (0.0, self.scale)
+        return Tail(self.start, max(excesses.size, 0.5) / nontarget.size, *fitted)
 
     def far(self, threshold: Any) -> Any:
         """The false-accept rates of thresholds above the start.
@@ -115,76 +122,26 @@ def fit_tail(nontarget: ArrayLike, *, seed: int = 0) -> tuple[Tail, float]:
         (True, True, True)
     """
     scores, rng = np.sort(np.asarray(nontarget, dtype=np.float64)), np.random.default_rng(seed)
-    size, best = MOST_EXCESSES, 0.0
-    while size > LARGEST_SHARE * scores.size:
-        size //= 2
-    while size >= LEAST_EXCESSES:
-        start = float(scores[-size - 1])
-        excesses = scores[scores > start] - start
-        if excesses.size >= LEAST_EXCESSES and np.unique(excesses).size > excesses.size / 2:
-            shape, scale = _pareto(excesses)
-            tail = Tail(start, excesses.size / scores.size, shape, scale)
-            misfit, unit = _misfit(excesses, shape, scale), tail._replace(start=0.0, share=1.0)
-            worse = 0
-            for _ in range(NUM_SAMPLES):
-                drawn = np.sort(unit.threshold(1 - rng.random(excesses.size)))
-                worse += _misfit(drawn, *_pareto(drawn)) >= misfit
-            p = (worse + 1) / (NUM_SAMPLES + 1)
-            if p >= LEAST_P:
-                return tail, p
-            best = max(best, p)
-        size //= 2
-    raise LikenessError(
-        f"no false-accept rate is extrapolated from {scores.size:,} nontarget scores: "
-        + (
-            f"no part of their tail is like a generalised Pareto distribution (p {best:.2g})"
-            if best
-            else f"fewer than {LEAST_EXCESSES} of them, without ties, are in the tail"
-        )
-        + "; state rates that were counted"
-    )
-
-
-class _Draw(NamedTuple):
-    """The tail of one resample, and the TAR at its threshold of each rate."""
-
-    tail: Tail
-    tars: Floats
-
-
-def _resampled(
-    scores: Scores, subjects: ArrayLike | None, tail: Tail, settings: Any
-) -> list[_Draw]:
-    """The tail above the same start, and the TARs, of resamples of the subjects; of the trials,
-    where no subjects are known.
-    """
-    from scipy.sparse import coo_array
-
-    rng = np.random.default_rng(settings.seed)
-    size = len(scores)
-    numbers = np.tile(np.arange(size)[:, None], 2)
-    if subjects is not None:
-        numbers = np.unique(np.asarray(subjects), return_inverse=True)[1].reshape(-1, 2)
-        size = int(numbers.max()) + 1
-    (a, b), of_target = numbers[~scores.target].T, numbers[scores.target, 0]
-    nontarget, fars = scores.nontargets, np.array(settings.fars)
-    trials = coo_array((np.ones(a.size), (a, b)), (size, size)).tocsr()
-    high = np.flatnonzero(nontarget > tail.start)
-    high = high[np.argsort(nontarget[high])]
-    draws = []
-    for _ in range(settings.num_resamples):
-        times = rng.multinomial(size, np.full(size, 1 / size)).astype(np.float64)
-        by_side = np.ones_like(times) if subjects is None else times
-        excesses = np.repeat(
-            nontarget[high] - tail.start, (times[a[high]] * by_side[b[high]]).astype(np.int64)
-        )
-        if np.unique(excesses).size < LEAST_DISTINCT or not times[of_target].any():
+    best = 0.0
+    for size in MOST_EXCESSES // 2 ** np.arange(6):
+        if not LEAST_EXCESSES <= size <= LARGEST_SHARE * scores.size:
             continue
-        share = excesses.size / float(times @ (trials @ by_side))
-        drawn = Tail(tail.start, share, *_pareto(excesses))
-        accepted = scores.targets[:, None] >= drawn.threshold(fars)
-        draws.append(_Draw(drawn, times[of_target] @ accepted / times[of_target].sum()))
-    return draws
+        tail = Tail(float(scores[-size - 1]), 1.0, 0.0, 1.0).again(scores)
+        excesses = scores[scores > tail.start] - tail.start
+        if np.unique(excesses).size <= size / 2:
+            continue
+        unit, worse = tail._replace(start=0.0, share=1.0), 0
+        for _ in range(NUM_SAMPLES):
+            drawn = np.sort(unit.threshold(1 - rng.random(excesses.size)))
+            worse += _misfit(drawn, *_pareto(drawn)) >= _misfit(excesses, tail.shape, tail.scale)
+        best = max(best, p := (worse + 1) / (NUM_SAMPLES + 1))
+        if p >= LEAST_P:
+            return tail, p
+    raise LikenessError(
+        f"no false-accept rate is extrapolated from {scores.size:,} nontarget scores: they are too "
+        f"few, they tie, or no part of their tail is like a generalised Pareto distribution (p "
+        f"{best:.2g}); state rates that were counted"
+    )
 
 
 def extrapolated(
@@ -203,51 +160,38 @@ def extrapolated(
     """
     count = scores.nontargets.size
     low = [far for far in settings.fars if 0 < far < LEAST_COUNTED / count]
-    if not low:
-        return {}
-    settings = replace(settings, fars=low, num_resamples=max(settings.num_resamples, NUM_SAMPLES))
+    rows: dict[str, tuple[Measured, dict[str, str | float | int], Bounds]] = {}
     try:
-        tail, p = fit_tail(scores.nontargets, seed=settings.seed)
+        tail, p = fit_tail(scores.nontargets, seed=settings.seed) if low else (None, 0.0)
     except LikenessError as error:
         warnings.warn(str(error), stacklevel=2)
         return {}
-    draws = _resampled(scores, subjects, tail, settings)
-
-    def reached(far: float) -> Floats:
-        """Both ends of the interval of the FAR at the threshold of this one."""
-        fars = [draw.tail.far(tail.threshold(far)) for draw in draws]
-        return np.quantile(fars, [(1 - settings.level) / 2, (1 + settings.level) / 2])
-
-    rates = LEAST_COUNTED / count * 10.0 ** (-np.arange(1, 21) / 10)
-    too_wide = [reached(rate)[1] > FURTHEST * rate for rate in rates.tolist()]
-    lowest = float(rates[too_wide.index(True) - 1] if any(too_wide) else rates[-1])
-    rows = {}
-    for column, far in enumerate(low):
-        if far < lowest * (1 - 1e-9):
+    draws = draws_of(settings) | {"num_resamples": settings.num_resamples or NUM_SAMPLES}
+    for far in low if tail else ():
+        threshold = tail.threshold(far)
+        metrics = {
+            "tar": partial(_tar, tail=tail, far=far),
+            "far": lambda _, nontarget: float(tail.again(nontarget).far(threshold)),  # noqa: B023
+        }
+        intervals, drawn = bounds_of(metrics, scores, subjects, **draws)
+        high = float(np.quantile(drawn.values["far"], (1 + settings.level) / 2))
+        if far < FURTHEST_BELOW / count or not high <= FURTHEST * far:
             warnings.warn(
-                f"FAR {far:g} is not extrapolated: {count:,} nontarget scores of this kind say no "
-                f"less than FAR {lowest:.1g}",
+                f"FAR {far:g} is not extrapolated: {count:,} nontarget scores like these say no "
+                f"less than FAR {FURTHEST_BELOW / count:.1g}, and this one may be up to {high:.2g}",
                 stacklevel=2,
             )
             continue
-        ends = reached(far)
-        threshold = float(tail.threshold(far))
-        value = float(np.mean(scores.targets >= threshold))
-        stated = {
-            "far": far,
-            "rule": "the threshold follows from a generalised Pareto distribution of the highest "
-            "nontarget scores; nobody counted this rate",
-            **{f"tail_{name}": number for name, number in tail._asdict().items()},
-            "p_of_fit": p,
-            "far_low": float(ends[0]),
-            "far_high": float(ends[1]),
-            "lowest_far": lowest,
-            "remark": "from the tail of the nontarget scores, whose fit the test does not reject "
-            f"(p {p:.2g}); the FAR of this threshold may be up to {ends[1]:.2g}, and no FAR below "
-            f"{lowest:.1g} may be said",
-        }
-        tars = np.array([draw.tars[column] for draw in draws])
-        drawn = drawn_from(scores.target, subjects)
-        interval = bounds(tars, value, settings.level, drawn)
-        rows[f"tail_tar_at_far({far:g})"] = Measured(value, threshold), stated, interval
+        stated = {f"tail_{name}": value for name, value in tail._asdict().items()}
+        remark = (
+            "from the tail of the nontarget scores, whose fit the test does not reject (p "
+            f"{p:.2g}); the FAR of this threshold may be up to {high:.2g}"
+        )
+        stated |= {"far": far, "far_high": high, "p_of_fit": p, "remark": remark}
+        value = Measured(_tar(scores.targets, scores.nontargets, tail, far), float(threshold))
+        rows[f"tail_tar_at_far({far:g})"] = value, stated, intervals["tar"]
     return rows
+
+
+def _tar(target: Floats, nontarget: Floats, tail: Tail, far: float) -> float:
+    return float(np.mean(target >= tail.again(nontarget).threshold(far)))

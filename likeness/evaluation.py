@@ -210,8 +210,8 @@ class Evaluation:
             width: how far the ends of its interval may be from it, as a share of it.
 
         Returns:
-            The numbers; print them to read them. The scores of several systems, and those whose
-            subjects are not known, tell nothing of the errors of one person.
+            The numbers; print them to read them. Scores whose subjects are not known tell nothing
+            of the errors of one person.
 
         Example:
             >>> import likeness
@@ -220,14 +220,12 @@ class Evaluation:
             >>> likeness.evaluate(scores, settings).plan(far=0.01, width=0.5).people
             56
         """
-        from likeness.eval.small_rates import correlation_of, plan
+        from likeness.eval.small_rates import Plan, correlation_of
 
-        level = self.settings.level
-        pairs = self.compared.subjects.get(self._only.results[0].system)
-        if pairs is None:
-            return plan(far, width, level=level)
-        measured, at = correlation_of(self._only.scores, pairs, far)
-        return plan(far, width, level=level, correlation=measured, measured_at=at)
+        only = self._only
+        pairs = self.compared.subjects.get(only.results[0].system)
+        known = () if pairs is None else correlation_of(only.scores, pairs, far)
+        return Plan(far, width, self.settings.level, *known)
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""

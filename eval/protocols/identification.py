@@ -33,14 +33,7 @@ from likeness.eval.identification import (
 from likeness.eval.progress import step
 from likeness.eval.protocols.labels import labels_of
 from likeness.eval.ranks import Counts
-from likeness.eval.results import (
-    Result,
-    Terms,
-    interval_text,
-    percent_text,
-    with_bounds,
-    with_iso_terms,
-)
+from likeness.eval.results import Result, interval_text, percent_text, with_bounds
 from likeness.eval.similarity import check_similarity
 from likeness.eval.types import (
     Bools,
@@ -86,7 +79,7 @@ class IdentificationSettings:
     fpirs: Sequence[float] = (1e-2, 1e-1)
     ranks: Sequence[int] = (1, 5, 10)
     protocol: Protocol = "open"
-    terms: Terms = "likeness"
+    terms: report.Terms = "likeness"
     level: float = 0.95
     num_resamples: int = 1000
     seed: int = 0
@@ -94,7 +87,7 @@ class IdentificationSettings:
     def __post_init__(self) -> None:
         freeze_numbers(self, "fpirs", "ranks")
         check_choice("protocol", self.protocol, get_args(Protocol))
-        check_choice("terms", self.terms, get_args(Terms))
+        check_choice("terms", self.terms, get_args(report.Terms))
         for fpir in self.fpirs:
             check_rate("fpir", fpir)
         check_counts("ranks", self.ranks)
@@ -294,7 +287,7 @@ def identify_labelled(
             result = with_bounds(result, bounds(drawn, value, settings.level, measure.behind))
         results.append(result)
     if settings.terms == "iso":
-        results = with_iso_terms(results)
+        results = report.with_iso_terms(results)
     return Identified(results, notes, searched)
 
 

@@ -7,7 +7,7 @@ same trials against a reference, and splits the error rates by groups of subject
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, get_args
@@ -27,7 +27,7 @@ from likeness.eval.bootstrap import (
 )
 from likeness.eval.errors import LikenessError
 from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
-from likeness.eval.small_rates import independent, without_errors
+from likeness.eval.small_rates import or_exact
 from likeness.eval.tail import extrapolated
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 from likeness.eval.verification import (
@@ -236,7 +236,8 @@ def evaluate(
     if settings.num_resamples:
         resampled = {name: each.metric for name, each in measures.items() if each.metric}
         intervals, resamples = bounds_of(resampled, scores, subjects, **draws_of(settings))
-        intervals = _or_bounds(intervals, measures, scores, subjects, settings)
+        values = {name: each.measured.value for name, each in measures.items()}
+        intervals = or_exact(intervals, values, scores, subjects, settings)
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
         "ties": "one operating point per distinct score",
@@ -267,25 +268,6 @@ def evaluate(
     if settings.terms == "iso":
         results = with_iso_terms(results)
     return Evaluated(results, resamples, scores, settings)
-
-
-def _or_bounds(
-    intervals: dict[str, Bounds],
-    measures: Mapping[str, _Measure],
-    scores: Scores,
-    subjects: ArrayLike | None,
-    settings: VerificationSettings,
-) -> dict[str, Bounds]:
-    """The intervals, with an exact bound in place of those that no error leaves without width."""
-    missing = [name for name, each in intervals.items() if each.ends is None]
-    if not any(np.isin(measures[name].measured.value, (0.0, 1.0)) for name in missing):
-        return intervals
-    counts = independent(scores, subjects)
-    exact = {
-        name: without_errors(name, measures[name].measured.value, counts, settings)
-        for name in missing
-    }
-    return intervals | {name: bound for name, bound in exact.items() if bound is not None}
 
 
 class _Measure(NamedTuple):

@@ -9,8 +9,8 @@ import typer
 
 from likeness.commands import options
 from likeness.commands.options import input_file
-from likeness.eval import small_rates
 from likeness.eval.errors import LikenessError
+from likeness.eval.small_rates import parse_plan
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -113,10 +113,11 @@ def evaluate(
     """
     options.refuse_beside_ijb(context, ijb, "scores", "fars")
     options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
+    wanted = None if plan is None else parse_plan(plan)
     if not scores:
-        if plan is None:
+        if wanted is None:
             raise LikenessError("evaluate needs SCORES to measure, or --plan for a test to come")
-        say(str(small_rates.plan(*small_rates.parse_plan(plan))))
+        say(str(wanted))
         return
     if ijb is not None:
         from likeness.ijb import evaluate_files, read_presets
@@ -142,7 +143,7 @@ def evaluate(
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
     options.write_evaluation(context, evaluation)
-    if plan is not None:
-        say(f"\n{evaluation.plan(*small_rates.parse_plan(plan))}")
+    if wanted is not None:
+        say(f"\n{evaluation.plan(wanted.far, wanted.width)}")
     if stored is not None:
         say(f"\n{stored}\nkept with {save_to}")

@@ -4,6 +4,7 @@ against a count of the variance over draws of people.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from math import comb
 
 import numpy as np
@@ -13,15 +14,15 @@ from hypothesis import strategies as st
 
 import likeness
 from likeness.eval.errors import LikenessError
+from likeness.eval.groups import share_over_groups
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.small_rates import (
     Independent,
+    Plan,
     correlation_of,
     independent,
     parse_plan,
-    plan,
     rule_of_three,
-    share_over_groups,
     upper_bound,
 )
 from likeness.eval.types import Scores
@@ -74,13 +75,13 @@ def test_where_no_error_was_seen_the_results_have_the_exact_bound() -> None:
 
 def test_the_bound_holds_over_draws_of_people() -> None:
     """Tests of 20 people each, who show no error: the true rate is below the bound in 95 %."""
-    limit, kept, shown = 3.5, 0, 0
+    limit, kept, shown, settings = 3.5, 0, 0, VerificationSettings()
     truth = np.mean([(people(200, s, 0)[0].nontargets >= limit).mean() for s in range(900, 920)])
     for seed in range(300):
         scores, pairs = people(20, seed, 99)
         if not (scores.nontargets >= limit).any():
             shown += 1
-            kept += truth <= independent(scores, pairs).accepted(0.95)
+            kept += truth <= independent(scores, pairs).bound("global_far(x)", settings).ends[1]
     assert shown > 20
     assert kept == shown
 
@@ -93,7 +94,7 @@ def test_independent_trials_are_people_and_pairs_without_a_common_one() -> None:
 
 @pytest.mark.parametrize(("far", "width", "correlation"), [(0.01, 0.5, 0), (1e-4, 0.3, 0.002)])
 def test_a_plan_is_the_least_that_reaches_the_width(far, width, correlation) -> None:
-    needed = plan(far, width, correlation=correlation)
+    needed = Plan(far, width, correlation=correlation)
 
     def half(n: int) -> float:
         share = 1 + 2 * (n - 2) * correlation
@@ -134,12 +135,13 @@ def test_a_plan_by_the_measured_correlation_has_the_variance_of_repeated_tests()
 
 def test_shares_over_groups() -> None:
     settings = VerificationSettings(num_resamples=100)
-    ends, note = share_over_groups([0, 0, 0, 0], ["a", "a", "b", "c"], settings)
+    share, ends, note = astuple(share_over_groups([0, 0, 0, 0], [*"aabc"], settings))
+    assert share == 0
     assert ends == pytest.approx((0, 1 - 0.05 ** (1 / 3)))
     assert "3 subjects" in note
-    low, high = share_over_groups([1, 0] * 10, [*range(20)], settings).ends
+    low, high = share_over_groups([1, 0] * 10, [*range(20)], settings).interval
     assert 0.2 < low < 0.5 < high < 0.8
-    assert share_over_groups([1, 0], [0, 1], VerificationSettings(num_resamples=0)) is None
+    assert share_over_groups([1, 0], [0, 1], VerificationSettings(num_resamples=0)).interval is None
 
 
 @pytest.mark.parametrize("text", ["far=1e-4", "far=x,width=.5", "far=.1,width=.5,level=.9", ""])
@@ -151,7 +153,7 @@ def test_a_plan_that_is_written_otherwise_is_refused(text) -> None:
 @pytest.mark.parametrize(("far", "width"), [(0, 0.5), (1, 0.5), (0.1, 0), (0.1, float("inf"))])
 def test_a_plan_of_no_rate_is_refused(far, width) -> None:
     with pytest.raises(LikenessError, match="plan"):
-        plan(far, width)
+        Plan(far, width)
 
 
 def test_the_command_plans_with_and_without_scores(tmp_path, capsys) -> None:
