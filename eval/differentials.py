@@ -41,7 +41,6 @@ class Differential:
         interval: Of that, over subjects; None where there is none.
         by_chance: What 95 % of random divisions of these people into such groups stay below; None
             where that has no bound, and where people change their group.
-        p: The share of random divisions that show at least as much.
     """
 
     rate: str
@@ -51,14 +50,13 @@ class Differential:
     value: float | None
     interval: tuple[float, float] | None
     by_chance: float | None
-    p: float | None
 
     def sentence(self) -> str:
         """What the number shows, for everybody."""
         name = f"{self.rate.upper()} at {self.at}"
         if self.value is None:
             return f"{name}: no group shows an error, so that nothing can be compared."
-        verb = "takes strangers" if self.rate == "fmr" else "refuses the right person"
+        verb = "accepts strangers" if self.rate == "fmr" else "refuses the right person"
         ends = "" if self.interval is None else " [{:.2f}, {:.2f}]".format(*self.interval)
         text = f"a group shows no error; the Gini coefficient is {self.value:.2f}{ends}"
         if self.measure != "gini":
@@ -66,12 +64,12 @@ class Differential:
                 f"in group {self.worst} the system {verb} {self.value:.2f}{ends} times as often "
                 "as in the geometric mean of the groups"
             )
-        chance = "what chance alone would show is not known, as people change their group"
-        if self.p is not None:
-            verdict = "is hardly" if self.p < RARE else "may be"
+        chance = "what chance alone would show has no bound here"
+        if self.by_chance is not None:
+            verdict = "is hardly" if self.value > self.by_chance else "may be"
             chance = (
-                "the same people, dealt to such groups at random, show as much in "
-                f"{100 * self.p:.2g} of 100 cases, so that chance alone {verdict} the reason"
+                f"the same people, dealt to such groups at random, show up to {self.by_chance:.2f} "
+                f"in 95 of 100 cases, so that chance alone {verdict} the reason"
             )
         return f"{name}: {text}; {chance}."
 
@@ -119,7 +117,7 @@ def differentials(
     sides: Ints,
     names: Sequence[str],
     thresholds: Mapping[str, float],
-    draws: Mapping[str, Sequence[Floats | None]],
+    draws: Sequence[Mapping[str, Floats]],
     settings: Any,
 ) -> tuple[Differential, ...]:
     """How far FMR and FNMR of the groups are apart at each threshold.
@@ -130,7 +128,7 @@ def differentials(
         sides: (P, 2) numbers of their groups; trials of any other group are left out.
         names: Of the G groups.
         thresholds: "eer" or a FAR -> the threshold.
-        draws: "fmr(AT)" and "fnmr(AT)" -> (R,) resampled rates of each group, None for too few.
+        draws: Of each group "global_far(AT)" and "global_tar(AT)" -> (R,) resampled rates.
         settings: The level of the intervals, and how many draws there are, with their seed.
     """
     size, limits = len(names), [*thresholds.values()]
@@ -148,29 +146,29 @@ def differentials(
         wrong = [(scores.values[rows] >= limit) == (rate == "fmr") for limit in limits]
         own, *chance = (_rates(of[rows], wrong, size) for of in (sides, *dealt))  # (A, G) each
         for place, at in enumerate(thresholds):
-            resampled = [of for of in draws[f"{rate}({at})"] if of is not None]
-            table = np.stack(resampled, axis=1) if len(resampled) == size else np.empty((0, size))
+            tars = [of.get(f"global_{'tar' if rate == 'fnmr' else 'far'}({at})") for of in draws]
             known = own[place]
             worst = "" if np.isnan(known).all() else names[int(np.nanargmax(known))]
             for measure in (worst_to_geometric_mean, gini):
-                value, limit, p = float(measure(known)), None, None
-                if chance and not np.isnan(value):
+                value, limit, ends = _number(measure(known)), None, None
+                if dealt:
                     # where random groups have no ratio, one of them shows no error
                     none = np.inf if measure is worst_to_geometric_mean else 0.0
-                    shown = np.array([measure(of[place]) for of in chance])
-                    shown = np.where(np.isnan(shown), none, shown)
-                    p = float((np.sum(shown >= value - 1e-12) + 1) / (len(shown) + 1))
-                    high = float(np.quantile(shown, 1 - RARE, method="nearest"))
-                    limit = high if np.isfinite(high) else None
-                values = measure(table)
-                values = values[~np.isnan(values)]
-                shares = [(1 - settings.level) / 2, (1 + settings.level) / 2]
-                ends = tuple(np.quantile(values, shares).tolist()) if values.size else None
-                stated = None if np.isnan(value) else value
-                found.append(
-                    Differential(rate, at, measure.__name__, worst, stated, ends, limit, p)
-                )
+                    shown = np.nan_to_num(
+                        [measure(of[place]) for of in chance], nan=none, posinf=none
+                    )
+                    limit = _number(np.quantile(shown, 1 - RARE, method="nearest"))
+                if not any(of is None for of in tars):
+                    table = np.abs((rate == "fnmr") - np.stack(tars, axis=1))
+                    values = measure(table)[~np.isnan(measure(table))]
+                    shares = [(1 - settings.level) / 2, (1 + settings.level) / 2]
+                    ends = tuple(np.quantile(values, shares).tolist()) if values.size else None
+                found.append(Differential(rate, at, measure.__name__, worst, value, ends, limit))
     return tuple(found)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _rates(groups: Ints, wrong: Sequence[Bools], size: int) -> Floats:

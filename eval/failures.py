@@ -23,11 +23,9 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.groups import Part, Rate, rates_at, share_over_groups
-from likeness.eval.results import Result, complement, with_bounds
+from likeness.eval.results import Result, complement, further
 from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, name_first, nfc
 from likeness.eval.verification import tar_threshold
-
-_OF_ONE = ("method", "interval_note")  # conventions of one metric alone
 
 
 class Failures(NamedTuple):
@@ -79,9 +77,7 @@ def compared_trials(trials: Trials, ids: Collection[str]) -> tuple[Trials, Failu
             f"failures: of {len(ids)} ids ({name_first(sorted(ids))}) none is in the trials, or no "
             "trial is left without one; give the whole trial list, and the ids as it has them"
         )
-    assert trials.target is not None
-    rows = {name: getattr(trials, name)[kept] for name in ("enrol", "probe", "target")}
-    return replace(trials, **rows), Failures(trials, ids, ~kept)
+    return trials.rows(kept), Failures(trials, ids, ~kept)
 
 
 def generalised_rates(
@@ -125,15 +121,10 @@ def generalised_rates(
         f"of all {len(whole):,} trials {int(lost.sum()):,} have a failed item, and are not "
         "accepted; thresholds are held fixed while subjects are drawn"
     )
-    common = {key: of.conventions[key] for key in of.conventions if key not in _OF_ONE}
     results = []
     for name, rate in rates.items():
-        assert rate.value is not None
-        limit = thresholds.get(name.partition("(")[2].rstrip(")"), np.inf)
-        own = {"remark": remark} if np.isfinite(limit) else {}
-        made = replace(of, metric=name, value=rate.value, interval=None, conventions=common | own)
-        made = replace(made, threshold=limit if np.isfinite(limit) else None)
-        results.append(with_bounds(made, Bounds(rate.interval, rate.note)))
+        limit, bounds = thresholds.get(name[5:-1], np.inf), Bounds(rate.interval, rate.note)
+        results.append(further(of, name, float(rate.value or 0), bounds, limit, remark=remark))
     return results
 
 
@@ -152,17 +143,13 @@ def fte_by_group(
         settings: The draws of the intervals, over subjects.
     """
     ids = list(dict.fromkeys((*failures.trials.enrol_ids, *failures.trials.probe_ids)))
-    subjects = np.array([subject_of.get(id, id.partition("/")[0]) for id in ids])
-    groups = np.array(
-        [
-            group_of.get(id) or group_of.get(subject, UNKNOWN)
-            for id, subject in zip(ids, subjects.tolist(), strict=True)
-        ]
-    )
-    failed = _among(ids, failures.ids)
+    subjects = [subject_of.get(id, id.partition("/")[0]) for id in ids]
+    rows: dict[str, list[int]] = {}
+    for row, (id, subject) in enumerate(zip(ids, subjects, strict=True)):
+        rows.setdefault(group_of.get(id) or group_of.get(subject, UNKNOWN), []).append(row)
+    failed, people = _among(ids, failures.ids), np.array(subjects)
     return {
-        group: share_over_groups(failed[groups == group], subjects[groups == group], settings)
-        for group in dict.fromkeys(groups.tolist())
+        group: share_over_groups(failed[of], people[of], settings) for group, of in rows.items()
     }
 
 

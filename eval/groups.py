@@ -183,14 +183,9 @@ def evaluate_groups(
     known = [number for number, group in enumerate(names) if group != UNKNOWN]
     number_of = np.full(len(names), -1)
     number_of[known] = np.arange(len(known))
-    resampled: dict[str, list[Floats | None]] = {}
-    for at in thresholds:
-        tars = [draws[number].get(f"global_tar({at})") for number in known]
-        resampled[f"fnmr({at})"] = [None if of is None else 1 - of for of in tars]
-        resampled[f"fmr({at})"] = [draws[number].get(f"global_far({at})") for number in known]
     apart = differentials(
         *(scores, subjects, number_of[sides], [names[number] for number in known]),
-        *(thresholds, resampled, settings),
+        *(thresholds, [draws[number] for number in known], settings),
     )
     return replace(grouped, differentials=apart)
 

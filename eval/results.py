@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ Terms = Literal["likeness", "iso"]
 _COMPLEMENTS = {"tar_at_far": "fnmr_at_fmr", "tpir_at_fpir": "fnir_at_fpir"}
 PERCENT = {  # metrics that are shown in percent
     *("eer", "tar_at_far", "tail_tar_at_far", "fnmr_at_fmr", "gfar", "gfrr", "fte", "fta"),
+    *("eer_spoof", "sasv_eer", "t_eer", "cm_eer", "bpcer_at_apcer"),
 }
 
 
@@ -76,6 +78,32 @@ def complement(result: Any) -> Any:
     return replace(result, value=1 - result.value, interval=ends)
 
 
+def further(
+    of: Result,
+    metric: str,
+    value: float,
+    bounds: Bounds | None = None,
+    limit: float = inf,
+    **own: Any,
+) -> Result:
+    """A further metric of the system of a result, with the conventions that hold for both.
+
+    Args:
+        of: The result.
+        metric: The name of the other metric.
+        value: Its value.
+        bounds: Its interval.
+        limit: Its threshold, infinite for none.
+        own: Its own conventions.
+    """
+    shared = {
+        key: of.conventions[key] for key in of.conventions.keys() - {"method", "interval_note"}
+    }
+    threshold = limit if isfinite(limit) else None
+    made = replace(of, metric=metric, value=value, interval=None, threshold=threshold)
+    return with_bounds(replace(made, conventions=shared | own), bounds)
+
+
 def write_json(
     path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
 ) -> None:
@@ -107,6 +135,14 @@ def metric_label(metric: str) -> str:
         "gfrr": f"GFRR (%) at FMR {number}",
         "fte": "FTE (%)",
         "fta": "FTA (%)",
+        "eer_spoof": "EER against spoofs (%)",
+        "sasv_eer": "SASV-EER (%)",
+        "min_a_dcf": "min a-DCF",
+        "actual_a_dcf": "actual a-DCF",
+        "min_t_dcf": "min t-DCF",
+        "t_eer": "t-EER (%)",
+        "cm_eer": "EER of the countermeasure (%)",
+        "bpcer_at_apcer": f"BPCER (%) at APCER {number}",
         "tail_tar_at_far": f"TAR (%) at FAR {number}, extrapolated",
         "cllr": "Cllr (bits)",
         "min_cllr": "minCllr (bits)",

@@ -52,16 +52,6 @@ def upper_bound(num_errors: int, num_trials: int, confidence: float = 0.95) -> f
     return float(betaincinv(num_errors + 1, num_trials - num_errors, confidence))
 
 
-def rule_of_three(num_trials: int) -> float:
-    """3/n, which is nearly the upper bound of a rate without an error in n trials, at 95 %.
-
-    Example:
-        >>> rule_of_three(100)
-        0.03
-    """
-    return min(1.0, 3 / num_trials) if num_trials else 1.0
-
-
 class Independent(NamedTuple):
     """How many independent trials there are.
 
@@ -101,7 +91,7 @@ class Independent(NamedTuple):
         note = (
             f"{NO_ERROR}, so that this is the exact bound by "
             + " and ".join(f"{self[place]:,} {names[place]}" for place in classes)
-            + f" (rule of three: 3/{fewest:,} = {100 * rule_of_three(fewest):.2g} %)"
+            + f" (rule of three: 3/{fewest:,})"
         )
         high = [frr, far][classes[0]] if len(classes) == 1 else max(frr, far)
         if kind == "min_dcf":
@@ -166,8 +156,7 @@ class Plan:
         far: The rate p, between 0 and 1.
         width: How far either end of its interval may be from it, as a share of it.
         level: The confidence.
-        correlation: r, see `correlation_of`; 0 where nobody measured it.
-        measured_at: The FAR at which r was measured; None for no measurement.
+        correlation: r, see `correlation_of`; None where nobody measured it, which counts as 0.
 
     Example:
         >>> needed = Plan(1e-2, 0.5)
@@ -180,14 +169,13 @@ class Plan:
     far: float
     width: float
     level: float = 0.95
-    correlation: float = 0.0
-    measured_at: float | None = None
+    correlation: float | None = None
 
     def __post_init__(self) -> None:
         if not (0 < self.far < 1 and 0 < self.width < math.inf):
             raise LikenessError(
-                f"plan far={self.far:g},width={self.width:g}: the rate lies between 0 and 1, and "
-                "the width is a share of it, such as .5"
+                "plan: give a false-accept rate between 0 and 1, and as a share of it how exactly "
+                "it is to be known, as in far=1e-4,width=.5"
             )
 
     @property
@@ -206,9 +194,9 @@ class Plan:
     def people(self) -> int:
         """People needed, where each is compared with every other, once."""
         # n (n - 1) / 2 = pairs (1 + 2 (n - 2) r) is a quadratic equation in n
-        half = 0.5 + 2 * self._exact * self.correlation
-        rest = max(half**2 + 2 * self._exact * (1 - 4 * self.correlation), 0)
-        return max(2, math.ceil(half + math.sqrt(rest)))
+        r, pairs = self.correlation or 0.0, self._exact
+        half = 0.5 + 2 * pairs * r
+        return max(2, math.ceil(half + math.sqrt(max(half**2 + 2 * pairs * (1 - 4 * r), 0))))
 
     @property
     def without_error(self) -> int:
@@ -217,10 +205,9 @@ class Plan:
 
     def __str__(self) -> str:
         known = "if the errors of one person are independent: SCORES of a first test say whether"
-        if self.measured_at is not None:
+        if self.correlation is not None:
             known = (
-                f"as the errors of pairs that share a person correlate by {self.correlation:.2g} "
-                f"in these scores, at a FAR of {100 * self.measured_at:.3g} %"
+                f"as errors of pairs that share a person correlate by {self.correlation:.2g} here"
             )
         rate, apart = f"{100 * self.far:.3g} %", "without a common person"
         return (
@@ -245,15 +232,10 @@ def parse_plan(text: str) -> Plan:
         555
     """
     stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
-    if stated is None:
-        raise LikenessError(
-            f"plan {text!r}: give a false-accept rate and how exactly it is to be known, as in "
-            "far=1e-4,width=.5"
-        )
-    return Plan(*map(float, stated.groups()))
+    return Plan(*map(float, stated.groups() if stated else (0, 0)))
 
 
-def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> tuple[float, float]:
+def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float:
     """How much the false accepts of two nontarget trials that share a subject go together.
 
     Args:
@@ -263,21 +245,20 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> tuple[flo
             the FAR that leaves as many.
 
     Returns:
-        The correlation, at least 0, and the FAR at which it was measured.
+        The correlation, at least 0.
 
     Example:
         >>> pairs = [[0, 1], [0, 2], [1, 2], [1, 3], [2, 3], [0, 3]]
         >>> scores = Scores([9.0, 1, 1, 0, 0, 0, 0], [True] + 6 * [False])
-        >>> value, measured_at = correlation_of(scores, [[0, 0], *pairs], 0.34)
-        >>> round(value, 3), measured_at
-        (0.0, 1.0)
+        >>> correlation_of(scores, [[0, 0], *pairs], 0.34)
+        0.0
     """
     nontarget, pairs = scores.nontargets, np.asarray(subjects)[~scores.target]
     far = max(far, min(1.0, LEAST_ERRORS / nontarget.size))
     errors = (nontarget >= tar_threshold(scores.targets, nontarget, far)).astype(np.float64)
     rate = errors.mean()
     if not 0 < rate < 1:
-        return 0.0, far
+        return 0.0
     numbers = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape)
     sums, squares, counts = (
         np.bincount(numbers.ravel(), np.repeat(of, 2))
@@ -285,4 +266,4 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> tuple[flo
     )
     two = float((counts**2 - counts).sum())  # how often two trials share a subject
     covariance = float((sums**2 - squares).sum()) / two if two else 0.0
-    return max(0.0, covariance / (rate * (1 - rate))), far
+    return max(0.0, covariance / (rate * (1 - rate)))

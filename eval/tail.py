@@ -13,8 +13,7 @@ reject the fit. Its p-value is that of samples drawn from the fit and fitted ane
 subjects, which the test does not know; the interval does, since it draws subjects.
 
 An extrapolation is an assumption about people whom nobody saw. So it is refused where the test
-rejects every start, below a tenth of 1 / N of N scores, and from the rate on of which the interval
-reaches ten times as far up.
+rejects every start, and below a tenth of 1 / N of N scores; how high the rate may be is stated.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ LARGEST_SHARE = 0.1  # of the scores that may count as a tail
 LEAST_P = 0.1  # of the test of fit
 LEAST_COUNTED = 10  # nontarget trials that stand behind a FAR that is counted
 NUM_SAMPLES = 200  # of the test of fit
-FURTHEST = 10  # how many times a rate the upper end of its interval may be
 FURTHEST_BELOW = 0.1  # no rate below this / N is said
 
 
@@ -138,9 +136,8 @@ def fit_tail(nontarget: ArrayLike, *, seed: int = 0) -> tuple[Tail, float]:
         if p >= LEAST_P:
             return tail, p
     raise LikenessError(
-        f"no false-accept rate is extrapolated from {scores.size:,} nontarget scores: they are too "
-        f"few, they tie, or no part of their tail is like a generalised Pareto distribution (p "
-        f"{best:.2g}); state rates that were counted"
+        f"{scores.size:,} nontarget scores are too few, they tie, or no part of the tail is like a "
+        f"generalised Pareto distribution (p {best:.2g}); state rates that were counted"
     )
 
 
@@ -161,37 +158,38 @@ def extrapolated(
     count = scores.nontargets.size
     low = [far for far in settings.fars if 0 < far < LEAST_COUNTED / count]
     rows: dict[str, tuple[Measured, dict[str, str | float | int], Bounds]] = {}
-    try:
-        tail, p = fit_tail(scores.nontargets, seed=settings.seed) if low else (None, 0.0)
-    except LikenessError as error:
-        warnings.warn(str(error), stacklevel=2)
-        return {}
     draws = draws_of(settings) | {"num_resamples": settings.num_resamples or NUM_SAMPLES}
-    for far in low if tail else ():
-        threshold = tail.threshold(far)
+    for far in low:
+        try:
+            if far < FURTHEST_BELOW / count:
+                raise LikenessError(
+                    f"{count:,} scores say no less than {FURTHEST_BELOW / count:.1g}"
+                )
+            tail, p = fit_tail(scores.nontargets, seed=settings.seed)
+        except LikenessError as error:
+            warnings.warn(f"FAR {far:g} is not extrapolated: {error}", stacklevel=2)
+            continue
+        limit = float(tail.threshold(far))
         metrics = {
             "tar": partial(_tar, tail=tail, far=far),
-            "far": lambda _, nontarget: float(tail.again(nontarget).far(threshold)),  # noqa: B023
+            "far": partial(_far, tail=tail, at=limit),
         }
         intervals, drawn = bounds_of(metrics, scores, subjects, **draws)
         high = float(np.quantile(drawn.values["far"], (1 + settings.level) / 2))
-        if far < FURTHEST_BELOW / count or not high <= FURTHEST * far:
-            warnings.warn(
-                f"FAR {far:g} is not extrapolated: {count:,} nontarget scores like these say no "
-                f"less than FAR {FURTHEST_BELOW / count:.1g}, and this one may be up to {high:.2g}",
-                stacklevel=2,
-            )
-            continue
-        stated = {f"tail_{name}": value for name, value in tail._asdict().items()}
         remark = (
-            "from the tail of the nontarget scores, whose fit the test does not reject (p "
-            f"{p:.2g}); the FAR of this threshold may be up to {high:.2g}"
+            f"from the tail of the nontarget scores, whose fit a test does not reject (p {p:.2g}); "
+            f"the FAR of this threshold may be up to {high:.2g}"
         )
+        stated = {f"tail_{name}": value for name, value in tail._asdict().items()}
         stated |= {"far": far, "far_high": high, "p_of_fit": p, "remark": remark}
-        value = Measured(_tar(scores.targets, scores.nontargets, tail, far), float(threshold))
-        rows[f"tail_tar_at_far({far:g})"] = value, stated, intervals["tar"]
+        value = _tar(scores.targets, scores.nontargets, tail, far)
+        rows[f"tail_tar_at_far({far:g})"] = Measured(value, limit), stated, intervals["tar"]
     return rows
 
 
 def _tar(target: Floats, nontarget: Floats, tail: Tail, far: float) -> float:
     return float(np.mean(target >= tail.again(nontarget).threshold(far)))
+
+
+def _far(target: Floats, nontarget: Floats, tail: Tail, at: float) -> float:
+    return float(tail.again(nontarget).far(at))

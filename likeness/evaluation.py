@@ -21,6 +21,7 @@ from likeness.eval.protocols.verification import evaluate as evaluate_values
 from likeness.eval.results import Result, write_json
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
+from likeness.eval.spoofing import spoof_results
 from likeness.eval.thresholds import Thresholds
 from likeness.eval.types import Embeddings, Scores, Trials
 from likeness.eval.uncertainty import sides_with
@@ -224,8 +225,8 @@ class Evaluation:
 
         only = self._only
         pairs = self.compared.subjects.get(only.results[0].system)
-        known = () if pairs is None else correlation_of(only.scores, pairs, far)
-        return Plan(far, width, self.settings.level, *known)
+        measured = None if pairs is None else correlation_of(only.scores, pairs, far)
+        return Plan(far, width, self.settings.level, measured)
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
@@ -285,6 +286,7 @@ def evaluate(
     quality: Literal["norm"] | File | Mapping[str, float] | None = None,
     embeddings: Embedded | None = None,
     failures: File | Iterable[str] | None = None,
+    countermeasure: File | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
@@ -312,6 +314,9 @@ def evaluate(
             report then has quality by norm and a map.
         failures: what could not be embedded: the file that `embed` writes beside its embeddings, or
             ids. FTE, FTA, GFAR and GFRR of the whole list `trials` are then measured as well.
+        countermeasure: a score file of the same trials, of a system that tells spoofs from bona
+            fide trials. Trials may have the label spoof: they are left out of all rates but those
+            of `likeness.eval.spoofing`, which are then measured as well.
 
     Returns:
         The results; print them to see the table.
@@ -350,6 +355,8 @@ def evaluate(
             )
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
+    attacked = {name: of for name, of in systems.items() if of[0] and of[0].spoof is not None}
+    systems |= {name: _bona_fide(*of) for name, of in attacked.items()}
     labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
     about = (trials, subjects, groups, quality, embeddings, failures)
     if labelled.keys() != systems.keys() and (labelled or any(each is not None for each in about)):
@@ -373,6 +380,13 @@ def evaluate(
         )
     else:
         compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
+    if countermeasure is not None and not attacked:
+        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
+    for name, (whole, scored, _) in attacked.items():
+        passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
+        of = next(result for result in compared.results if result.system == name)
+        known = compared.subject_of
+        compared.results.extend(spoof_results(whole, scored.values, passed, known, settings, of))
     origins = {name: of[2] for name, of in systems.items()}
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
@@ -435,6 +449,18 @@ def _read(
     check_labels(name, trials.target)
     assert trials.target is not None
     return trials, Scores(values, trials.target), origin
+
+
+def _bona_fide(
+    trials: Trials | None, scores: Scores, origin: Origin | None
+) -> tuple[Trials | None, Scores, Origin | None]:
+    """The trials that are no spoofs, and their scores."""
+    assert trials is not None
+    assert trials.spoof is not None
+    left = trials.rows(~trials.spoof)
+    check_labels("trials without spoofs", left.target)
+    assert left.target is not None
+    return left, Scores(scores.values[~trials.spoof], left.target), origin
 
 
 def _with_labels(trials: Trials, labels: Trials) -> Trials:

@@ -21,7 +21,7 @@ from likeness.eval.scoring.score import Scored, lacking, quality_of, sides_of, w
 from likeness.eval.scoring.score import calibrate as calibrate_values
 from likeness.eval.scoring.score import score as score_values
 from likeness.eval.scoring.settings import Scoring, column_names, measures_of
-from likeness.eval.types import Embeddings, Floats, Ints, Trials, name_first
+from likeness.eval.types import Embeddings, Floats, Trials, name_first
 from likeness.files import ColumnNames, File, Models, embeddings_of, models_of
 
 Missing = Literal["refuse", "skip"]
@@ -151,19 +151,7 @@ def _with_embeddings(
         f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
         stacklevel=3,
     )
-    (enrol_ids, enrol), (probe_ids, probes) = (
-        _used(trials.enrol_ids, trials.enrol[kept]),
-        _used(trials.probe_ids, trials.probe[kept]),
-    )
-    target = None if trials.target is None else trials.target[kept]
-    left = Trials(enrol_ids, probe_ids, enrol, probes, target)
-    return left, whole, f", without {count}"
-
-
-def _used(ids: tuple[str, ...], rows: Ints) -> tuple[tuple[str, ...], Ints]:
-    """The ids that rows refer to, and the rows as indices into these."""
-    used, places = np.unique(rows, return_inverse=True)
-    return tuple(ids[row] for row in used.tolist()), places.astype(np.int32)
+    return trials.rows(kept), whole, f", without {count}"
 
 
 def calibrate(

@@ -18,7 +18,7 @@ from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.results import Result, table, with_bounds
+from likeness.eval.results import Result, further, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
 from likeness.eval.uncertainty import (
     Conventions,
@@ -245,16 +245,11 @@ def _rated_decisions(
     if settings.num_resamples:
         draws = draws_of(settings)
         intervals = bounds_over_subjects(ranking, scores.target, subjects, **draws)
-    own_of_it = ("method", "interval_note")
-    common = {key: value for key, value in of.conventions.items() if key not in own_of_it}
     stated: Conventions = {
         "quality": meaning,
         "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
     }
-    limit = threshold if np.isfinite(threshold) else None
     return [
-        with_bounds(
-            Result(of.system, name, value, None, limit, of.counts, own | common, of.protocol), ends
-        )
+        further(of, name, value, ends, threshold, **own)
         for name, value, own, ends in rows_of(ranking, "quality_auroc", stated, intervals)
     ]

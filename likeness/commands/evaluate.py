@@ -70,6 +70,10 @@ def evaluate(
         Path | None,
         input_file("What `embed` could not read; it counts in FTE, FTA, GFAR and GFRR."),
     ] = None,
+    countermeasure: Annotated[
+        Path | None,
+        input_file("Scores of a spoofing countermeasure on the same trials, with label spoof."),
+    ] = None,
     tail: Annotated[
         bool, typer.Option("--tail", help="Extrapolate each --far that too few trials can show.")
     ] = False,
@@ -138,6 +142,7 @@ def evaluate(
         quality=quality,
         embeddings=embeddings,
         failures=failures,
+        countermeasure=countermeasure,
     )
     stored = None
     if save_to is not None:
