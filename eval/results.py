@@ -22,10 +22,6 @@ SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
 Terms = Literal["likeness", "iso"]
 _COMPLEMENTS = {"tar_at_far": "fnmr_at_fmr", "tpir_at_fpir": "fnir_at_fpir"}
-PERCENT = {  # metrics that are shown in percent
-    *("eer", "tar_at_far", "tail_tar_at_far", "fnmr_at_fmr", "gfar", "gfrr", "fte", "fta"),
-    *("eer_spoof", "sasv_eer", "t_eer", "cm_eer", "bpcer_at_apcer"),
-}
 
 
 @dataclass(frozen=True)
@@ -146,6 +142,10 @@ def metric_label(metric: str) -> str:
         "tail_tar_at_far": f"TAR (%) at FAR {number}, extrapolated",
         "cllr": "Cllr (bits)",
         "min_cllr": "minCllr (bits)",
+        "dev_pav": "devPAV (powers of ten)",
+        "elub_lower": "ELUB lower bound (power of ten)",
+        "elub_upper": "ELUB upper bound (power of ten)",
+        "edc_pauc": f"EDC pAUC (%) at FNMR {number}",
         "quality_auroc": "AUROC of the quality",
         "aurc": "AURC",
         "e_aurc": "E-AURC",
@@ -155,7 +155,7 @@ def metric_label(metric: str) -> str:
 
 def metric_text(metric: str, value: float, more_digits: int = 0) -> str:
     """A value as it is printed: rates in percent with two digits, costs with four."""
-    if metric.partition("(")[0] in PERCENT:
+    if "(%)" in metric_label(metric):
         return percent_text(metric, value, more_digits)
     return f"{value:.{4 + more_digits}f}"
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from likeness.eval.calibration import Calibration, Fusion, fit_fusion, load_fusion
+from likeness.eval.calibration import Calibration, Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores, read_trials
@@ -223,6 +223,7 @@ def fuse(
     quality: Sequence[str] = (),
     embeddings: File | Embeddings | None = None,
     durations: File | None = None,
+    method: Literal["logistic", "likelihood_ratio"] = "logistic",
 ) -> tuple[Trials, Fusion, Floats]:
     """Fit a fusion of several systems on labelled trials, or apply one.
 
@@ -232,6 +233,8 @@ def fuse(
         quality: measures that help a fusion that is fitted, "log_norm" or "log_duration".
         embeddings: of the items, for the measures.
         durations: a list `id seconds`, for "log_duration".
+        method: how one is fitted, see `likeness.eval.calibration`. With likelihood_ratio, which
+            takes no quality, spoofs among the trials are a third class.
 
     Returns:
         The P trials, the fusion, and the fused scores (P,), which are log-likelihood ratios.
@@ -265,6 +268,10 @@ def fuse(
         if trials.target is None:
             raise LikenessError("a fusion is fitted on labelled trials, and no file has labels")
         names = column_names(measures)
+        if method == "likelihood_ratio":
+            more = {"systems": systems, "spoof": trials.spoof}
+            fitted = fit_ratio_fusion(values, trials.target, **more)
+            return trials, fitted, fitted.apply(values)
         fitted = fit_fusion(values, trials.target, systems=systems, quality=measured, names=names)
     known = set(filter(None, fitted.systems))
     pairs = list(zip_longest(systems, fitted.systems))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from likeness.eval import groups, paired
-from likeness.eval.bootstrap import Bounds, Drawn, Resamples, drawn_from, draws_of
+from likeness.eval.bootstrap import Bounds, Drawn, Resamples, bounds_of, drawn_from, draws_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
@@ -19,11 +19,14 @@ from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result, further, table
-from likeness.eval.types import Bools, Ints, Scores, Trials
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 from likeness.eval.uncertainty import (
+    MOST_DISCARDED,
+    START_FNMR,
     Conventions,
     Ranking,
     bounds_over_subjects,
+    discard_area,
     errors_at,
     rows_of,
     trial_quality,
@@ -249,7 +252,22 @@ def _rated_decisions(
         "quality": meaning,
         "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
     }
-    return [
+    results = [
         further(of, name, value, ends, threshold, **own)
         for name, value, own, ends in rows_of(ranking, "quality_auroc", stated, intervals)
     ]
+    start = float(np.quantile(scores.targets, START_FNMR, method="higher"))
+    missed = errors_at(scores, start)
+
+    def area(target_rows: Floats, nontarget_rows: Floats) -> float:
+        rows = target_rows.astype(np.int64)
+        return discard_area(values[rows], missed[rows])
+
+    every = np.flatnonzero(scores.target).astype(np.float64)
+    ends = None
+    if settings.num_resamples:
+        numbered = Scores(np.arange(len(scores), dtype=np.float64), scores.target)
+        ends = bounds_of({"edc": area}, numbered, subjects, **draws_of(settings))[0]["edc"]
+    discarded = f"up to {MOST_DISCARDED:.0%} of the target trials discarded by quality"
+    name = f"edc_pauc({START_FNMR:g})"
+    return [*results, further(of, name, area(every, every), ends, start, rule=discarded)]

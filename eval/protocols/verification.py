@@ -26,6 +26,7 @@ from likeness.eval.bootstrap import (
     num_subjects,
 )
 from likeness.eval.errors import LikenessError
+from likeness.eval.evidence import dev_pav, elub
 from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
 from likeness.eval.small_rates import or_exact
 from likeness.eval.tail import extrapolated
@@ -336,6 +337,12 @@ def _llr_measures(
         "cllr": _Measure(None, Measured(bits, np.nan), of_bits),
         "min_cllr": _Measure(None, Measured(least, np.nan), of_least),
     }
+    tens: Conventions = {"unit": "powers of ten", "scores": "log-likelihood ratios"}
+    evidence = dict(zip(("elub_lower", "elub_upper"), elub(target, nontarget), strict=True))
+    if not np.isnan(apart := dev_pav(target, nontarget)):
+        evidence["dev_pav"] = apart
+    for name, value in evidence.items():
+        measures[name] = _Measure(None, Measured(value, np.nan), tens)
     for p_target in settings.p_targets:
         costs = {"p_target": p_target, **settings.costs}
         cost = actual_dcf(target, nontarget, **costs)

@@ -29,6 +29,7 @@ from likeness.eval.reports.figures import (
     drawn,
     group_figure,
     histogram_figure,
+    tippett_figure,
     training_curves,
 )
 from likeness.eval.reports.map import embedding_map
@@ -118,6 +119,7 @@ def write_page(
         "Errors and thresholds": slider(results, scores) + hardest,
         "Subjects": _subjects(compared),
         "Quality": _quality(compared, used),
+        "Evidence": _evidence(results, scores),
         "Embedding map": _maps(compared, used),
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(shown.note()),
@@ -230,6 +232,16 @@ def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup
         "measure is worth its name, and stays at the dotted line if it says nothing."
     )
     return prose(text) + drawn(coverage_figure, curves, alt="Risk and coverage")
+
+
+def _evidence(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    """The Tippett plot of the systems whose scores are log-likelihood ratios."""
+    ratios = {each.system: scores[each.system] for each in results if each.metric == "cllr"}
+    text = (
+        "The Tippett plot: the share of trials of each class whose likelihood ratio is at least x. "
+        "What lies right of 0 among nontargets, and left of it among targets, misleads."
+    )
+    return prose(text) + drawn(tippett_figure, ratios, alt="Tippett plot") if ratios else EMPTY
 
 
 def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
