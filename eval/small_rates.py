@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +80,7 @@ class Independent(NamedTuple):
             (0.9705, 1.0)
         """
         kind, _, number = metric.rstrip(")").partition("(")
-        names = "target trials", "nontarget trials: optimistic, they share subjects"
+        names = "target trials", "nontarget trials, optimistic as they share subjects"
         if self.by_subjects:
             names = "subjects with target trials", "pairs of subjects of which no two share one"
         classes = [0] if "tar" in kind else [1] if kind == "global_far" else [0, 1]
@@ -144,80 +143,53 @@ def or_exact(
     return {**intervals, **{name: counts.bound(name, settings) for name in names}}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How many people and pairs are needed to measure a false-accept rate; print it to read it.
-
-    With n people and all their pairs, the variance of the measured rate p is
-    p (1 - p) (1 + 2 (n - 2) r) / (n (n - 1) / 2), for a correlation r of the errors of two pairs
-    that share a person. The normal interval of that variance may reach `width` x p to either side.
-
-    Attributes:
-        far: The rate p, between 0 and 1.
-        width: How far either end of its interval may be from it, as a share of it.
-        level: The confidence.
-        correlation: r, see `correlation_of`; None where nobody measured it, which counts as 0.
-
-    Example:
-        >>> needed = Plan(1e-2, 0.5)
-        >>> needed.pairs, needed.people, needed.without_error
-        (1522, 56, 299)
-        >>> Plan(1e-2, 0.5, correlation=0.01).people
-        94
+class Plan(NamedTuple):
+    """What a test is to show: a false-accept rate, and how far either end of its interval may be
+    from it, as a share of it.
     """
 
     far: float
     width: float
-    level: float = 0.95
-    correlation: float | None = None
 
-    def __post_init__(self) -> None:
-        if not (0 < self.far < 1 and 0 < self.width < math.inf):
-            raise LikenessError(
-                "plan: give a false-accept rate between 0 and 1, and as a share of it how exactly "
-                "it is to be known, as in far=1e-4,width=.5"
-            )
+    def people(self, level: float = 0.95, correlation: float = 0.0) -> tuple[int, int]:
+        """How many pairs without a common person are needed, and how many people, where each is
+        compared with every other.
 
-    @property
-    def _exact(self) -> float:
+        With n people and all their pairs, the variance of the measured rate p is
+        p (1 - p) (1 + 2 (n - 2) r) / (n (n - 1) / 2), for a correlation r of the errors of two
+        pairs that share a person. The normal interval of that variance may be so wide.
+
+        Args:
+            level: The confidence.
+            correlation: r, see `correlation_of`.
+
+        Example:
+            >>> Plan(1e-2, 0.5).people(), Plan(1e-2, 0.5).people(correlation=0.01)
+            ((1522, 56), (1522, 94))
+        """
         from scipy.special import ndtri  # slow to import, needed here only
 
-        z = float(ndtri((1 + self.level) / 2))
-        return z**2 * (1 - self.far) / (self.far * self.width**2)
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of people needed, of which no two share a person."""
-        return math.ceil(self._exact)
-
-    @property
-    def people(self) -> int:
-        """People needed, where each is compared with every other, once."""
+        z = float(ndtri((1 + level) / 2))
+        pairs = z**2 * (1 - self.far) / (self.far * self.width**2)
         # n (n - 1) / 2 = pairs (1 + 2 (n - 2) r) is a quadratic equation in n
-        r, pairs = self.correlation or 0.0, self._exact
-        half = 0.5 + 2 * pairs * r
-        return max(2, math.ceil(half + math.sqrt(max(half**2 + 2 * pairs * (1 - 4 * r), 0))))
+        half = 0.5 + 2 * pairs * correlation
+        rest = max(half**2 + 2 * pairs * (1 - 4 * correlation), 0)
+        return math.ceil(pairs), max(2, math.ceil(half + math.sqrt(rest)))
 
-    @property
-    def without_error(self) -> int:
-        """Pairs needed, of which no two share a person, to show the rate if none is an error."""
-        return pairs_needed(self.far, self.level)
-
-    def __str__(self) -> str:
+    def text(self, level: float = 0.95, correlation: float | None = None) -> str:
+        """How many people a test needs, in words; correlation: None where nobody measured it."""
         known = "if the errors of one person are independent: SCORES of a first test say whether"
-        if self.correlation is not None:
-            known = (
-                f"as errors of pairs that share a person correlate by {self.correlation:.2g} here"
-            )
-        rate, apart = f"{100 * self.far:.3g} %", "without a common person"
+        if correlation is not None:
+            known = f"as errors of pairs that share a person correlate by {correlation:.2g} here"
+        pairs, people = self.people(level, correlation or 0.0)
+        rate, apart = f"{100 * self.far:.3g} %", "pairs without a common person"
+        least = pairs_needed(self.far, level)
         return (
             f"To know a FAR of {rate} to within {100 * self.width:g} % of itself, with "
-            f"{100 * self.level:g} % confidence:\n"
-            f"  {self.pairs:,} pairs {apart}, of {2 * self.pairs:,} people;\n"
-            f"  or all {math.comb(self.people, 2):,} pairs among {self.people:,} people, {known}.\n"
-            f"To show that it is at most {rate}, if no error is seen:\n"
-            f"  {self.without_error:,} pairs {apart}, of {2 * self.without_error:,} people (rule "
-            f"of three: {3 / self.far:,.0f} pairs)."
+            f"{100 * level:g} % confidence:\n  {pairs:,} {apart}, of {2 * pairs:,} people;\n"
+            f"  or all {math.comb(people, 2):,} pairs among {people:,} people, {known}.\n"
+            f"To show that it is at most {rate}, if no error is seen:\n  {least:,} {apart}, of "
+            f"{2 * least:,} people (rule of three: {3 / self.far:,.0f} pairs)."
         )
 
 
@@ -225,14 +197,20 @@ def parse_plan(text: str) -> Plan:
     """The plan of a text such as `far=1e-4,width=.5`.
 
     Raises:
-        LikenessError: It is written otherwise.
+        LikenessError: It is written otherwise, or there is no such rate.
 
     Example:
-        >>> parse_plan("far=1e-4,width=.5").people
-        555
+        >>> parse_plan("far=1e-4,width=.5")
+        Plan(far=0.0001, width=0.5)
     """
     stated = re.fullmatch(rf"\s*far={_NUMBER},\s*width={_NUMBER}\s*", text)
-    return Plan(*map(float, stated.groups() if stated else (0, 0)))
+    made = Plan(*map(float, stated.groups() if stated else (0, 0)))
+    if not (0 < made.far < 1 and made.width > 0):
+        raise LikenessError(
+            f"plan {text!r}: give a false-accept rate between 0 and 1, and as a share of it how "
+            "exactly it is to be known, as in far=1e-4,width=.5"
+        )
+    return made
 
 
 def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float:

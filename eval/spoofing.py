@@ -17,16 +17,17 @@ Ties form one operating point. The costs are those of ASVspoof 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from likeness.eval.bootstrap import bounds, drawn_groups
+from likeness.eval.bootstrap import bounds_of, draws_of
 from likeness.eval.results import Result, further
-from likeness.eval.types import Floats, Trials
+from likeness.eval.types import Floats, Scores, Trials
 from likeness.eval.verification import (
     Measured,
     eer,
@@ -219,43 +220,49 @@ def spoof_results(
     assert trials.spoof is not None
     classes = np.where(trials.target, 0, np.where(trials.spoof, 2, 1))
     enrolled = [subject_of.get(id) for id in trials.enrol_ids]
-    sides, over = [np.arange(len(trials))] * 2, "trials: optimistic, trials share subjects"
+    subjects = None
     if None not in enrolled:
-        probes = [subject_of.get(id, "") for id in trials.probe_ids]
-        codes = np.unique(np.array(enrolled + probes), return_inverse=True)[1]
-        sides = [codes[trials.enrol], codes[len(enrolled) :][trials.probe]]
-        over = "subjects"
+        probes = [subject_of.get(id) or id for id in trials.probe_ids]
+        codes = np.unique(np.array([*enrolled, *probes]), return_inverse=True)[1]
+        enrol, probe = codes[trials.enrol], codes[len(enrolled) :][trials.probe]
+        # who imitates a subject counts as another one, drawn by itself
+        subjects = np.stack([enrol, np.where(trials.spoof, codes.max() + 1 + enrol, probe)], axis=1)
+    scores = [values] if countermeasure is None else [values, countermeasure]
 
-    def measure(rows: NDArray[np.int64]) -> dict[str, float]:
-        asv = [values[rows[classes[rows] == kind]] for kind in range(3)]
-        found = {"eer_spoof": eer(asv[0], asv[2]), "sasv_eer": sasv_eer(*asv)}
-        found["min_a_dcf"] = min_a_dcf(*asv).value
-        if settings.llr:
-            found["actual_a_dcf"] = actual_a_dcf(*asv)
-        if countermeasure is not None:
-            cm = [countermeasure[rows[classes[rows] == kind]] for kind in range(3)]
-            bona_fide = np.concatenate(cm[:2])
-            found |= {"min_t_dcf": min_t_dcf(asv, cm), "t_eer": t_eer(asv, cm)}
-            found["cm_eer"] = eer(bona_fide, cm[2])
-            for rate in (0.1, 0.05, 0.01):
-                found[f"bpcer_at_apcer({rate:g})"] = bpcer_at_apcer(bona_fide, cm[2], rate)
-        return found
+    def measure(metric: Callable[..., float], *rows: Floats) -> float:
+        """A metric of the trials whose numbers are these."""
+        drawn = np.concatenate(rows).astype(np.int64)
+        of = [drawn[classes[drawn] == kind] for kind in range(3)]
+        return float(metric(*([each[kind] for kind in of] for each in scores)))
 
-    rng, draws, size = np.random.default_rng(settings.seed), [], int(max(map(np.max, sides))) + 1
-    for _ in range(min(settings.num_resamples, NUM_RESAMPLES)):
-        times = rng.multinomial(size, np.full(size, 1 / size))
-        weights = times[sides[0]] * np.where(
-            (classes == 1) & (over == "subjects"), times[sides[1]], 1
-        )
-        rows = np.repeat(np.arange(len(trials)), weights)
-        if np.unique(classes[rows]).size == 3:
-            draws.append(measure(rows))
-    own = {"interval": f"bootstrap over {over}", "num_resamples": len(draws)}
+    chosen = _ALONE | ({"actual_a_dcf": lambda asv, *_: actual_a_dcf(*asv)} if settings.llr else {})
+    chosen |= _TANDEM if len(scores) > 1 else {}
+    metrics = {name: partial(measure, metric) for name, metric in chosen.items()}
+    every = Scores(np.arange(len(trials), dtype=np.float64), trials.target)
+    draws = draws_of(settings) | {"num_resamples": min(settings.num_resamples, NUM_RESAMPLES)}
+    intervals = bounds_of(metrics, every, subjects, **draws)[0] if settings.num_resamples else {}
     results = []
-    for name, value in measure(np.arange(len(trials))).items():
+    for name, metric in metrics.items():
         costs = asdict(TANDEM if "t_dcf" in name else SpoofCosts()) if "dcf" in name else {}
-        resampled = np.array([draw[name] for draw in draws])
-        drawn = drawn_groups(sides[0][trials.target], over.partition(":")[0])
-        interval = bounds(resampled, value, settings.level, drawn) if draws else None
-        results.append(further(of, name, value, interval, **own, **costs))
+        value = metric(every.targets, every.nontargets)
+        results.append(further(of, name, value, intervals.get(name), **draws, **costs))
     return results
+
+
+# Of the scores of targets, nontargets and spoofs, and of those of a countermeasure.
+_ALONE: dict[str, Callable[..., float]] = {
+    "eer_spoof": lambda asv, *_: eer(asv[0], asv[2]),
+    "sasv_eer": lambda asv, *_: sasv_eer(*asv),
+    "min_a_dcf": lambda asv, *_: min_a_dcf(*asv).value,
+}
+_TANDEM: dict[str, Callable[..., float]] = {
+    "min_t_dcf": min_t_dcf,
+    "t_eer": t_eer,
+    "cm_eer": lambda _, cm: eer(np.concatenate(cm[:2]), cm[2]),
+    **{
+        f"bpcer_at_apcer({rate:g})": lambda _, cm, rate=rate: bpcer_at_apcer(
+            np.concatenate(cm[:2]), cm[2], rate
+        )
+        for rate in (0.1, 0.05, 0.01)
+    },
+}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from platform import python_version
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -14,11 +15,12 @@ import numpy as np
 from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import compared_trials, read_failures
+from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings
 from likeness.eval.protocols.verification import evaluate as evaluate_values
-from likeness.eval.results import Result, write_json
+from likeness.eval.results import Result, metric_label, threshold_text, write_json
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.spoofing import spoof_results
@@ -41,7 +43,6 @@ from likeness.held_out import HeldOutFiles, run_of_scores
 
 if TYPE_CHECKING:
     from likeness.eval.reports.media import Media
-    from likeness.eval.small_rates import Plan
     from likeness.model import Model
 
 System = File | Scored | Scores
@@ -203,7 +204,7 @@ class Evaluation:
             warnings.warn(left_out(too_low, thresholds), stacklevel=2)
         return save(path, thresholds)
 
-    def plan(self, far: float, width: float) -> Plan:
+    def plan(self, far: float, width: float) -> str:
         """How many people a further test needs, by what these scores show.
 
         Args:
@@ -211,26 +212,63 @@ class Evaluation:
             width: how far the ends of its interval may be from it, as a share of it.
 
         Returns:
-            The numbers; print them to read them. Scores whose subjects are not known tell nothing
-            of the errors of one person.
+            The numbers, in words. Scores whose subjects are not known tell nothing of the errors of
+            one person.
 
         Example:
             >>> import likeness
             >>> scores = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
             >>> settings = likeness.VerificationSettings(num_resamples=0)
-            >>> likeness.evaluate(scores, settings).plan(far=0.01, width=0.5).people
-            56
+            >>> "56 people" in likeness.evaluate(scores, settings).plan(far=0.01, width=0.5)
+            True
         """
         from likeness.eval.small_rates import Plan, correlation_of
 
         only = self._only
         pairs = self.compared.subjects.get(only.results[0].system)
         measured = None if pairs is None else correlation_of(only.scores, pairs, far)
-        return Plan(far, width, self.settings.level, measured)
+        return Plan(far, width).text(self.settings.level, measured)
 
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
         write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
+
+    def stated(self, command: str) -> dict[str, str]:
+        """What a test report has to say beside its results, in the order of ISO/IEC 19795-1.
+
+        Args:
+            command: what made the results.
+        """
+        first, trials = self.results[0], self.compared.trials
+        counts = "; ".join(f"{count} {what}" for what, count in first.counts.items())
+        known = [f"{name}: {of.system} {dict(of.meta)}" for name, of in self.origins.items() if of]
+        groups = [
+            f"{of.by or 'groups'}: "
+            + ", ".join(f"{row.group} ({row.subjects})" for row in of.groups)
+            for of in self.compared.grouped
+        ]
+        failures = [
+            f"{metric_label(of.metric)} {100 * of.value:.2f}"
+            for of in self.results
+            if of.metric in ("fte", "fta")
+        ]
+        limits = [f"{metric_label(of.metric)}: {threshold_text(of)}" for of in self.results]
+        one = len(self.compared.scores) == 1 and self.settings.fars
+        names = len({id for of in trials.values() for id in (*of.enrol_ids, *of.probe_ids)})
+        unknown = "not stated"
+        return {
+            "What this is": "evidence of what was measured on these data; no certificate",
+            "Test": first.protocol,
+            "Data": f"{counts}; {names} items; subjects: {first.conventions['subjects_from']}",
+            "Sessions, devices, groups (people)": "; ".join(groups) or f"{unknown} (--groups)",
+            "System, model digest": "; ".join(known) or f"{unknown} beside the scores",
+            "Failures to enrol and to acquire": ", ".join(failures) or f"{unknown} (--failures)",
+            "Thresholds": "; ".join(text for text in limits if not text.endswith(": ")),
+            "Next test": self.plan(min(self.settings.fars), 0.5) if one else unknown,
+            "Versions": f"Likeness {likeness_version()}, Python {python_version()}, numpy "
+            f"{np.__version__}",
+            "Command": command,
+        }
 
     def report(
         self,
@@ -240,6 +278,8 @@ class Evaluation:
         command: str = "likeness.evaluate(...) in Python",
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
+
+        Beside it, `report.json` has all results and what a test report has to say of the data.
 
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
@@ -264,11 +304,16 @@ class Evaluation:
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
         shown = files_in(None if isinstance(media, Media) else media)
+        stated, inputs = self.stated(command), digests_of([*self.files, *shown])
+        made = Path(folder) / "report.json"
+        made.parent.mkdir(parents=True, exist_ok=True)
+        write_json(made, self.results, inputs, **self.compared.more_json(), test_report=stated)
         return write_page(
             Path(folder),
             self.compared,
             command=command,
-            inputs=digests_of([*self.files, *shown]),
+            inputs=inputs,
+            stated=stated,
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )

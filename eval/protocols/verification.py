@@ -29,7 +29,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.evidence import dev_pav, elub
 from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
 from likeness.eval.small_rates import or_exact
-from likeness.eval.tail import extrapolated
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 from likeness.eval.verification import (
     EerMethod,
@@ -76,8 +75,6 @@ class VerificationSettings:
         tar_rule: Which threshold belongs to a FAR, see `likeness.eval.verification.tar_at_far`.
         llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
         terms: "iso" gives the FNMR beside each TAR, as ISO/IEC 19795-1 does.
-        tail: FARs that fewer than ten nontarget trials stand behind are extrapolated as well, see
-            `likeness.eval.tail`.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap; 0 leaves the intervals out.
         seed: Of the draws.
@@ -99,7 +96,6 @@ class VerificationSettings:
     tar_rule: TarRule = "strict"
     llr: bool = False
     terms: Terms = "likeness"
-    tail: bool = False
     level: float = 0.95
     num_resamples: int = 1000
     seed: int = 0
@@ -257,9 +253,6 @@ def evaluate(
         "subjects": None if subjects is None else num_subjects(subjects),
     }
     results = []
-    if settings.tail:
-        for name, (measured, own, interval) in extrapolated(scores, subjects, settings).items():
-            measures[name], intervals[name] = _Measure(None, measured, own), interval
     for name, (_, (value, threshold), own) in measures.items():
         threshold_or_none = threshold if np.isfinite(threshold) else None
         result = Result(
@@ -338,11 +331,10 @@ def _llr_measures(
         "min_cllr": _Measure(None, Measured(least, np.nan), of_least),
     }
     tens: Conventions = {"unit": "powers of ten", "scores": "log-likelihood ratios"}
-    evidence = dict(zip(("elub_lower", "elub_upper"), elub(target, nontarget), strict=True))
-    if not np.isnan(apart := dev_pav(target, nontarget)):
-        evidence["dev_pav"] = apart
-    for name, value in evidence.items():
-        measures[name] = _Measure(None, Measured(value, np.nan), tens)
+    evidence = dev_pav(target, nontarget), *elub(target, nontarget)
+    for name, value in zip(("dev_pav", "elub_lower", "elub_upper"), evidence, strict=True):
+        if np.isfinite(value):
+            measures[name] = _Measure(None, Measured(value, np.nan), tens)
     for p_target in settings.p_targets:
         costs = {"p_target": p_target, **settings.costs}
         cost = actual_dcf(target, nontarget, **costs)

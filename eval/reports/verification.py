@@ -75,6 +75,7 @@ def write_page(
     inputs: Mapping[str, str] | None = None,
     embeddings: Mapping[str, Embeddings] | None = None,
     media: Media | None = None,
+    stated: Mapping[str, str] | None = None,
     log: Log = (),
     logged: Sequence[str] = (),
 ) -> Path:
@@ -89,6 +90,7 @@ def write_page(
             what the norms are worth, and a map.
         media: the recordings or images that the ids name. The page then shows those of the hardest
             trials.
+        stated: what a test report has to say beside the results.
         log: the entries of a training's log.jsonl, for its curves.
         logged: the metrics that the training measured in between.
 
@@ -111,6 +113,7 @@ def write_page(
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
+        "Test report": table([], stated.items()) if stated else EMPTY,
         "Results": _by_trials(together, lambda names: metric_table(results, names))
         + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),

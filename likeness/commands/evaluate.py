@@ -66,17 +66,8 @@ def evaluate(
         bool, typer.Option("--llr", help="Measure Cllr and actual DCF of log-likelihood ratios.")
     ] = False,
     terms: options.Terms = "likeness",
-    failures: Annotated[
-        Path | None,
-        input_file("What `embed` could not read; it counts in FTE, FTA, GFAR and GFRR."),
-    ] = None,
-    countermeasure: Annotated[
-        Path | None,
-        input_file("Scores of a spoofing countermeasure on the same trials, with label spoof."),
-    ] = None,
-    tail: Annotated[
-        bool, typer.Option("--tail", help="Extrapolate each --far that too few trials can show.")
-    ] = False,
+    failures: Annotated[Path | None, input_file("What `embed` skipped, for FTE and GFRR.")] = None,
+    countermeasure: Annotated[Path | None, input_file("Its scores, of trials with spoofs.")] = None,
     json_file: options.JsonFile = None,
     report: options.ReportFolder = None,
     embeddings: Annotated[
@@ -104,8 +95,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="far=RATE,width=SHARE",
-            help="Say how many people a test needs to know a false-accept rate so well; with "
-            "SCORES of a first test by what these show.",
+            help="Say how many people it takes to know a false-accept rate so well.",
         ),
     ] = None,
 ) -> None:
@@ -121,7 +111,7 @@ def evaluate(
     if not scores:
         if wanted is None:
             raise LikenessError("evaluate needs SCORES to measure, or --plan for a test to come")
-        say(str(wanted))
+        say(wanted.text())
         return
     if ijb is not None:
         from likeness.ijb import evaluate_files, read_presets
@@ -149,6 +139,6 @@ def evaluate(
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
     options.write_evaluation(context, evaluation)
     if wanted is not None:
-        say(f"\n{evaluation.plan(wanted.far, wanted.width)}")
+        say(f"\n{evaluation.plan(*wanted)}")
     if stored is not None:
         say(f"\n{stored}\nkept with {save_to}")
