@@ -40,7 +40,7 @@ from likeness.eval.verification import as_labels, check_costs, eer
 FORMAT = "likeness calibration 1"
 FUSION_FORMAT = "likeness fusion 1"
 T = TypeVar("T")
-_HELD_BACK = 1e-4  # see _minimise
+_HELD_BACK = 1e-3  # see _minimise
 FRACTIONS = tuple(k / 20 for k in range(10))
 
 
@@ -99,9 +99,9 @@ class Fusion:
         p_target: The prior of the fit.
         knots: (K, N) scores at which the log-likelihood ratio of each system by itself is known;
             none for a sum of scores alone. There are then 2 K weights, of the scores and of these
-            ratios, between which lines run. A score that is NaN is missing, and counts as one whose
-            ratio is 0.
+            ratios, between which lines run.
         ratios: (K, N) these log-likelihood ratios, which never fall.
+        neutral: (K,) scores that say nothing. A score that is NaN is missing, and counts as these.
         against_spoofs: What tells targets from spoofs, while the rest tells them from nontargets;
             None where no spoofs were fitted. The result is then the ratio of a target to a
             nontarget or spoof, each as likely as the other.
@@ -119,6 +119,7 @@ class Fusion:
     p_target: float = 0.5
     knots: tuple[Sequence[float], ...] = ()
     ratios: tuple[Sequence[float], ...] = ()
+    neutral: tuple[float, ...] = ()
     against_spoofs: Fusion | None = None
 
     def __post_init__(self) -> None:
@@ -146,19 +147,17 @@ class Fusion:
         llrs = _llrs("fusion", self.features(scores), quality, weights, self.offset)
         if self.against_spoofs is None:
             return llrs
-        return -np.logaddexp(-llrs, -self.against_spoofs.apply(scores, quality)) + np.log(2)
+        either: Floats = np.logaddexp(-llrs, -self.against_spoofs.apply(scores, quality))
+        return float(np.log(2)) - either
 
     def features(self, scores: ArrayLike) -> Floats:
         """(P, K) the scores, or (P, 2 K) with the log-likelihood ratio of each by itself."""
         values = np.asarray(scores, dtype=np.float64)
         if not self.knots:
             return values
-        maps = list(zip(self.knots, self.ratios, values.T, strict=True))
-        filled = [
-            np.where(np.isnan(of), np.interp(0, ratios, knots), of) for knots, ratios, of in maps
-        ]
-        alone = [np.interp(of, *maps[k][:2]) for k, of in enumerate(filled)]
-        return np.stack([*filled, *alone], axis=1)
+        filled = np.where(np.isnan(values), self.neutral, values)
+        alone = [np.interp(*of) for of in zip(filled.T, self.knots, self.ratios, strict=True)]
+        return np.column_stack([filled, *alone])
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -326,7 +325,10 @@ def fit_ratio_fusion(
         >>> low < 0 < one < both
         True
     """
-    values, labels = np.asarray(scores, dtype=np.float64), as_labels("target", target, len(scores))
+    values, labels = (
+        np.asarray(scores, dtype=np.float64),
+        as_labels("target", target, np.size(target)),
+    )
     if spoof is not None:
         attacks = np.asarray(spoof)
         first, second = (
@@ -335,8 +337,8 @@ def fit_ratio_fusion(
         )
         return replace(first, against_spoofs=second)
     maps = [_ratios(of[labels & ~np.isnan(of)], of[~labels & ~np.isnan(of)]) for of in values.T]
-    knots, ratios = zip(*maps, strict=True)
-    made = Fusion((0.0,) * 2 * len(maps), 0.0, tuple(systems), (), (), p_target, knots, ratios)
+    zeros, (knots, ratios, neutral) = (0.0,) * 2 * len(maps), zip(*maps, strict=True)
+    made = Fusion(zeros, 0.0, tuple(systems), (), (), p_target, knots, ratios, neutral)
     columns = made.features(values)
     centre, spread = columns.mean(axis=0), np.maximum(columns.std(axis=0), 1e-12)
     optimum = _minimise((columns - centre) / spread, labels, p_target, _HELD_BACK)
@@ -345,28 +347,30 @@ def fit_ratio_fusion(
     return replace(made, weights=tuple(weights.tolist()), offset=offset)
 
 
-def _ratios(target: Floats, nontarget: Floats) -> tuple[list[float], list[float]]:
-    """Scores, and the log-likelihood ratios there by kernel densities, made monotone. No ratio is
-    above what so many trials can show.
+def _ratios(target: Floats, nontarget: Floats) -> tuple[list[float], list[float], float]:
+    """Scores, the log-likelihood ratios there by kernel densities, made monotone, and the score
+    between the medians of both classes whose ratio is nearest to 0.
     """
     from scipy.ndimage import gaussian_filter1d  # slow to import, needed here only
     from scipy.optimize import isotonic_regression
 
     pooled = np.concatenate([target, nontarget])
-    edges = np.linspace(
-        *np.quantile(pooled, [0, 1]) + 0.1 * np.ptp(pooled) * np.array([-1, 1]), 513
-    )
+    low, high = pooled.min(), pooled.max()
+    edges = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 513)
     densities = []
     for of in (target, nontarget):
         quarter = np.subtract(*np.quantile(of, [0.75, 0.25])) / 1.34
         width = 0.9 * min(of.std(), quarter or of.std()) * of.size**-0.2  # Silverman's rule
         bins = max(width / (edges[1] - edges[0]), 0.5)
         share = np.histogram(of, edges)[0] / of.size
-        densities.append(gaussian_filter1d(share, bins, truncate=8.0) + 1e-12)
+        # as if one score more lay in reach of each bin: few scores show no large ratio
+        densities.append(gaussian_filter1d(share, bins, truncate=8.0) + 0.4 / (of.size * bins))
     llrs = np.log(densities[0] / densities[1])
-    llrs = np.clip(llrs, -np.log(target.size + 1), np.log(nontarget.size + 1))
     rising = isotonic_regression(llrs, weights=densities[0] + densities[1]).x
-    return ((edges[1:] + edges[:-1]) / 2).tolist(), rising.tolist()
+    knots = (edges[1:] + edges[:-1]) / 2
+    between = (knots - np.median(nontarget)) * (knots - np.median(target)) <= 0
+    neutral = float(knots[np.argmin(np.where(between, np.abs(rising), np.inf))])
+    return knots.tolist(), rising.tolist(), neutral
 
 
 def _logistic(

@@ -57,13 +57,10 @@ class Differential:
         if self.value is None:
             return f"{name}: no group shows an error, so that nothing can be compared."
         verb = "accepts strangers" if self.rate == "fmr" else "refuses the right person"
-        ends = "" if self.interval is None else " [{:.2f}, {:.2f}]".format(*self.interval)
-        text = f"a group shows no error; the Gini coefficient is {self.value:.2f}{ends}"
+        text = f"a group shows no error; the Gini coefficient is {self.value:.2f}"
         if self.measure != "gini":
-            text = (
-                f"in group {self.worst} the system {verb} {self.value:.2f}{ends} times as often "
-                "as in the geometric mean of the groups"
-            )
+            text = f"in group {self.worst} the system {verb} {self.value:.2f} times as often as in "
+            text += "the geometric mean of the groups"
         chance = "what chance alone would show has no bound here"
         if self.by_chance is not None:
             verdict = "is hardly" if self.value > self.by_chance else "may be"
@@ -140,13 +137,15 @@ def differentials(
     dealt: list[Ints] = []
     if (group_of[numbers] == sides).all():  # nobody changes the group
         num_dealt = min(settings.num_resamples, NUM_DEALT)
-        dealt = [rng.permutation(group_of)[numbers] for _ in range(num_dealt)]
+        dealt = [rng.permutation(group_of) for _ in range(num_dealt)]
     for rate in ("fmr", "fnmr"):
         rows = np.flatnonzero(scores.target == (rate == "fnmr"))
         wrong = [(scores.values[rows] >= limit) == (rate == "fmr") for limit in limits]
-        own, *chance = (_rates(of[rows], wrong, size) for of in (sides, *dealt))  # (A, G) each
+        own = _rates(sides[rows], wrong, size)  # (A, G), as is each of chance
+        chance = np.array([_rates(of[numbers[rows]], wrong, size) for of in dealt])
         for place, at in enumerate(thresholds):
-            tars = [of.get(f"global_{'tar' if rate == 'fnmr' else 'far'}({at})") for of in draws]
+            name = f"global_{'tar' if rate == 'fnmr' else 'far'}({at})"
+            resampled = [of[name] for of in draws if name in of]
             known = own[place]
             worst = "" if np.isnan(known).all() else names[int(np.nanargmax(known))]
             for measure in (worst_to_geometric_mean, gini):
@@ -154,12 +153,10 @@ def differentials(
                 if dealt:
                     # where random groups have no ratio, one of them shows no error
                     none = np.inf if measure is worst_to_geometric_mean else 0.0
-                    shown = np.nan_to_num(
-                        [measure(of[place]) for of in chance], nan=none, posinf=none
-                    )
+                    shown = np.nan_to_num(measure(chance[:, place]), nan=none, posinf=none)
                     limit = _number(np.quantile(shown, 1 - RARE, method="nearest"))
-                if not any(of is None for of in tars):
-                    table = np.abs((rate == "fnmr") - np.stack(tars, axis=1))
+                if len(resampled) == size:
+                    table = np.abs((rate == "fnmr") - np.stack(resampled, axis=1))
                     values = measure(table)[~np.isnan(measure(table))]
                     shares = [(1 - settings.level) / 2, (1 + settings.level) / 2]
                     ends = tuple(np.quantile(values, shares).tolist()) if values.size else None

@@ -12,28 +12,25 @@ never does worse than who decides without the ratios.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.types import Floats
-from likeness.eval.verification import sort_scores
+from likeness.eval.verification import AnyFloats, sort_scores
 
 
-class Pav(NamedTuple):
-    """scores: (K,) distinct ones, ascending. llrs: (K,) natural logarithms of the ratios; they
-    are infinite where a pool has trials of one kind only.
-    """
-
-    scores: Floats
-    llrs: Floats
-
-
-def pav(target: ArrayLike, nontarget: ArrayLike) -> Pav:
+def pav(target: ArrayLike, nontarget: ArrayLike) -> tuple[Floats, Floats]:
     """Calibrate scores by pooling adjacent violators.
 
-    >>> pav([1.0, 3.0], [0.0, 2.0]).llrs.tolist()
+    Args:
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
+
+    Returns:
+        (K,) the distinct scores, ascending, and (K,) the natural logarithms of their likelihood
+        ratios, which are infinite where a pool has trials of one kind only.
+
+    >>> pav([1.0, 3.0], [0.0, 2.0])[1].tolist()
     [-inf, 0.0, 0.0, inf]
     """
     from scipy.optimize import isotonic_regression  # a second to import, needed here only
@@ -44,7 +41,7 @@ def pav(target: ArrayLike, nontarget: ArrayLike) -> Pav:
     share = isotonic_regression(of_target / counts, weights=counts).x
     with np.errstate(divide="ignore"):
         llrs = np.log(share) - np.log1p(-share) - np.log(s.target.size / s.nontarget.size)
-    return Pav(scores.astype(np.float64), llrs)
+    return scores.astype(np.float64), llrs
 
 
 def dev_pav(target_llr: ArrayLike, nontarget_llr: ArrayLike) -> float:
@@ -75,7 +72,7 @@ def elub(target_llr: ArrayLike, nontarget_llr: ArrayLike) -> tuple[float, float]
     return -_reach(-s.nontarget[::-1], -s.target[::-1]), _reach(s.target, s.nontarget)
 
 
-def _reach(target: Floats, nontarget: Floats) -> float:
+def _reach(target: AnyFloats, nontarget: AnyFloats) -> float:
     """The upper bound: the lowest threshold t from 1 on, at which (misses + 1) / (T + 1) +
     t (false accepts + 1) / (N + 1) exceeds 1. A trial is accepted if its ratio exceeds t.
     """

@@ -102,9 +102,10 @@ def generalised_rates(
     values = np.full(len(whole), scores.values.min() - 1)
     values[~lost] = scores.values
     numbers, _ = subjects_of(whole, subject_of)
-    if numbers is None:
+    if numbers is None:  # there are no intervals then
         settings = replace(settings, num_resamples=0)
-        numbers = np.arange(len(whole.enrol_ids)), np.arange(len(whole.probe_ids))
+        sizes = len(whole.enrol_ids), len(whole.probe_ids)
+        numbers = np.zeros(sizes[0], np.int32), np.zeros(sizes[1], np.int32)
     pairs = np.stack([numbers[0][whole.enrol], numbers[1][whole.probe]], axis=1)
     thresholds = {
         f"{far:g}": tar_threshold(scores.targets, scores.nontargets, far) for far in settings.fars

@@ -32,7 +32,14 @@ from likeness.eval.differentials import MEASURES, Differential, differentials
 from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.resampling import Cells, ranked
-from likeness.eval.results import NO_INTERVAL, aligned, bracketed, metric_label, percent_text
+from likeness.eval.results import (
+    NO_INTERVAL,
+    aligned,
+    bracketed,
+    complement,
+    metric_label,
+    percent_text,
+)
 from likeness.eval.small_rates import NO_ERROR, or_exact, upper_bound
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
@@ -390,13 +397,11 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
         caption = f"{title}at {point} of all trials, threshold {_number(threshold)}"
         yield caption, ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"], body
     for at in grouped.thresholds if grouped.differentials else ():
-        body = [
-            [
-                *(row.group, _cell(row.rates[f"global_far({at})"])),
-                *(_cell(row.rates[f"global_tar({at})"], of=1), _cell(grouped.fte.get(row.group))),
-            ]
-            for row in grouped.groups
-        ]
+        body = []
+        for row in grouped.groups:
+            fnmr, fte = complement(row.rates[f"global_tar({at})"]), grouped.fte.get(row.group)
+            cells = map(_cell, (row.rates[f"global_far({at})"], fnmr, fte))
+            body.append([row.group, *cells])
         for measure, label in MEASURES.items():
             both = [of for of in grouped.differentials if (of.at, of.measure) == (at, measure)]
             body.append([label, *(_apart(of.value, of.interval) for of in both), ""])
@@ -453,17 +458,11 @@ def _mark(row: Row) -> str:
     return row.group + ("*" if row.flags else "")
 
 
-def _cell(rate: Rate | None, of: int = 0) -> str:
-    """A rate, or with `of` = 1 what it leaves to 1."""
+def _cell(rate: Rate | None) -> str:
     if rate is None or rate.value is None:
         return f"{'-':>6}"
-    ends = (
-        rate.interval
-        if rate.interval is None or not of
-        else (1 - rate.interval[1], 1 - rate.interval[0])
-    )
-    shown = bracketed("", ends, rate.note, show=percent_text, width=6)
-    return f"{percent_text('', abs(of - rate.value)):>6}  {shown}".rstrip()
+    ends = bracketed("", rate.interval, rate.note, show=percent_text, width=6)
+    return f"{percent_text('', rate.value):>6}  {ends}".rstrip()
 
 
 def _ratio_text(ratio: Ratio | None) -> str:

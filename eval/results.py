@@ -71,7 +71,7 @@ def with_iso_terms(results: Iterable[Result]) -> list[Result]:
 def complement(result: Any) -> Any:
     """A result or rate of 1 less its value, with its interval."""
     ends = result.interval and (1 - result.interval[1], 1 - result.interval[0])
-    return replace(result, value=1 - result.value, interval=ends)
+    return replace(result, value=None if result.value is None else 1 - result.value, interval=ends)
 
 
 def further(
@@ -92,9 +92,7 @@ def further(
         limit: Its threshold, infinite for none.
         own: Its own conventions.
     """
-    shared = {
-        key: of.conventions[key] for key in of.conventions.keys() - {"method", "interval_note"}
-    }
+    shared = {k: v for k, v in of.conventions.items() if k not in ("method", "interval_note")}
     threshold = limit if isfinite(limit) else None
     made = replace(of, metric=metric, value=value, interval=None, threshold=threshold)
     return with_bounds(replace(made, conventions=shared | own), bounds)

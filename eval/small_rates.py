@@ -244,4 +244,4 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float:
     )
     two = float((counts**2 - counts).sum())  # how often two trials share a subject
     covariance = float((sums**2 - squares).sum()) / two if two else 0.0
-    return max(0.0, covariance / (rate * (1 - rate)))
+    return max(0.0, covariance / float(rate * (1 - rate)))

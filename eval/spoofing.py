@@ -23,11 +23,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from likeness.eval.bootstrap import bounds_of, draws_of
+from likeness.eval.bootstrap import draws_of
 from likeness.eval.results import Result, further
-from likeness.eval.types import Floats, Scores, Trials
+from likeness.eval.types import Floats, Trials
+from likeness.eval.uncertainty import bounds_over_rows
 from likeness.eval.verification import (
     Measured,
     eer,
@@ -111,20 +112,16 @@ def actual_a_dcf(
 
 
 def min_t_dcf(
-    asv: Sequence[ArrayLike],
-    cm: Sequence[ArrayLike],
-    costs: SpoofCosts = TANDEM,
-    *,
-    with_verifier: bool = False,
+    asv: Sequence[ArrayLike], cm: Sequence[ArrayLike], costs: SpoofCosts = TANDEM
 ) -> float:
     """The least normalised t-DCF over the thresholds of the countermeasure.
+
+    What the verifier costs by itself is left out, as in ASVspoof 2019 and 5.
 
     Args:
         asv: The verifier's scores of targets, nontargets and spoofs.
         cm: The countermeasure's scores of the same.
         costs: Priors and costs.
-        with_verifier: Adds what the verifier costs by itself, as in Kinnunen et al. (2020) and
-            ASVspoof 2021; ASVspoof 2019 and 5 leave it out.
 
     >>> min_t_dcf(([2.0, 3.0], [0.0], [2.5]), ([1.0, 2.0], [3.0], [0.0]))
     0.0
@@ -136,8 +133,7 @@ def min_t_dcf(
     second = fa_spoof * np.mean(spoof >= limit)
     _, accepted, missed = roc(np.concatenate(cm[:2]), cm[2])
     cost = (miss - own) * missed + second * accepted
-    base = own if with_verifier else 0.0
-    return float((base + cost.min()) / (base + min(miss - own, second)))
+    return float(cost.min() / min(miss - own, second))
 
 
 def t_eer(asv: Sequence[ArrayLike], cm: Sequence[ArrayLike]) -> float:
@@ -156,8 +152,8 @@ def t_eer(asv: Sequence[ArrayLike], cm: Sequence[ArrayLike]) -> float:
     """
     classes = [np.sort(np.asarray(of, np.float64)) for of in asv]
     limits = np.append(np.unique(np.concatenate(classes)), np.inf)
-    miss, *rest = (np.searchsorted(of, limits) / of.size for of in classes)
-    fa, fa_spoof = (1 - of for of in rest)
+    _, fa, fa_spoof = ((of.size - np.searchsorted(of, limits)) / of.size for of in classes)
+    miss = np.searchsorted(classes[0], limits) / classes[0].size
     _, passed, blocked = roc(np.concatenate(cm[:2]), cm[2])
     usable = (miss < fa) & (fa_spoof > 0)
     miss, fa, fa_spoof = miss[usable], fa[usable], fa_spoof[usable]
@@ -229,7 +225,7 @@ def spoof_results(
         subjects = np.stack([enrol, np.where(trials.spoof, codes.max() + 1 + enrol, probe)], axis=1)
     scores = [values] if countermeasure is None else [values, countermeasure]
 
-    def measure(metric: Callable[..., float], *rows: Floats) -> float:
+    def measure(metric: Callable[..., float], *rows: NDArray[Any]) -> float:
         """A metric of the trials whose numbers are these."""
         drawn = np.concatenate(rows).astype(np.int64)
         of = [drawn[classes[drawn] == kind] for kind in range(3)]
@@ -238,13 +234,14 @@ def spoof_results(
     chosen = _ALONE | ({"actual_a_dcf": lambda asv, *_: actual_a_dcf(*asv)} if settings.llr else {})
     chosen |= _TANDEM if len(scores) > 1 else {}
     metrics = {name: partial(measure, metric) for name, metric in chosen.items()}
-    every = Scores(np.arange(len(trials), dtype=np.float64), trials.target)
     draws = draws_of(settings) | {"num_resamples": min(settings.num_resamples, NUM_RESAMPLES)}
-    intervals = bounds_of(metrics, every, subjects, **draws)[0] if settings.num_resamples else {}
+    intervals = {}
+    if settings.num_resamples:
+        intervals = bounds_over_rows(metrics, trials.target, subjects, **draws)
     results = []
     for name, metric in metrics.items():
         costs = asdict(TANDEM if "t_dcf" in name else SpoofCosts()) if "dcf" in name else {}
-        value = metric(every.targets, every.nontargets)
+        value = metric(np.arange(len(trials)))
         results.append(further(of, name, value, intervals.get(name), **draws, **costs))
     return results
 
@@ -259,10 +256,6 @@ _TANDEM: dict[str, Callable[..., float]] = {
     "min_t_dcf": min_t_dcf,
     "t_eer": t_eer,
     "cm_eer": lambda _, cm: eer(np.concatenate(cm[:2]), cm[2]),
-    **{
-        f"bpcer_at_apcer({rate:g})": lambda _, cm, rate=rate: bpcer_at_apcer(
-            np.concatenate(cm[:2]), cm[2], rate
-        )
-        for rate in (0.1, 0.05, 0.01)
-    },
+    "bpcer_at_apcer(0.1)": lambda _, cm: bpcer_at_apcer(np.concatenate(cm[:2]), cm[2], 0.1),
+    "bpcer_at_apcer(0.01)": lambda _, cm: bpcer_at_apcer(np.concatenate(cm[:2]), cm[2], 0.01),
 }

@@ -288,12 +288,23 @@ def bounds_over_subjects(
         rows = np.concatenate([target_rows, nontarget_rows]).astype(np.int64)
         return ranking.metric(name, np.bincount(rows, minlength=ranking.size))
 
+    metrics = {name: partial(measure, name) for name in METRICS}
+    return bounds_over_rows(metrics, target, subjects, **draws)
+
+
+def bounds_over_rows(
+    metrics: Mapping[str, Any], target: Bools, subjects: ArrayLike | None, **draws: Any
+) -> dict[str, Bounds]:
+    """Bootstrap intervals of metrics of the numbers of trials.
+
+    Args:
+        metrics: Name -> a function of the numbers of target and of nontarget trials, as floats.
+        target: (P,) which trials are target trials.
+        subjects: As of `likeness.eval.bootstrap.bounds_of`; so are `draws`.
+    """
     # Each trial has its number as its score, by which a resample says how often it was drawn.
-    numbered = Scores(np.arange(ranking.size, dtype=np.float64), target)
-    intervals, _ = bounds_of(
-        {name: partial(measure, name) for name in METRICS}, numbered, subjects, **draws
-    )
-    return intervals
+    numbered = Scores(np.arange(target.size, dtype=np.float64), target)
+    return bounds_of(metrics, numbered, subjects, **draws)[0]
 
 
 def rows_of(

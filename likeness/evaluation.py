@@ -239,34 +239,27 @@ class Evaluation:
         Args:
             command: what made the results.
         """
-        first, trials = self.results[0], self.compared.trials
+        first, unknown = self.results[0], "not stated"
         counts = "; ".join(f"{count} {what}" for what, count in first.counts.items())
         known = [f"{name}: {of.system} {dict(of.meta)}" for name, of in self.origins.items() if of]
         groups = [
-            f"{of.by or 'groups'}: "
-            + ", ".join(f"{row.group} ({row.subjects})" for row in of.groups)
+            f"{of.by} {', '.join(f'{row.group} ({row.subjects})' for row in of.groups)}".strip()
             for of in self.compared.grouped
         ]
-        failures = [
-            f"{metric_label(of.metric)} {100 * of.value:.2f}"
-            for of in self.results
-            if of.metric in ("fte", "fta")
-        ]
-        limits = [f"{metric_label(of.metric)}: {threshold_text(of)}" for of in self.results]
+        shown = {metric_label(of.metric): of for of in self.results}
+        failed = [f"{name} {100 * of.value:.2f}" for name, of in shown.items() if name[:2] == "FT"]
+        limits = [f"{name}: {threshold_text(of)}" for name, of in shown.items() if of.threshold]
         one = len(self.compared.scores) == 1 and self.settings.fars
-        names = len({id for of in trials.values() for id in (*of.enrol_ids, *of.probe_ids)})
-        unknown = "not stated"
         return {
             "What this is": "evidence of what was measured on these data; no certificate",
             "Test": first.protocol,
-            "Data": f"{counts}; {names} items; subjects: {first.conventions['subjects_from']}",
+            "Data": f"{counts}; subjects: {first.conventions['subjects_from']}",
             "Sessions, devices, groups (people)": "; ".join(groups) or f"{unknown} (--groups)",
             "System, model digest": "; ".join(known) or f"{unknown} beside the scores",
-            "Failures to enrol and to acquire": ", ".join(failures) or f"{unknown} (--failures)",
-            "Thresholds": "; ".join(text for text in limits if not text.endswith(": ")),
+            "Failures to enrol and to acquire": ", ".join(failed) or f"{unknown} (--failures)",
+            "Thresholds": "; ".join(limits),
             "Next test": self.plan(min(self.settings.fars), 0.5) if one else unknown,
-            "Versions": f"Likeness {likeness_version()}, Python {python_version()}, numpy "
-            f"{np.__version__}",
+            "Versions": f"Likeness {likeness_version()}, Python {python_version()}",
             "Command": command,
         }
 
@@ -305,10 +298,8 @@ class Evaluation:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
         shown = files_in(None if isinstance(media, Media) else media)
         stated, inputs = self.stated(command), digests_of([*self.files, *shown])
-        made = Path(folder) / "report.json"
-        made.parent.mkdir(parents=True, exist_ok=True)
-        write_json(made, self.results, inputs, **self.compared.more_json(), test_report=stated)
-        return write_page(
+        more = self.compared.more_json() | {"test_report": stated}
+        made = write_page(
             Path(folder),
             self.compared,
             command=command,
@@ -317,6 +308,8 @@ class Evaluation:
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
+        write_json(made.with_name("report.json"), self.results, inputs, **more)
+        return made
 
 
 def evaluate(
@@ -400,8 +393,11 @@ def evaluate(
             )
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
-    attacked = {name: of for name, of in systems.items() if of[0] and of[0].spoof is not None}
-    systems |= {name: _bona_fide(*of) for name, of in attacked.items()}
+    attacked = {
+        name: (of[0], of[1]) for name, of in systems.items() if of[0] and of[0].spoof is not None
+    }
+    for name, of in attacked.items():
+        systems[name] = *_bona_fide(*of), systems[name][2]
     labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
     about = (trials, subjects, groups, quality, embeddings, failures)
     if labelled.keys() != systems.keys() and (labelled or any(each is not None for each in about)):
@@ -427,11 +423,11 @@ def evaluate(
         compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
     if countermeasure is not None and not attacked:
         raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
-    for name, (whole, scored, _) in attacked.items():
+    for name, (whole, scored) in attacked.items():
         passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
-        of = next(result for result in compared.results if result.system == name)
-        known = compared.subject_of
-        compared.results.extend(spoof_results(whole, scored.values, passed, known, settings, of))
+        first = next(result for result in compared.results if result.system == name)
+        more = whole, scored.values, passed, compared.subject_of, settings, first
+        compared.results.extend(spoof_results(*more))
     origins = {name: of[2] for name, of in systems.items()}
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
@@ -496,16 +492,13 @@ def _read(
     return trials, Scores(values, trials.target), origin
 
 
-def _bona_fide(
-    trials: Trials | None, scores: Scores, origin: Origin | None
-) -> tuple[Trials | None, Scores, Origin | None]:
+def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:
     """The trials that are no spoofs, and their scores."""
-    assert trials is not None
     assert trials.spoof is not None
     left = trials.rows(~trials.spoof)
     check_labels("trials without spoofs", left.target)
     assert left.target is not None
-    return left, Scores(scores.values[~trials.spoof], left.target), origin
+    return left, Scores(scores.values[~trials.spoof], left.target)
 
 
 def _with_labels(trials: Trials, labels: Trials) -> Trials:

@@ -269,8 +269,8 @@ def fuse(
             raise LikenessError("a fusion is fitted on labelled trials, and no file has labels")
         names = column_names(measures)
         if method == "likelihood_ratio":
-            more = {"systems": systems, "spoof": trials.spoof}
-            fitted = fit_ratio_fusion(values, trials.target, **more)
+            spoof = trials.spoof
+            fitted = fit_ratio_fusion(values, trials.target, systems=systems, spoof=spoof)
             return trials, fitted, fitted.apply(values)
         fitted = fit_fusion(values, trials.target, systems=systems, quality=measured, names=names)
     known = set(filter(None, fitted.systems))

@@ -390,7 +390,7 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
                 f"{where}: {pair_text(of, int(rows[0]))} {problem}; does the trial list belong to "
                 "these scores?"
             )
-    if scored.target is not None and trials.target is None:
+    if scored.target is not None and (trials.target is None or scored.spoof is not None):
         spoof = None if scored.spoof is None else scored.spoof[at]
         trials = replace(trials, target=scored.target[at], spoof=spoof)
     return trials, values[at]

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.eval import groups, paired
-from likeness.eval.bootstrap import Bounds, Drawn, Resamples, bounds_of, drawn_from, draws_of
+from likeness.eval.bootstrap import Bounds, Drawn, Resamples, drawn_from, draws_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
@@ -19,19 +20,20 @@ from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result, further, table
-from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
+from likeness.eval.types import Bools, Ints, Scores, Trials
 from likeness.eval.uncertainty import (
     MOST_DISCARDED,
     START_FNMR,
     Conventions,
     Ranking,
+    bounds_over_rows,
     bounds_over_subjects,
     discard_area,
     errors_at,
     rows_of,
     trial_quality,
 )
-from likeness.eval.verification import threshold_at_eer
+from likeness.eval.verification import num_allowed, threshold_at_eer
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,18 +258,16 @@ def _rated_decisions(
         further(of, name, value, ends, threshold, **own)
         for name, value, own, ends in rows_of(ranking, "quality_auroc", stated, intervals)
     ]
-    start = float(np.quantile(scores.targets, START_FNMR, method="higher"))
+    start = float(np.sort(scores.targets)[num_allowed(START_FNMR, scores.targets.size)])
     missed = errors_at(scores, start)
 
-    def area(target_rows: Floats, nontarget_rows: Floats) -> float:
+    def area(target_rows: NDArray[Any], _: NDArray[Any]) -> float:
         rows = target_rows.astype(np.int64)
         return discard_area(values[rows], missed[rows])
 
-    every = np.flatnonzero(scores.target).astype(np.float64)
-    ends = None
+    name, every = f"edc_pauc({START_FNMR:g})", np.flatnonzero(scores.target)
     if settings.num_resamples:
-        numbered = Scores(np.arange(len(scores), dtype=np.float64), scores.target)
-        ends = bounds_of({"edc": area}, numbered, subjects, **draws_of(settings))[0]["edc"]
-    discarded = f"up to {MOST_DISCARDED:.0%} of the target trials discarded by quality"
-    name = f"edc_pauc({START_FNMR:g})"
-    return [*results, further(of, name, area(every, every), ends, start, rule=discarded)]
+        intervals = bounds_over_rows({name: area}, scores.target, subjects, **draws)
+    rule = f"up to {MOST_DISCARDED:.0%} of the target trials discarded by quality"
+    edc = further(of, name, area(every, every), intervals.get(name), start, rule=rule)
+    return [*results, edc]

@@ -22,7 +22,6 @@ from likeness.eval.small_rates import (
     correlation_of,
     independent,
     parse_plan,
-    rule_of_three,
     upper_bound,
 )
 from likeness.eval.types import Scores
@@ -44,8 +43,8 @@ def test_the_bound_is_where_the_binomial_tail_is_what_is_left(n, data, confidenc
 
 def test_the_rule_of_three_is_near_the_bound() -> None:
     for n in (30, 100, 10_000):
-        assert upper_bound(0, n) < rule_of_three(n) < 1.06 * upper_bound(0, n)
-    assert (rule_of_three(0), rule_of_three(2), upper_bound(0, 0)) == (1.0, 1.0, 1.0)
+        assert upper_bound(0, n) < 3 / n < 1.06 * upper_bound(0, n)
+    assert upper_bound(0, 0) == 1.0
 
 
 def people(n: int, seed: int, gap: float) -> tuple[Scores, np.ndarray]:
@@ -65,7 +64,7 @@ def test_where_no_error_was_seen_the_results_have_the_exact_bound() -> None:
     assert found["eer"].interval == pytest.approx((0, max(both)))
     assert found["tar_at_far(0.5)"].interval == pytest.approx((1 - (1 - 0.05 ** (1 / 12)), 1))
     assert found["min_dcf(0.05)"].interval == (0, min(1, both[0] + 19 * both[1]))
-    assert "3/6 = 50 %" in str(found["eer"].conventions["interval_note"])
+    assert "3/6" in str(found["eer"].conventions["interval_note"])
     alone = evaluate(scores, settings).results[0]  # nobody knows who is who
     assert alone.interval == pytest.approx((0, 1 - 0.025 ** (1 / 12)))
     assert "optimistic" in str(alone.conventions["interval_note"])
@@ -94,22 +93,22 @@ def test_independent_trials_are_people_and_pairs_without_a_common_one() -> None:
 
 @pytest.mark.parametrize(("far", "width", "correlation"), [(0.01, 0.5, 0), (1e-4, 0.3, 0.002)])
 def test_a_plan_is_the_least_that_reaches_the_width(far, width, correlation) -> None:
-    needed = Plan(far, width, correlation=correlation)
+    pairs, people = Plan(far, width).people(correlation=correlation)
 
     def half(n: int) -> float:
         share = 1 + 2 * (n - 2) * correlation
         return 1.959964 * np.sqrt(far * (1 - far) * share / (n * (n - 1) / 2)) / far
 
-    assert half(needed.people) <= width * 1.000001 < half(needed.people - 1) * 1.001
-    assert half(needed.people - 2) > width
-    assert (1 - far) ** needed.without_error <= 0.05 < (1 - far) ** (needed.without_error - 1)
-    assert needed.pairs == np.ceil(1.959964**2 * (1 - far) / far / width**2)
+    assert half(people) <= width * 1.000001 < half(people - 1) * 1.001
+    assert half(people - 2) > width
+    assert pairs == np.ceil(1.959964**2 * (1 - far) / far / width**2)
+    assert f"{people:,} people" in Plan(far, width).text(correlation=correlation)
 
 
 def test_the_correlation_is_that_of_all_two_pairs_that_share_a_person() -> None:
     scores, pairs = people(14, 3, 4)
-    measured, at = correlation_of(scores, pairs, 0.4)
-    wrong = scores.values >= np.sort(scores.nontargets)[::-1][int(at * 91) - 1]
+    measured = correlation_of(scores, pairs, 0.4)
+    wrong = scores.values >= np.sort(scores.nontargets)[::-1][int(0.4 * 91) - 1]
     rows = [k for k in range(len(pairs)) if pairs[k, 0] != pairs[k, 1]]
     rate = np.mean(wrong[rows])
     products = [
@@ -118,7 +117,6 @@ def test_the_correlation_is_that_of_all_two_pairs_that_share_a_person() -> None:
         for m in rows
         if k != m and set(pairs[k]) & set(pairs[m])
     ]
-    assert at == 0.4
     assert measured == pytest.approx(np.mean(products) / (rate * (1 - rate)))
 
 
@@ -127,7 +125,7 @@ def test_a_plan_by_the_measured_correlation_has_the_variance_of_repeated_tests()
     for seed in range(200):
         scores, pairs = people(40, seed, 9)
         rates.append((scores.nontargets >= limit).mean())
-        correlations.append(correlation_of(scores, pairs, rates[-1])[0])
+        correlations.append(correlation_of(scores, pairs, rates[-1]))
     far, r = np.mean(rates), np.mean(correlations)
     expected = far * (1 - far) * (1 + 2 * 38 * r) / (40 * 39 / 2)
     assert 0.7 < np.var(rates) / expected < 1.7
@@ -144,16 +142,12 @@ def test_shares_over_groups() -> None:
     assert share_over_groups([1, 0], [0, 1], VerificationSettings(num_resamples=0)).interval is None
 
 
-@pytest.mark.parametrize("text", ["far=1e-4", "far=x,width=.5", "far=.1,width=.5,level=.9", ""])
-def test_a_plan_that_is_written_otherwise_is_refused(text) -> None:
+@pytest.mark.parametrize(
+    "text", ["far=1e-4", "far=x,width=.5", "far=.1,width=.5,level=.9", "", "far=2,width=.5"]
+)
+def test_a_plan_that_is_written_otherwise_or_of_no_rate_is_refused(text) -> None:
     with pytest.raises(LikenessError, match=r"far=1e-4,width=\.5"):
         parse_plan(text)
-
-
-@pytest.mark.parametrize(("far", "width"), [(0, 0.5), (1, 0.5), (0.1, 0), (0.1, float("inf"))])
-def test_a_plan_of_no_rate_is_refused(far, width) -> None:
-    with pytest.raises(LikenessError, match="plan"):
-        Plan(far, width)
 
 
 def test_the_command_plans_with_and_without_scores(tmp_path, capsys) -> None:
@@ -170,4 +164,4 @@ def test_the_command_plans_with_and_without_scores(tmp_path, capsys) -> None:
     assert "correlate by" in capsys.readouterr().out
     assert run_command("evaluate") == 2
     bare = likeness.evaluate(scores, VerificationSettings(num_resamples=0))
-    assert bare.plan(0.01, 0.5).measured_at is None
+    assert "SCORES of a first test" in bare.plan(0.01, 0.5)
