@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from likeness.eval.types import Bools, Floats, Ints, Scores
 
 MEASURES = {"worst_to_geometric_mean": "worst to geometric mean", "gini": "Gini coefficient"}
-NUM_DEALT = 500  # random divisions into groups, at most
+NUM_DEALT = 200  # random divisions into groups, at most
 RARE = 0.05  # a share of random divisions by which chance is hardly the reason
 
 

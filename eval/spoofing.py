@@ -116,7 +116,8 @@ def min_t_dcf(
 ) -> float:
     """The least normalised t-DCF over the thresholds of the countermeasure.
 
-    What the verifier costs by itself is left out, as in ASVspoof 2019 and 5.
+    What the verifier costs by itself is left out, as in ASVspoof 2019 and 5. It is NaN where the
+    verifier alone lets no spoof pass, so that a countermeasure cannot help.
 
     Args:
         asv: The verifier's scores of targets, nontargets and spoofs.
@@ -133,7 +134,8 @@ def min_t_dcf(
     second = fa_spoof * np.mean(spoof >= limit)
     _, accepted, missed = roc(np.concatenate(cm[:2]), cm[2])
     cost = (miss - own) * missed + second * accepted
-    return float(cost.min() / min(miss - own, second))
+    least = min(miss - own, second)
+    return float(cost.min() / least) if least > 0 else float("nan")
 
 
 def t_eer(asv: Sequence[ArrayLike], cm: Sequence[ArrayLike]) -> float:
@@ -229,6 +231,8 @@ def spoof_results(
         """A metric of the trials whose numbers are these."""
         drawn = np.concatenate(rows).astype(np.int64)
         of = [drawn[classes[drawn] == kind] for kind in range(3)]
+        if not all(kind.size for kind in of):  # of a draw
+            return float("nan")
         return float(metric(*([each[kind] for kind in of] for each in scores)))
 
     chosen = _ALONE | ({"actual_a_dcf": lambda asv, *_: actual_a_dcf(*asv)} if settings.llr else {})
@@ -241,8 +245,8 @@ def spoof_results(
     results = []
     for name, metric in metrics.items():
         costs = asdict(TANDEM if "t_dcf" in name else SpoofCosts()) if "dcf" in name else {}
-        value = metric(np.arange(len(trials)))
-        results.append(further(of, name, value, intervals.get(name), **draws, **costs))
+        if not np.isnan(value := metric(np.arange(len(trials)))):
+            results.append(further(of, name, value, intervals.get(name), **draws, **costs))
     return results
 
 

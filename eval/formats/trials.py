@@ -247,7 +247,7 @@ def _read(
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
         raise LikenessError(
-            f"{table.where}: {reasons}; labels must be 1 0, target nontarget, tgt imp, true "
+            f"{table.where}: {reasons}; labels must be 1 0, target nontarget spoof, tgt imp, true "
             "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
             "a header; name the columns in one, or by --columns enrol=NAME --columns probe=NAME"
         )

@@ -116,6 +116,7 @@ def test_the_t_dcf_is_the_least_cost_of_the_tandem(asv, cm) -> None:
     first = p_target * (1 - miss) - 10 * p_nontarget * fa
     second = 10 * p_spoof * spoof
     if min(first, second) <= 0:  # a countermeasure cannot help
+        assert np.isnan(min_t_dcf(asv, cm))
         return
     costs = [
         first * share([*cm[0], *cm[1]], lambda x, t=t: x < t)
@@ -262,3 +263,20 @@ def test_a_list_without_spoofs_does_not_hide_those_of_the_scores(tmp_path) -> No
     settings = likeness.VerificationSettings(num_resamples=0)
     found = likeness.evaluate(asv, settings, trials=listed)
     assert {"sasv_eer", "min_a_dcf"} <= {result.metric for result in found.results}
+
+
+def test_draws_and_verifiers_without_spoofs_leave_numbers_out(tmp_path) -> None:
+    lines = ["a/1 f/1 -9 spoof", *(f"{s}/1 {s}/2 {k} target" for k, s in enumerate("abcdefgh", 1))]
+    lines += [
+        f"{s}/1 {t}/2 -{k} nontarget"
+        for k, (s, t) in enumerate(zip("abcdefgh", "bcdefgha", strict=True))
+    ]
+    (tmp_path / "scores.txt").write_text("\n".join(lines))
+    settings = likeness.VerificationSettings(num_resamples=30)
+    evaluation = likeness.evaluate(
+        tmp_path / "scores.txt", settings, countermeasure=tmp_path / "scores.txt"
+    )
+    found = {result.metric: result for result in evaluation.results}
+    assert found["sasv_eer"].value == 0
+    assert "min_t_dcf" not in found  # the verifier rejects the only spoof
+    evaluation.save(tmp_path / "results.json")
