@@ -174,7 +174,6 @@ def _rates(groups: Ints, wrong: Sequence[Bools], size: int) -> Floats:
     """
     inside = (groups[:, 0] == groups[:, 1]) & (groups[:, 0] >= 0)
     counts = np.bincount(groups[inside, 0], minlength=size)
+    errors = [np.bincount(groups[inside & of, 0], minlength=size) for of in wrong]
     with np.errstate(invalid="ignore"):
-        return np.array(
-            [np.bincount(groups[inside & of, 0], minlength=size) / counts for of in wrong]
-        )
+        return np.array(errors) / counts

@@ -40,7 +40,7 @@ from likeness.eval.results import (
     metric_label,
     percent_text,
 )
-from likeness.eval.small_rates import NO_ERROR, or_exact, upper_bound
+from likeness.eval.small_rates import NO_ERROR, exact_bounds, or_exact
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
@@ -369,8 +369,7 @@ def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Rat
     if not settings.num_resamples:
         return Rate(share)
     if not share:
-        note = f"{NO_ERROR}, so that this is the exact bound by {drawn.number:,} subjects"
-        return Rate(share, (0.0, upper_bound(0, drawn.number, settings.level)), note)
+        return Rate(share, *exact_bounds(drawn, share, settings.level))
     draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
     values = np.array([times @ of_items / times.sum() for times in draws])
     return Rate(share, *bounds(values, share, settings.level, drawn))

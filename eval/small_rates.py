@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likeness.eval.bootstrap import Bounds
+from likeness.eval.bootstrap import Bounds, Drawn
 from likeness.eval.errors import LikenessError
 from likeness.eval.guarantee import check_confidence, independent_scores, pairs_needed
 from likeness.eval.types import Scores
@@ -97,6 +97,23 @@ class Independent(NamedTuple):
             of_miss, of_fa = check_costs(float(number), settings.c_miss, settings.c_fa)
             high = min(1.0, of_miss * frr + of_fa * far)
         return Bounds((1 - high, 1.0) if "tar" in kind else (0.0, high), note)
+
+
+def exact_bounds(drawn: Drawn, value: float, level: float) -> Bounds:
+    """The bound of a rate over groups that is 0, or 1, in every trial.
+
+    Args:
+        drawn: The groups, such as subjects.
+        value: 0 for a rate of errors, 1 for one of successes.
+        level: The confidence.
+
+    Example:
+        >>> round(exact_bounds(Drawn(10, "subjects"), 1.0, 0.95).ends[0], 4)
+        0.7411
+    """
+    high = upper_bound(0, drawn.number, level)
+    note = f"{NO_ERROR}, so that this is the exact bound by {drawn.number:,} {drawn.what}"
+    return Bounds((1 - high, 1.0) if value else (0.0, high), note)
 
 
 def independent(scores: Scores, subjects: ArrayLike | None) -> Independent:

@@ -55,10 +55,8 @@ class SpoofCosts:
     @property
     def weights(self) -> tuple[float, float, float]:
         """What each class costs if all of it is decided wrongly: targets, nontargets, spoofs."""
-        priors = self.p_target, self.p_nontarget, self.p_spoof
-        costs = zip(priors, (self.c_miss, self.c_fa, self.c_fa_spoof), strict=True)
-        miss, fa, fa_spoof = (prior * cost for prior, cost in costs)
-        return miss, fa, fa_spoof
+        miss, fa = self.c_miss * self.p_target, self.c_fa * self.p_nontarget
+        return miss, fa, self.c_fa_spoof * self.p_spoof
 
     def a_dcf(self, miss: Any, fa: Any, fa_spoof: Any) -> Any:
         """The normalised a-DCF of three rates of errors."""

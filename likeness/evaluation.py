@@ -387,10 +387,7 @@ def evaluate(
     lost = None
     if failures is not None:
         if listed is None or listed.target is None:
-            raise LikenessError(
-                "failures are counted in the whole list of trials; give it with labels as trials "
-                "(--trials)"
-            )
+            raise LikenessError("failures need the whole list of trials with labels (--trials)")
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
     attacked = {

@@ -35,6 +35,7 @@ from likeness.eval.protocols.labels import labels_of
 from likeness.eval.ranks import Counts
 from likeness.eval.results import Result, interval_text, percent_text, with_bounds
 from likeness.eval.similarity import check_similarity
+from likeness.eval.small_rates import exact_bounds
 from likeness.eval.types import (
     Bools,
     Embeddings,
@@ -284,7 +285,10 @@ def identify_labelled(
         own = measure.conventions | common
         result = Result(system, measure.name, value, None, threshold, counts, own, protocol)
         if settings.num_resamples:
-            result = with_bounds(result, bounds(drawn, value, settings.level, measure.behind))
+            interval = bounds(drawn, value, settings.level, measure.behind)
+            if interval.ends is None and value == 1:
+                interval = exact_bounds(measure.behind, value, settings.level)
+            result = with_bounds(result, interval)
         results.append(result)
     if settings.terms == "iso":
         results = report.with_iso_terms(results)
