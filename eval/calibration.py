@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,6 +40,7 @@ from likeness.eval.verification import as_labels, check_costs, eer
 FORMAT = "likeness calibration 1"
 FUSION_FORMAT = "likeness fusion 1"
 T = TypeVar("T")
+_HELD_BACK = 1e-3  # see _minimise
 FRACTIONS = tuple(k / 20 for k in range(10))
 
 
@@ -96,6 +97,14 @@ class Fusion:
         quality_weights: (M,) of the quality measures.
         names: (M,) of the quality measures.
         p_target: The prior of the fit.
+        knots: (K, N) scores at which the log-likelihood ratio of each system by itself is known;
+            none for a sum of scores alone. There are then 2 K weights, of the scores and of these
+            ratios, between which lines run.
+        ratios: (K, N) these log-likelihood ratios, which never fall.
+        neutral: (K,) scores that say nothing. A score that is NaN is missing, and counts as these.
+        against_spoofs: What tells targets from spoofs, while the rest tells them from nontargets;
+            None where no spoofs were fitted. The result is then the ratio of a target to a
+            nontarget or spoof, each as likely as the other.
 
     Example:
         >>> Fusion((1.0, 2.0), -1.0, ("a", "b")).apply([[0.5, 0.25], [1.0, 1.0]]).tolist()
@@ -108,11 +117,18 @@ class Fusion:
     quality_weights: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
     p_target: float = 0.5
+    knots: tuple[Sequence[float], ...] = ()
+    ratios: tuple[Sequence[float], ...] = ()
+    neutral: tuple[float, ...] = ()
+    against_spoofs: Fusion | None = None
 
     def __post_init__(self) -> None:
         check_costs(self.p_target, 1, 1)
+        if isinstance(self.against_spoofs, dict):  # of a file
+            object.__setattr__(self, "against_spoofs", Fusion(**self.against_spoofs))
         numbers = (*self.weights, *self.quality_weights, self.offset)
-        pairs = (self.weights, self.systems), (self.quality_weights, self.names)
+        systems = (*self.systems, *self.systems[: len(self.knots)])
+        pairs = (self.weights, systems), (self.quality_weights, self.names)
         named = all(len(weights) == len(names) for weights, names in pairs)
         if len(self.weights) < 2 or not named or not all(map(math.isfinite, numbers)):
             raise LikenessError(
@@ -128,7 +144,20 @@ class Fusion:
             LikenessError: Another number of systems or measures, or NaN.
         """
         weights = self.weights, self.quality_weights
-        return _llrs("fusion", scores, quality, weights, self.offset)
+        llrs = _llrs("fusion", self.features(scores), quality, weights, self.offset)
+        if self.against_spoofs is None:
+            return llrs
+        either: Floats = np.logaddexp(-llrs, -self.against_spoofs.apply(scores, quality))
+        return float(np.log(2)) - either
+
+    def features(self, scores: ArrayLike) -> Floats:
+        """(P, K) the scores, or (P, 2 K) with the log-likelihood ratio of each by itself."""
+        values = np.asarray(scores, dtype=np.float64)
+        if not self.knots:
+            return values
+        filled = np.where(np.isnan(values), self.neutral, values)
+        alone = [np.interp(*of) for of in zip(filled.T, self.knots, self.ratios, strict=True)]
+        return np.column_stack([filled, *alone])
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -264,6 +293,86 @@ def fit_fusion(
     )
 
 
+@step("fitting the fusion")
+def fit_ratio_fusion(
+    scores: ArrayLike,
+    target: ArrayLike,
+    *,
+    systems: Sequence[str],
+    spoof: ArrayLike | None = None,
+    p_target: float = 0.01,
+) -> Fusion:
+    """Fits a fusion by likelihood ratios, which need not be a sum of scores.
+
+    The ratio of each system by itself follows from kernel densities of its scores of both classes,
+    made monotone. Scores and ratios are weighed by a logistic regression whose weights are held
+    back a little, so that trials may also be separated. With spoofs it is the ratio of a target to
+    either of the two others, each told apart by a fusion of its own.
+
+    Args:
+        scores: (P, K), a column for each system; NaN where a system has no score.
+        target: (P,) which trials are target trials.
+        systems: (K,) what gave the scores, in words; "" where nobody knows.
+        spoof: (P,) which of the others imitate the target; None for none.
+        p_target: The prior at which it is to be good. A low one is for low false-accept rates.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> target = np.arange(400) % 2 == 0
+        >>> scores = target[:, None] + rng.standard_normal((400, 2))
+        >>> fitted = fit_ratio_fusion(scores, target, systems=("a", "b"))
+        >>> low, both, one = fitted.apply([[-1, -1], [2, 2], [2, np.nan]]).tolist()
+        >>> low < 0 < one < both
+        True
+    """
+    values, labels = (
+        np.asarray(scores, dtype=np.float64),
+        as_labels("target", target, np.size(target)),
+    )
+    if spoof is not None:
+        attacks = np.asarray(spoof)
+        first, second = (
+            fit_ratio_fusion(values[kept], labels[kept], systems=systems, p_target=0.5)
+            for kept in (~attacks, labels | attacks)
+        )
+        return replace(first, against_spoofs=second)
+    maps = [_ratios(of[labels & ~np.isnan(of)], of[~labels & ~np.isnan(of)]) for of in values.T]
+    zeros, (knots, ratios, neutral) = (0.0,) * 2 * len(maps), zip(*maps, strict=True)
+    made = Fusion(zeros, 0.0, tuple(systems), (), (), p_target, knots, ratios, neutral)
+    columns = made.features(values)
+    centre, spread = columns.mean(axis=0), np.maximum(columns.std(axis=0), 1e-12)
+    optimum = _minimise((columns - centre) / spread, labels, p_target, _HELD_BACK)
+    weights = optimum[:-1] / spread
+    offset = float(optimum[-1] - weights @ centre)
+    return replace(made, weights=tuple(weights.tolist()), offset=offset)
+
+
+def _ratios(target: Floats, nontarget: Floats) -> tuple[list[float], list[float], float]:
+    """Scores, the log-likelihood ratios there by kernel densities, made monotone, and the score
+    between the medians of both classes whose ratio is nearest to 0.
+    """
+    from scipy.ndimage import gaussian_filter1d  # slow to import, needed here only
+    from scipy.optimize import isotonic_regression
+
+    pooled = np.concatenate([target, nontarget])
+    low, high = pooled.min(), pooled.max()
+    edges = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 513)
+    densities = []
+    for of in (target, nontarget):
+        quarter = np.subtract(*np.quantile(of, [0.75, 0.25])) / 1.34
+        width = 0.9 * min(of.std(), quarter or of.std()) * of.size**-0.2  # Silverman's rule
+        bins = max(width / (edges[1] - edges[0]), 0.5)
+        share = np.histogram(of, edges)[0] / of.size
+        # as if one score more lay in reach of each bin: few scores show no large ratio
+        densities.append(gaussian_filter1d(share, bins, truncate=8.0) + 0.4 / (of.size * bins))
+    llrs = np.log(densities[0] / densities[1])
+    rising = isotonic_regression(llrs, weights=densities[0] + densities[1]).x
+    knots = (edges[1:] + edges[:-1]) / 2
+    between = (knots - np.median(nontarget)) * (knots - np.median(target)) <= 0
+    neutral = float(knots[np.argmin(np.where(between, np.abs(rising), np.inf))])
+    return knots.tolist(), rising.tolist(), neutral
+
+
 def _logistic(
     scores: Floats,
     target: ArrayLike,
@@ -310,8 +419,10 @@ def _logistic(
     return weights, float(optimum[-1] - weights @ centre)
 
 
-def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
-    """Weights (K + 1,) of the standardised columns (P, K) and the offset last."""
+def _minimise(columns: Floats, labels: Bools, p_target: float, held_back: float = 0.0) -> Floats:
+    """Weights (K + 1,) of the standardised columns (P, K) and the offset last; held_back: what the
+    half square of a weight costs, as a share of the cost without scores.
+    """
     from scipy.optimize import minimize  # slow to import, needed here only
     from scipy.special import expit
 
@@ -322,7 +433,9 @@ def _minimise(columns: Floats, labels: Bools, p_target: float) -> Floats:
     def cost(weights: Floats) -> tuple[float, Floats]:
         wrong = -sign * (columns @ weights[:-1] + (weights[-1] + logit))
         slope = -share * sign * expit(wrong)
-        return float(share @ np.logaddexp(0, wrong)), np.append(slope @ columns, slope.sum())
+        held = held_back * min(p_target, 1 - p_target) * np.append(weights[:-1], 0)
+        cost = float(share @ np.logaddexp(0, wrong) + held @ weights / 2)
+        return cost, np.append(slope @ columns, slope.sum()) + held
 
     found = minimize(
         cost,

@@ -10,10 +10,12 @@ told apart at a threshold of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from likeness.eval.bootstrap import (
     FEW_DRAWN,
@@ -24,11 +26,21 @@ from likeness.eval.bootstrap import (
     drawn_from,
     drawn_groups,
     draws_of,
+    times_drawn,
 )
+from likeness.eval.differentials import MEASURES, Differential, differentials
 from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.resampling import Cells, ranked
-from likeness.eval.results import NO_INTERVAL, aligned, bracketed, metric_label, percent_text
+from likeness.eval.results import (
+    NO_INTERVAL,
+    aligned,
+    bracketed,
+    complement,
+    metric_label,
+    percent_text,
+)
+from likeness.eval.small_rates import NO_ERROR, exact_bounds, or_exact
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
@@ -85,7 +97,8 @@ class Ratio:
 class Grouped:
     """A system's rates by group. thresholds: AT -> the global threshold, None where it accepts
     nothing. ratios: by the names of the rates. by: what the groups are, such as "sex"; "" where a
-    list names them.
+    list names them. differentials: by ISO/IEC 19795-10, where its terms are asked for. fte: group
+    -> the share of its items that could not be embedded, where failures are known.
     """
 
     system: str
@@ -95,6 +108,8 @@ class Grouped:
     ratios: Mapping[str, Ratio]
     conventions: Mapping[str, str | float | int]
     by: str = ""
+    differentials: tuple[Differential, ...] = ()
+    fte: Mapping[str, Rate] = field(default_factory=dict)
 
 
 def sides_of(
@@ -152,24 +167,34 @@ def evaluate_groups(
         for at, metric in measured.items()
     }
 
-    def part(chosen: Bools) -> _Part:
-        return _Part(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
+    def part(chosen: Bools) -> Part:
+        return Part(Scores(scores.values[chosen], scores.target[chosen]), subjects[chosen])
 
     rows, draws = [], []
     for number, group in enumerate(names):
         own = part(np.all(sides == number, axis=1))
         of_group = replace(settings, seed=settings.seed + 1 + number)
         rates, values = _own_rates(own, of_group)
-        more, global_values = _global_rates(own, thresholds, of_group)
+        more, global_values = rates_at(own, thresholds, of_group)
         rows.append(_row(group, own, rates | more, settings))
         draws.append(values | global_values)
     across = part(sides[:, 0] != sides[:, 1])
-    rates, _ = _global_rates(across, thresholds, settings)
+    rates, _ = rates_at(across, thresholds, settings)
     ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
     limits = {at: limit if np.isfinite(limit) else None for at, limit in thresholds.items()}
     last = _row("across groups", across, rates, settings)
     stated = {metric: ratio for metric, ratio in ratios.items() if ratio is not None}
-    return Grouped(name, tuple(rows), last, limits, stated, _conventions(settings))
+    grouped = Grouped(name, tuple(rows), last, limits, stated, _conventions(settings))
+    if settings.terms != "iso":
+        return grouped
+    known = [number for number, group in enumerate(names) if group != UNKNOWN]
+    number_of = np.full(len(names), -1)
+    number_of[known] = np.arange(len(known))
+    apart = differentials(
+        *(scores, subjects, number_of[sides], [names[number] for number in known]),
+        *(thresholds, [draws[number] for number in known], settings),
+    )
+    return replace(grouped, differentials=apart)
 
 
 def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]:
@@ -190,7 +215,7 @@ def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]
     return conventions
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Some of the trials: their scores, and (P, 2) the subjects of both sides."""
 
     scores: Scores
@@ -201,7 +226,7 @@ _Draws = dict[str, Floats]
 """Rate -> its (R,) resampled values; those that rest on too few subjects are NaN or left out."""
 
 
-def _own_rates(part: _Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
+def _own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
     """The rates of a group at a threshold of its own."""
     if not (part.scores.targets.size and part.scores.nontargets.size):
         metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
@@ -218,8 +243,8 @@ def _own_rates(part: _Part, settings: VerificationSettings) -> tuple[dict[str, R
     return rates, {} if measured.resamples is None else measured.resamples.values
 
 
-def _global_rates(
-    part: _Part, thresholds: Mapping[str, float], settings: VerificationSettings
+def rates_at(
+    part: Part, thresholds: Mapping[str, float], settings: VerificationSettings
 ) -> tuple[dict[str, Rate], _Draws]:
     """The rates at the thresholds of all trials."""
     classes = {"global_tar": part.scores.targets, "global_far": part.scores.nontargets}
@@ -243,11 +268,12 @@ def _global_rates(
             intervals[metric] = bounds(draws, value, settings.level, drawn)
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
+        intervals = or_exact(intervals, rates, *part, settings)
     stated = {metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()}
     return stated, values
 
 
-def _row(group: str, part: _Part, rates: Mapping[str, Rate], settings: VerificationSettings) -> Row:
+def _row(group: str, part: Part, rates: Mapping[str, Rate], settings: VerificationSettings) -> Row:
     """A row of the tables, with what is to be known of its size."""
     num_targets, num_nontargets = part.scores.targets.size, part.scores.nontargets.size
     count = int(np.unique(part.subjects).size)
@@ -327,6 +353,28 @@ def _ratio(
     return Ratio(rows[worst].group, rows[best].group, value, interval, "; ".join(notes))
 
 
+def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Rate:
+    """A share of items, with its interval over their groups such as subjects.
+
+    Args:
+        flags: (N,) which items count, 0 or 1.
+        groups: (N,) the group of each item.
+        settings: The draws, see `draws_of`.
+
+    Returns:
+        The share, with the exact bound by the number of groups where no item counts.
+    """
+    of_items, drawn = np.asarray(flags, dtype=np.float64), drawn_groups(groups, "subjects")
+    share = float(of_items.mean())
+    if not settings.num_resamples:
+        return Rate(share)
+    if not share:
+        return Rate(share, *exact_bounds(drawn, share, settings.level))
+    draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
+    values = np.array([times @ of_items / times.sum() for times in draws])
+    return Rate(share, *bounds(values, share, settings.level, drawn))
+
+
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """(caption, head, rows) of text: the sizes of the groups, then each operating point with the
     worst to the best in the last row.
@@ -347,6 +395,19 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
         body.append(["worst to best", *ratios])
         caption = f"{title}at {point} of all trials, threshold {_number(threshold)}"
         yield caption, ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"], body
+    for at in grouped.thresholds if grouped.differentials else ():
+        body = []
+        for row in grouped.groups:
+            fnmr, fte = complement(row.rates[f"global_tar({at})"]), grouped.fte.get(row.group)
+            cells = map(_cell, (row.rates[f"global_far({at})"], fnmr, fte))
+            body.append([row.group, *cells])
+        for measure, label in MEASURES.items():
+            both = [of for of in grouped.differentials if (of.at, of.measure) == (at, measure)]
+            body.append([label, *(_apart(of.value, of.interval) for of in both), ""])
+            body.append(["  random groups, 95 %", *(_apart(of.by_chance) for of in both), ""])
+        point = "the EER" if at == "eer" else f"FAR {at}"
+        head = ["", "FMR (%)", "FNMR (%)", "FTE (%)"]
+        yield f"{title}ISO/IEC 19795-10, at the threshold of {point}", head, body
 
 
 def notes(grouped: Grouped) -> list[str]:
@@ -366,10 +427,15 @@ def notes(grouped: Grouped) -> list[str]:
         "so that it exceeds 1 by chance alone: look at its interval.",
         *(f"{_mark(row)} {'; '.join(row.flags)}." for row in rows if row.flags),
     ]
+    noted = {rate.note for row in rows for rate in row.rates.values() if rate.interval is not None}
+    if any(note.startswith(NO_ERROR) for note in noted):
+        sentences.append("Where no error was seen, the interval is the exact bound over subjects.")
     for row in rows:
         missing = [rate.note for rate in row.rates.values() if rate.interval is None]
         sentences += [f"{row.group}: {note}." for note in dict.fromkeys(missing) if note]
-    return sentences
+    apart = grouped.differentials  # the ratio and the Gini coefficient of each rate
+    shown = zip(apart[::2], apart[1::2], strict=True)
+    return sentences + [(other if of.value is None else of).sentence() for of, other in shown]
 
 
 def table(grouped: Sequence[Grouped]) -> str:
@@ -380,6 +446,11 @@ def table(grouped: Sequence[Grouped]) -> str:
             lines += ["", caption, *aligned([head, *rows])]
         lines += ["", *notes(system)]
     return "\n".join(lines) + "\n"
+
+
+def _apart(value: float | None, ends: tuple[float, float] | None = None) -> str:
+    brackets = "" if ends is None else f"  [{_number(ends[0])}, {_number(ends[1])}]"
+    return f"{_number(value):>6}{brackets}"
 
 
 def _mark(row: Row) -> str:

@@ -8,10 +8,11 @@ are stored as fractions and shown in percent.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from likeness.eval.bootstrap import Bounds, Ends
 from likeness.eval.formats.files import atomic_path
@@ -19,6 +20,8 @@ from likeness.eval.formats.provenance import likeness_version
 
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
+Terms = Literal["likeness", "iso"]
+_COMPLEMENTS = {"tar_at_far": "fnmr_at_fmr", "tpir_at_fpir": "fnir_at_fpir"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,52 @@ def with_bounds(result: Result, bounds: Bounds | None) -> Result:
     return replace(result, interval=bounds.ends, conventions=dict(result.conventions) | note)
 
 
+def with_iso_terms(results: Iterable[Result]) -> list[Result]:
+    """The results, and behind each TAR its FNMR and behind each TPIR its FNIR, which is 1 less it.
+
+    >>> tar = Result("a", "tar_at_far(0.1)", 0.75, (0.5, 1.0), 0.3, {}, {}, "")
+    >>> [(each.metric, each.value, each.interval) for each in with_iso_terms([tar])]
+    [('tar_at_far(0.1)', 0.75, (0.5, 1.0)), ('fnmr_at_fmr(0.1)', 0.25, (0.0, 0.5))]
+    """
+    more = []
+    for result in results:
+        more.append(result)
+        kind, bracket, number = result.metric.partition("(")
+        if name := _COMPLEMENTS.get(kind):
+            more.append(replace(complement(result), metric=f"{name}{bracket}{number}"))
+    return more
+
+
+def complement(result: Any) -> Any:
+    """A result or rate of 1 less its value, with its interval."""
+    ends = result.interval and (1 - result.interval[1], 1 - result.interval[0])
+    return replace(result, value=None if result.value is None else 1 - result.value, interval=ends)
+
+
+def further(
+    of: Result,
+    metric: str,
+    value: float,
+    bounds: Bounds | None = None,
+    limit: float = inf,
+    **own: Any,
+) -> Result:
+    """A further metric of the system of a result, with the conventions that hold for both.
+
+    Args:
+        of: The result.
+        metric: The name of the other metric.
+        value: Its value.
+        bounds: Its interval.
+        limit: Its threshold, infinite for none.
+        own: Its own conventions.
+    """
+    shared = {k: v for k, v in of.conventions.items() if k not in ("method", "interval_note")}
+    threshold = limit if isfinite(limit) else None
+    made = replace(of, metric=metric, value=value, interval=None, threshold=threshold)
+    return with_bounds(replace(made, conventions=shared | own), bounds)
+
+
 def write_json(
     path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
 ) -> None:
@@ -75,8 +124,21 @@ def metric_label(metric: str) -> str:
         "min_dcf": f"minDCF (p = {number})",
         "actual_dcf": f"actual DCF (p = {number})",
         "tar_at_far": f"TAR (%) at FAR {number}",
+        "fnmr_at_fmr": f"FNMR (%) at FMR {number}",
+        **{name: f"{name.upper()} (%) at FMR {number}" for name in ("gfar", "gfrr")},
+        **{name: f"{name.upper()} (%)" for name in ("fte", "fta")},
+        "eer_spoof": "EER against spoofs (%)",
+        "sasv_eer": "SASV-EER (%)",
+        **{f"{which}_a_dcf": f"{which} a-DCF" for which in ("min", "actual")},
+        "min_t_dcf": "min t-DCF",
+        "t_eer": "t-EER (%)",
+        "cm_eer": "EER of the countermeasure (%)",
+        "bpcer_at_apcer": f"BPCER (%) at APCER {number}",
         "cllr": "Cllr (bits)",
         "min_cllr": "minCllr (bits)",
+        "dev_pav": "devPAV (powers of ten)",
+        **{f"elub_{end}": f"ELUB {end} bound (power of ten)" for end in ("lower", "upper")},
+        "edc_pauc": f"EDC pAUC (%) at FNMR {number}",
         "quality_auroc": "AUROC of the quality",
         "aurc": "AURC",
         "e_aurc": "E-AURC",
@@ -86,7 +148,7 @@ def metric_label(metric: str) -> str:
 
 def metric_text(metric: str, value: float, more_digits: int = 0) -> str:
     """A value as it is printed: rates in percent with two digits, costs with four."""
-    if metric.partition("(")[0] in ("eer", "tar_at_far"):
+    if "(%)" in metric_label(metric):
         return percent_text(metric, value, more_digits)
     return f"{value:.{4 + more_digits}f}"
 
@@ -204,6 +266,11 @@ def footnotes(
         for note, names in systems.items()
     ]
     notes += interval_notes(results, label=label)
+    remarks: dict[object, list[str]] = {}
+    for result in results:
+        remarks.setdefault(result.conventions.get("remark"), []).append(label(result.metric))
+    remarks.pop(None, None)
+    notes += [f"{'; '.join(dict.fromkeys(of))}: {remark}." for remark, of in remarks.items()]
     unresolved: dict[str, list[str]] = {}
     for result in results:
         if result.conventions.get("nontargets_allowed") == 0:

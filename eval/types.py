@@ -242,7 +242,8 @@ class Trials:
     """P trials between enrolment and probe ids.
 
     enrol_ids, probe_ids: the distinct ids of each side. enrol, probe: (P,) int32 indices into them.
-    target: (P,) bool, or None for a blind list.
+    target: (P,) bool, or None for a blind list. spoof: (P,) bool, which of the others imitate the
+    enrolled subject; None where labels know no spoofs.
     """
 
     enrol_ids: tuple[str, ...]
@@ -250,6 +251,7 @@ class Trials:
     enrol: Ints
     probe: Ints
     target: Bools | None = None
+    spoof: Bools | None = None
 
     def __post_init__(self) -> None:
         sides = (("enrol", self.enrol_ids), ("probe", self.probe_ids))
@@ -277,6 +279,18 @@ class Trials:
 
     def __len__(self) -> int:
         return int(self.enrol.size)
+
+    def rows(self, kept: NDArray[Any]) -> Trials:
+        """Some of the trials, by (K,) rows or (P,) bool, and the ids that these have."""
+        columns: dict[str, Any] = {}
+        for side in ("enrol", "probe"):
+            ids = getattr(self, f"{side}_ids")
+            used, columns[side] = np.unique(getattr(self, side)[kept], return_inverse=True)
+            columns[f"{side}_ids"] = tuple(ids[row] for row in used.tolist())
+        for label in ("target", "spoof"):
+            values = getattr(self, label)
+            columns[label] = None if values is None else values[kept]
+        return Trials(**columns)
 
     def __repr__(self) -> str:
         num = "no" if self.target is None else int(self.target.sum())

@@ -39,6 +39,9 @@ METRICS = {
 }
 """The names of the metrics of a quality, and how each is defined."""
 
+START_FNMR = 0.05  # at the threshold of the error-versus-discard curve
+MOST_DISCARDED = 0.2  # share of the target trials up to which its area is taken
+
 Conventions = dict[str, str | float | int]
 Row = tuple[str, float, Conventions, Bounds | None]  # metric, value, conventions, interval
 
@@ -79,6 +82,29 @@ def risk_coverage(quality: ArrayLike, risk: ArrayLike) -> RiskCoverage:
     size, total = ranking.tied()
     kept = np.cumsum(size)
     return RiskCoverage(kept / ranking.size, np.cumsum(total) / kept, ranking.values)
+
+
+def discard_area(quality: ArrayLike, missed: ArrayLike, limit: float = MOST_DISCARDED) -> float:
+    """The pAUC of the error-versus-discard curve of target trials (ISO/IEC 29794-1).
+
+    The curve is the FNMR of the trials that are left when those of low quality are discarded, at
+    the same threshold. It keeps its value until all trials of the next quality can go.
+
+    Args:
+        quality: (T,) of the target trials.
+        missed: (T,) 1 for a trial that is rejected at the threshold, else 0.
+        limit: The share of trials up to which the area is taken.
+
+    Returns:
+        The area divided by the limit, which is a mean FNMR. A lower one is better.
+
+    Example:
+        >>> discard_area([1.0, 2.0, 3.0, 4.0], [1, 0, 0, 0], limit=0.5)
+        0.125
+    """
+    coverage, risk, _ = risk_coverage(quality, missed)
+    edges = np.clip(np.append(1 - coverage[::-1], 1), 0, limit)
+    return float(np.diff(edges) @ risk[::-1] / limit)
 
 
 def aurc(quality: ArrayLike, risk: ArrayLike) -> float:
@@ -262,12 +288,23 @@ def bounds_over_subjects(
         rows = np.concatenate([target_rows, nontarget_rows]).astype(np.int64)
         return ranking.metric(name, np.bincount(rows, minlength=ranking.size))
 
+    metrics = {name: partial(measure, name) for name in METRICS}
+    return bounds_over_rows(metrics, target, subjects, **draws)
+
+
+def bounds_over_rows(
+    metrics: Mapping[str, Any], target: Bools, subjects: ArrayLike | None, **draws: Any
+) -> dict[str, Bounds]:
+    """Bootstrap intervals of metrics of the numbers of trials.
+
+    Args:
+        metrics: Name -> a function of the numbers of target and of nontarget trials, as floats.
+        target: (P,) which trials are target trials.
+        subjects: As of `likeness.eval.bootstrap.bounds_of`; so are `draws`.
+    """
     # Each trial has its number as its score, by which a resample says how often it was drawn.
-    numbered = Scores(np.arange(ranking.size, dtype=np.float64), target)
-    intervals, _ = bounds_of(
-        {name: partial(measure, name) for name in METRICS}, numbered, subjects, **draws
-    )
-    return intervals
+    numbered = Scores(np.arange(target.size, dtype=np.float64), target)
+    return bounds_of(metrics, numbered, subjects, **draws)[0]
 
 
 def rows_of(

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from platform import python_version
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
+from likeness.eval.failures import compared_trials, read_failures
+from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings
 from likeness.eval.protocols.verification import evaluate as evaluate_values
-from likeness.eval.results import Result, write_json
+from likeness.eval.results import Result, metric_label, threshold_text, write_json
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
+from likeness.eval.spoofing import spoof_results
 from likeness.eval.thresholds import Thresholds
 from likeness.eval.types import Embeddings, Scores, Trials
 from likeness.eval.uncertainty import sides_with
@@ -200,9 +204,64 @@ class Evaluation:
             warnings.warn(left_out(too_low, thresholds), stacklevel=2)
         return save(path, thresholds)
 
+    def plan(self, far: float, width: float) -> str:
+        """How many people a further test needs, by what these scores show.
+
+        Args:
+            far: the false-accept rate that is to be measured.
+            width: how far the ends of its interval may be from it, as a share of it.
+
+        Returns:
+            The numbers, in words. Scores whose subjects are not known tell nothing of the errors of
+            one person.
+
+        Example:
+            >>> import likeness
+            >>> scores = likeness.Scores([3, 1, 2, 0], [True, True, False, False])
+            >>> settings = likeness.VerificationSettings(num_resamples=0)
+            >>> "56 people" in likeness.evaluate(scores, settings).plan(far=0.01, width=0.5)
+            True
+        """
+        from likeness.eval.small_rates import Plan, correlation_of
+
+        only = self._only
+        pairs = self.compared.subjects.get(only.results[0].system)
+        measured = None if pairs is None else correlation_of(only.scores, pairs, far)
+        return Plan(far, width).text(self.settings.level, measured)
+
     def save(self, path: File) -> None:
         """Write all results, with counts and conventions, to a JSON file."""
         write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
+
+    def stated(self, command: str) -> dict[str, str]:
+        """What a test report has to say beside its results, in the order of ISO/IEC 19795-1.
+
+        Args:
+            command: what made the results.
+        """
+        first, unknown = self.results[0], "not stated"
+        counts = "; ".join(f"{count} {what}" for what, count in first.counts.items())
+        known = [f"{name}: {of.system} {dict(of.meta)}" for name, of in self.origins.items() if of]
+        groups = [
+            f"{of.by} {', '.join(f'{row.group} ({row.subjects})' for row in of.groups)}".strip()
+            for of in self.compared.grouped
+        ]
+        shown = {metric_label(of.metric): of for of in self.results}
+        failed = [f"{name} {100 * of.value:.2f}" for name, of in shown.items() if name[:2] == "FT"]
+        limits = [f"{name}: {threshold_text(of)}" for name, of in shown.items() if of.threshold]
+        one = len(self.compared.scores) == 1 and self.settings.fars
+        return {
+            "What this is": "evidence of what was measured on these data; no certificate",
+            "Test": first.protocol,
+            "Data": f"{counts}; subjects: {first.conventions['subjects_from']}",
+            "Sessions, devices, groups (people)": "; ".join(groups) or f"{unknown} (--groups)",
+            "System, model digest": "; ".join(known) or f"{unknown} beside the scores",
+            "Failures to enrol and to acquire": ", ".join(failed) or f"{unknown} (--failures)",
+            "Thresholds": "; ".join(limits),
+            "Next test": self.plan(min(self.settings.fars), 0.5) if one else unknown,
+            "Versions": f"Likeness {likeness_version()}, Python {python_version()}",
+            "Command": command,
+        }
 
     def report(
         self,
@@ -212,6 +271,8 @@ class Evaluation:
         command: str = "likeness.evaluate(...) in Python",
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
+
+        Beside it, `report.json` has all results and what a test report has to say of the data.
 
         Args:
             folder: where `index.html` is written; it is made if it does not exist.
@@ -236,14 +297,19 @@ class Evaluation:
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
         shown = files_in(None if isinstance(media, Media) else media)
-        return write_page(
+        stated, inputs = self.stated(command), digests_of([*self.files, *shown])
+        more = self.compared.more_json() | {"test_report": stated}
+        made = write_page(
             Path(folder),
             self.compared,
             command=command,
-            inputs=digests_of([*self.files, *shown]),
+            inputs=inputs,
+            stated=stated,
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
+        write_json(made.with_name("report.json"), self.results, inputs, **more)
+        return made
 
 
 def evaluate(
@@ -257,6 +323,8 @@ def evaluate(
     reference: File | None = None,
     quality: Literal["norm"] | File | Mapping[str, float] | None = None,
     embeddings: Embedded | None = None,
+    failures: File | Iterable[str] | None = None,
+    countermeasure: File | None = None,
 ) -> Evaluation:
     """Measure EER, minDCF and TAR@FAR, with intervals resampled over subjects.
 
@@ -282,6 +350,11 @@ def evaluate(
             wrongly is then measured as well.
         embeddings: what was scored, or its file, for all systems or for each in their order. A
             report then has quality by norm and a map.
+        failures: what could not be embedded: the file that `embed` writes beside its embeddings, or
+            ids. FTE, FTA, GFAR and GFRR of the whole list `trials` are then measured as well.
+        countermeasure: a score file of the same trials, of a system that tells spoofs from bona
+            fide trials. Trials may have the label spoof: they are left out of all rates but those
+            of `likeness.eval.spoofing`, which are then measured as well.
 
     Returns:
         The results; print them to see the table.
@@ -311,9 +384,19 @@ def evaluate(
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)
+    lost = None
+    if failures is not None:
+        if listed is None or listed.target is None:
+            raise LikenessError("failures need the whole list of trials with labels (--trials)")
+        listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
+    attacked = {
+        name: (of[0], of[1]) for name, of in systems.items() if of[0] and of[0].spoof is not None
+    }
+    for name, of in attacked.items():
+        systems[name] = *_bona_fide(*of), systems[name][2]
     labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
-    about = (trials, subjects, groups, quality, embeddings)
+    about = (trials, subjects, groups, quality, embeddings, failures)
     if labelled.keys() != systems.keys() and (labelled or any(each is not None for each in about)):
         raise LikenessError(
             f"{next(name for name in systems if name not in labelled)}: these scores have no ids, "
@@ -331,9 +414,17 @@ def evaluate(
             subject_of=names_of(subjects, "subjects"),
             groupings=groupings_of(groups),
             quality=None if quality is None else _qualities(quality, list(systems), embedded),
+            failures=lost,
         )
     else:
         compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
+    if countermeasure is not None and not attacked:
+        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
+    for name, (whole, scored) in attacked.items():
+        passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
+        first = next(result for result in compared.results if result.system == name)
+        more = whole, scored.values, passed, compared.subject_of, settings, first
+        compared.results.extend(spoof_results(*more))
     origins = {name: of[2] for name, of in systems.items()}
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
@@ -396,6 +487,15 @@ def _read(
     check_labels(name, trials.target)
     assert trials.target is not None
     return trials, Scores(values, trials.target), origin
+
+
+def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:
+    """The trials that are no spoofs, and their scores."""
+    assert trials.spoof is not None
+    left = trials.rows(~trials.spoof)
+    check_labels("trials without spoofs", left.target)
+    assert left.target is not None
+    return left, Scores(scores.values[~trials.spoof], left.target)
 
 
 def _with_labels(trials: Trials, labels: Trials) -> Trials:

@@ -154,9 +154,15 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
         )
     warn_if_alike(embedded)
     files.write(out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta}))
+    skipped = out.with_name(f"{out.name}.skipped.txt")
+    skipped.unlink(missing_ok=True)
+    if bad:
+        lines = (f"{item.id}\t{' '.join(item.reason.split())}\n" for item in bad)
+        with atomic_path(skipped) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
     say(
         f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
-        + (f"; {len(bad)} unreadable items left out" if bad else "")
+        + (f"; {len(bad)} unreadable items left out, listed in {skipped}" if bad else "")
     )
 
 

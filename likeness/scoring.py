@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from likeness.eval.calibration import Calibration, Fusion, fit_fusion, load_fusion
+from likeness.eval.calibration import Calibration, Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores, read_trials
@@ -21,7 +21,7 @@ from likeness.eval.scoring.score import Scored, lacking, quality_of, sides_of, w
 from likeness.eval.scoring.score import calibrate as calibrate_values
 from likeness.eval.scoring.score import score as score_values
 from likeness.eval.scoring.settings import Scoring, column_names, measures_of
-from likeness.eval.types import Embeddings, Floats, Ints, Trials, name_first
+from likeness.eval.types import Embeddings, Floats, Trials, name_first
 from likeness.files import ColumnNames, File, Models, embeddings_of, models_of
 
 Missing = Literal["refuse", "skip"]
@@ -151,19 +151,7 @@ def _with_embeddings(
         f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
         stacklevel=3,
     )
-    (enrol_ids, enrol), (probe_ids, probes) = (
-        _used(trials.enrol_ids, trials.enrol[kept]),
-        _used(trials.probe_ids, trials.probe[kept]),
-    )
-    target = None if trials.target is None else trials.target[kept]
-    left = Trials(enrol_ids, probe_ids, enrol, probes, target)
-    return left, whole, f", without {count}"
-
-
-def _used(ids: tuple[str, ...], rows: Ints) -> tuple[tuple[str, ...], Ints]:
-    """The ids that rows refer to, and the rows as indices into these."""
-    used, places = np.unique(rows, return_inverse=True)
-    return tuple(ids[row] for row in used.tolist()), places.astype(np.int32)
+    return trials.rows(kept), whole, f", without {count}"
 
 
 def calibrate(
@@ -235,6 +223,7 @@ def fuse(
     quality: Sequence[str] = (),
     embeddings: File | Embeddings | None = None,
     durations: File | None = None,
+    method: Literal["logistic", "likelihood_ratio"] = "logistic",
 ) -> tuple[Trials, Fusion, Floats]:
     """Fit a fusion of several systems on labelled trials, or apply one.
 
@@ -244,6 +233,8 @@ def fuse(
         quality: measures that help a fusion that is fitted, "log_norm" or "log_duration".
         embeddings: of the items, for the measures.
         durations: a list `id seconds`, for "log_duration".
+        method: how one is fitted, see `likeness.eval.calibration`. With likelihood_ratio, which
+            takes no quality, spoofs among the trials are a third class.
 
     Returns:
         The P trials, the fusion, and the fused scores (P,), which are log-likelihood ratios.
@@ -277,6 +268,10 @@ def fuse(
         if trials.target is None:
             raise LikenessError("a fusion is fitted on labelled trials, and no file has labels")
         names = column_names(measures)
+        if method == "likelihood_ratio":
+            spoof = trials.spoof
+            fitted = fit_ratio_fusion(values, trials.target, systems=systems, spoof=spoof)
+            return trials, fitted, fitted.apply(values)
         fitted = fit_fusion(values, trials.target, systems=systems, quality=measured, names=names)
     known = set(filter(None, fitted.systems))
     pairs = list(zip_longest(systems, fitted.systems))

@@ -213,6 +213,7 @@ BARE_LAYOUTS = (("label", "score"), ("score", "label"))  # of scores whose ids a
 LABELS: tuple[dict[str, bool], ...] = (
     {"1": True, "0": False},
     {"target": True, "nontarget": False},
+    {"target": True, "nontarget": False, "spoof": False},
     {"tgt": True, "imp": False},
     {"true": True, "false": False},
     {"yes": True, "no": False},

@@ -98,8 +98,13 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
             if bad
             else f"{path}: there are no trials to write"
         )
+    labels: Any = trials.target
+    if trials.spoof is not None and trials.target is not None:
+        if not is_text:
+            raise LikenessError(f"{path}: labels of spoofs are written as text; name it .txt")
+        labels = (trials.target + 2 * trials.spoof).astype(np.uint8)
     write = _write_text if is_text else _write_arrays
-    write(place, sides, trials.target, values)
+    write(place, sides, labels, values)
 
 
 def _write_arrays(
@@ -171,7 +176,8 @@ def _lines(
         as_arrow([name + end for name in side.keys])
         for side, end in zip(sides, ("", last), strict=True)
     ]
-    labels = as_arrow(["0\n", "1\n"])
+    two = target is None or target.dtype == np.bool_
+    labels = as_arrow(["0\n", "1\n"] if two else ["nontarget\n", "target\n", "spoof\n"])
     size = len(sides[0].codes)
     for start in range(0, size, _ROWS):
         report("writing", start, size)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,8 @@ def read_bare_scores(path: str | Path) -> Scores:
         [0.7]
     """
     table = _only(_read(path, BARE_LAYOUTS, ""))
+    if _spoofs(table.column("label")) is not None:
+        raise LikenessError(f"{path}: spoofs need ids; write lines `enrol probe score label`")
     return Scores(_scores(table), _targets(table.column("label")))
 
 
@@ -244,7 +247,7 @@ def _read(
     if not fitting:
         reasons = "; ".join(misfits) or f"{len(table.columns)} fields in each line"
         raise LikenessError(
-            f"{table.where}: {reasons}; labels must be 1 0, target nontarget, tgt imp, true "
+            f"{table.where}: {reasons}; labels must be 1 0, target nontarget spoof, tgt imp, true "
             "false, yes no, same different or match nonmatch, and scores that are all 0 or 1 need "
             "a header; name the columns in one, or by --columns enrol=NAME --columns probe=NAME"
         )
@@ -306,6 +309,12 @@ def _targets(labels: Column) -> Bools:
     return is_target[labels.codes]
 
 
+def _spoofs(labels: Column) -> Bools | None:
+    """(P,) whether labels are those of spoofs; None where none is."""
+    is_spoof: Bools = np.array([key.lower() == "spoof" for key in labels.keys], np.bool_)
+    return is_spoof[labels.codes] if is_spoof.any() else None
+
+
 def _scores(table: Table) -> Floats:
     """(P,) the scores of a table, NaN where a text is no number."""
     column = table.columns[table.roles.index("score")]
@@ -334,7 +343,8 @@ def trials_of(table: Table) -> Trials:
                 f"{table.where}: pairs are labelled both target and nontarget (first: "
                 f"{quoted(f'{enrol.keys[first]} {probe.keys[second]}')}); remove one label of each"
             )
-    return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target)
+    spoof = _spoofs(table.column("label")) if "label" in table.roles else None
+    return Trials(tuple(enrol.keys), tuple(probe.keys), enrol.codes, probe.codes, target, spoof)
 
 
 def _pairs(enrol: Ints, probe: Ints, num_probes: int) -> NDArray[np.int64]:
@@ -380,9 +390,9 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
                 f"{where}: {pair_text(of, int(rows[0]))} {problem}; does the trial list belong to "
                 "these scores?"
             )
-    if scored.target is not None and trials.target is None:
-        target = scored.target[at]
-        trials = Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe, target)
+    if scored.target is not None and (trials.target is None or scored.spoof is not None):
+        spoof = None if scored.spoof is None else scored.spoof[at]
+        trials = replace(trials, target=scored.target[at], spoof=spoof)
     return trials, values[at]
 
 

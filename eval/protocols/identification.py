@@ -35,6 +35,7 @@ from likeness.eval.protocols.labels import labels_of
 from likeness.eval.ranks import Counts
 from likeness.eval.results import Result, interval_text, percent_text, with_bounds
 from likeness.eval.similarity import check_similarity
+from likeness.eval.small_rates import exact_bounds
 from likeness.eval.types import (
     Bools,
     Embeddings,
@@ -60,6 +61,7 @@ class IdentificationSettings:
         fpirs: False-positive identification rates, one TPIR for each.
         ranks: K of rank-K.
         protocol: Open or closed, see `likeness.eval.identification.RULES`.
+        terms: "iso" gives the FNIR beside each TPIR, as ISO/IEC 19795-1 does.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the subjects of the probes; 0 leaves the
             intervals out.
@@ -78,6 +80,7 @@ class IdentificationSettings:
     fpirs: Sequence[float] = (1e-2, 1e-1)
     ranks: Sequence[int] = (1, 5, 10)
     protocol: Protocol = "open"
+    terms: report.Terms = "likeness"
     level: float = 0.95
     num_resamples: int = 1000
     seed: int = 0
@@ -85,6 +88,7 @@ class IdentificationSettings:
     def __post_init__(self) -> None:
         freeze_numbers(self, "fpirs", "ranks")
         check_choice("protocol", self.protocol, get_args(Protocol))
+        check_choice("terms", self.terms, get_args(report.Terms))
         for fpir in self.fpirs:
             check_rate("fpir", fpir)
         check_counts("ranks", self.ranks)
@@ -281,8 +285,13 @@ def identify_labelled(
         own = measure.conventions | common
         result = Result(system, measure.name, value, None, threshold, counts, own, protocol)
         if settings.num_resamples:
-            result = with_bounds(result, bounds(drawn, value, settings.level, measure.behind))
+            interval = bounds(drawn, value, settings.level, measure.behind)
+            if interval.ends is None and value == 1:
+                interval = exact_bounds(measure.behind, value, settings.level)
+            result = with_bounds(result, interval)
         results.append(result)
+    if settings.terms == "iso":
+        results = report.with_iso_terms(results)
     return Identified(results, notes, searched)
 
 
@@ -414,4 +423,5 @@ def _resample(
 def label(metric: str) -> str:
     """A metric's name for people: rank-1 (%), TPIR (%) at FPIR 0.01."""
     kind, _, number = metric.rstrip(")").partition("(")
-    return f"rank-{number} (%)" if kind == "rank_k" else f"TPIR (%) at FPIR {float(number):g}"
+    name = "FNIR" if kind == "fnir_at_fpir" else "TPIR"
+    return f"rank-{number} (%)" if kind == "rank_k" else f"{name} (%) at FPIR {float(number):g}"

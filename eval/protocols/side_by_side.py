@@ -9,25 +9,31 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.eval import groups, paired
 from likeness.eval.bootstrap import Bounds, Drawn, Resamples, drawn_from, draws_of
 from likeness.eval.errors import LikenessError
+from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.results import Result, table, with_bounds
+from likeness.eval.results import Result, further, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
 from likeness.eval.uncertainty import (
+    MOST_DISCARDED,
+    START_FNMR,
     Conventions,
     Ranking,
+    bounds_over_rows,
     bounds_over_subjects,
+    discard_area,
     errors_at,
     rows_of,
     trial_quality,
 )
-from likeness.eval.verification import threshold_at_eer
+from likeness.eval.verification import num_allowed, threshold_at_eer
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +47,7 @@ class Compared:
         grouped: Error rates by groups, one entry per system; empty without groups.
         paired: The differences to the reference; None where there are none.
         subject_of: Id -> name of its subject, as far as it is known.
+        subjects: System -> (P, 2) the numbers of the subjects of both sides, where they are known.
     """
 
     results: list[Result]
@@ -49,6 +56,7 @@ class Compared:
     grouped: Sequence[groups.Grouped] = ()
     paired: Paired | None = None
     subject_of: Mapping[str, str] = field(default_factory=dict)
+    subjects: Mapping[str, Ints] = field(default_factory=dict)
 
     def table(self) -> str:
         """Everything as tables of text: the results, the differences, the groups."""
@@ -103,6 +111,7 @@ def evaluate_together(
     subject_of: Mapping[str, str] | None = None,
     groupings: Mapping[str, Mapping[str, str]] | None = None,
     quality: Mapping[str, Mapping[str, float]] | None = None,
+    failures: Failures | None = None,
 ) -> Compared:
     """Measures several systems on lists of trials.
 
@@ -116,6 +125,8 @@ def evaluate_together(
             then measured by group as well.
         quality: System -> id -> its quality, such as the norm. How well it says which trials are
             decided wrongly is then measured as well, see `likeness.eval.uncertainty`.
+        failures: What of the list could not be compared. The generalised rates are then measured
+            as well, see `likeness.eval.failures`.
 
     Raises:
         LikenessError: Groups are asked for where no subjects are known; and as `subjects_of`,
@@ -136,6 +147,7 @@ def evaluate_together(
     grouped: list[groups.Grouped] = []
     resamples: dict[str, Resamples] = {}
     drawn: dict[str, Drawn] = {}
+    numbered: dict[str, Ints] = {}
     names_of = dict(subject_of or {})
     for name, listed in trials.items():
         numbers, source = subjects_of(listed, subject_of)
@@ -143,6 +155,7 @@ def evaluate_together(
         if numbers is not None:
             subjects = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
             names_of |= {} if subject_of else _named(listed, numbers, source)
+            numbered[name] = subjects
         for by, group_of in (groupings or {}).items():
             if subjects is None:
                 raise LikenessError(
@@ -151,7 +164,8 @@ def evaluate_together(
                 )
             sides = groups.sides_of(listed, group_of, names_of)
             system = groups.evaluate_groups(name, scores[name], subjects, *sides, settings=settings)
-            grouped.append(replace(system, by=by))
+            fte = {} if failures is None else fte_by_group(failures, group_of, names_of, settings)
+            grouped.append(replace(system, by=by, fte=fte))
         evaluated = evaluate(
             scores[name], settings, subjects=subjects, subjects_from=source, system=name
         )
@@ -161,13 +175,17 @@ def evaluate_together(
             results += _rated_decisions(
                 first, listed, scores[name], quality[name], settings, subjects
             )
+        if failures is not None:
+            results += generalised_rates(
+                failures, scores[name], settings, evaluated.results[0], subject_of
+            )
         drawn[name] = drawn_from(scores[name].target, subjects)
         if evaluated.resamples is not None:
             resamples[name] = evaluated.resamples
     compared: Paired | None = None
     if len(systems) > 1 and (resamples or unpaired):
         compared = paired.differences(reference, results, resamples, drawn, unpaired)
-    return Compared(results, scores, trials, grouped, compared, names_of)
+    return Compared(results, scores, trials, grouped, compared, names_of, numbered)
 
 
 def _in_one_order(
@@ -232,16 +250,24 @@ def _rated_decisions(
     if settings.num_resamples:
         draws = draws_of(settings)
         intervals = bounds_over_subjects(ranking, scores.target, subjects, **draws)
-    own_of_it = ("method", "interval_note")
-    common = {key: value for key, value in of.conventions.items() if key not in own_of_it}
     stated: Conventions = {
         "quality": meaning,
         "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
     }
-    limit = threshold if np.isfinite(threshold) else None
-    return [
-        with_bounds(
-            Result(of.system, name, value, None, limit, of.counts, own | common, of.protocol), ends
-        )
+    results = [
+        further(of, name, value, ends, threshold, **own)
         for name, value, own, ends in rows_of(ranking, "quality_auroc", stated, intervals)
     ]
+    start = float(np.sort(scores.targets)[num_allowed(START_FNMR, scores.targets.size)])
+    missed = errors_at(scores, start)
+
+    def area(target_rows: NDArray[Any], _: NDArray[Any]) -> float:
+        rows = target_rows.astype(np.int64)
+        return discard_area(values[rows], missed[rows])
+
+    name, every = f"edc_pauc({START_FNMR:g})", np.flatnonzero(scores.target)
+    if settings.num_resamples:
+        intervals = bounds_over_rows({name: area}, scores.target, subjects, **draws)
+    rule = f"up to {MOST_DISCARDED:.0%} of the target trials discarded by quality"
+    edc = further(of, name, area(every, every), intervals.get(name), start, rule=rule)
+    return [*results, edc]

@@ -26,7 +26,9 @@ from likeness.eval.bootstrap import (
     num_subjects,
 )
 from likeness.eval.errors import LikenessError
-from likeness.eval.results import Result, table, with_bounds
+from likeness.eval.evidence import dev_pav, elub
+from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
+from likeness.eval.small_rates import or_exact
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 from likeness.eval.verification import (
     EerMethod,
@@ -72,6 +74,7 @@ class VerificationSettings:
         eer_method: How the EER is read off the ROC, see `likeness.eval.verification.eer`.
         tar_rule: Which threshold belongs to a FAR, see `likeness.eval.verification.tar_at_far`.
         llr: The scores are log-likelihood ratios: Cllr, minCllr and the actual DCF are added.
+        terms: "iso" gives the FNMR beside each TAR, as ISO/IEC 19795-1 does.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap; 0 leaves the intervals out.
         seed: Of the draws.
@@ -92,6 +95,7 @@ class VerificationSettings:
     eer_method: EerMethod = "interpolated"
     tar_rule: TarRule = "strict"
     llr: bool = False
+    terms: Terms = "likeness"
     level: float = 0.95
     num_resamples: int = 1000
     seed: int = 0
@@ -100,6 +104,7 @@ class VerificationSettings:
         freeze_numbers(self, "p_targets", "fars")
         check_choice("eer_method", self.eer_method, get_args(EerMethod))
         check_choice("tar_rule", self.tar_rule, get_args(TarRule))
+        check_choice("terms", self.terms, get_args(Terms))
         for p_target in self.p_targets or (0.5,):
             check_costs(p_target, self.c_miss, self.c_fa)
         for far in self.fars:
@@ -228,6 +233,8 @@ def evaluate(
     if settings.num_resamples:
         resampled = {name: each.metric for name, each in measures.items() if each.metric}
         intervals, resamples = bounds_of(resampled, scores, subjects, **draws_of(settings))
+        values = {name: each.measured.value for name, each in measures.items()}
+        intervals = or_exact(intervals, values, scores, subjects, settings)
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
         "ties": "one operating point per distinct score",
@@ -252,6 +259,8 @@ def evaluate(
             system, name, value, None, threshold_or_none, counts, own | common, protocol
         )
         results.append(with_bounds(result, intervals.get(name)))
+    if settings.terms == "iso":
+        results = with_iso_terms(results)
     return Evaluated(results, resamples, scores, settings)
 
 
@@ -321,6 +330,11 @@ def _llr_measures(
         "cllr": _Measure(None, Measured(bits, np.nan), of_bits),
         "min_cllr": _Measure(None, Measured(least, np.nan), of_least),
     }
+    tens: Conventions = {"unit": "powers of ten", "scores": "log-likelihood ratios"}
+    evidence = dev_pav(target, nontarget), *elub(target, nontarget)
+    for name, value in zip(("dev_pav", "elub_lower", "elub_upper"), evidence, strict=True):
+        if np.isfinite(value):
+            measures[name] = _Measure(None, Measured(value, np.nan), tens)
     for p_target in settings.p_targets:
         costs = {"p_target": p_target, **settings.costs}
         cost = actual_dcf(target, nontarget, **costs)

@@ -492,6 +492,23 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
     return figure
 
 
+def tippett_figure(scores: Mapping[str, Scores]) -> Any:
+    """The Tippett plot: the share of the trials of a class whose likelihood ratio is at least x.
+
+    Returns:
+        A Bokeh figure.
+    """
+    axes = "Likelihood ratio (power of ten)", "Trials with at least that ratio (%)"
+    figure = plot(*axes, height=300, tips={"of": "$name", "ratio": "@x{0.00}", "%": "@y{0.00}"})
+    shares = np.linspace(0, 1, _NUM_KEPT)
+    for i, (name, of) in enumerate(scores.items()):
+        for kind, values in (("targets", of.targets), ("nontargets", of.nontargets)):
+            x, label = np.quantile(values, shares) / np.log(10), f"{shortened(name)}, {kind}"
+            line(figure, 2 * i + (kind != "targets"), label, label=label, x=x, y=100 - 100 * shares)
+    legend(figure)
+    return figure
+
+
 def group_figure(grouped: Grouped) -> Any:
     """The EER of each group at a threshold of its own, with its interval."""
     points = [

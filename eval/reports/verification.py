@@ -29,6 +29,7 @@ from likeness.eval.reports.figures import (
     drawn,
     group_figure,
     histogram_figure,
+    tippett_figure,
     training_curves,
 )
 from likeness.eval.reports.map import embedding_map
@@ -74,6 +75,7 @@ def write_page(
     inputs: Mapping[str, str] | None = None,
     embeddings: Mapping[str, Embeddings] | None = None,
     media: Media | None = None,
+    stated: Mapping[str, str] | None = None,
     log: Log = (),
     logged: Sequence[str] = (),
 ) -> Path:
@@ -88,6 +90,7 @@ def write_page(
             what the norms are worth, and a map.
         media: the recordings or images that the ids name. The page then shows those of the hardest
             trials.
+        stated: what a test report has to say beside the results.
         log: the entries of a training's log.jsonl, for its curves.
         logged: the metrics that the training measured in between.
 
@@ -110,6 +113,7 @@ def write_page(
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
+        "Test report": table([], stated.items()) if stated else EMPTY,
         "Results": _by_trials(together, lambda names: metric_table(results, names))
         + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
@@ -118,6 +122,7 @@ def write_page(
         "Errors and thresholds": slider(results, scores) + hardest,
         "Subjects": _subjects(compared),
         "Quality": _quality(compared, used),
+        "Evidence": _evidence(results, scores),
         "Embedding map": _maps(compared, used),
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(shown.note()),
@@ -230,6 +235,16 @@ def _quality(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup
         "measure is worth its name, and stays at the dotted line if it says nothing."
     )
     return prose(text) + drawn(coverage_figure, curves, alt="Risk and coverage")
+
+
+def _evidence(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
+    """The Tippett plot of the systems whose scores are log-likelihood ratios."""
+    ratios = {each.system: scores[each.system] for each in results if each.metric == "cllr"}
+    text = (
+        "The Tippett plot: the share of trials of each class whose likelihood ratio is at least x. "
+        "What lies right of 0 among nontargets, and left of it among targets, misleads."
+    )
+    return prose(text) + drawn(tippett_figure, ratios, alt="Tippett plot") if ratios else EMPTY
 
 
 def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:

@@ -9,6 +9,8 @@ import typer
 
 from likeness.commands import options
 from likeness.commands.options import input_file
+from likeness.eval.errors import LikenessError
+from likeness.eval.small_rates import parse_plan
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -21,11 +23,11 @@ app = typer.Typer()
 def evaluate(
     context: typer.Context,
     scores: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="Score files, the folder of a run, or with --ijb embeddings.", exists=True
         ),
-    ],
+    ] = None,
     ijb: options.IjbFolder = None,
     preset: options.Presets = None,
     switch: options.Switches = None,
@@ -63,6 +65,9 @@ def evaluate(
     llr: Annotated[
         bool, typer.Option("--llr", help="Measure Cllr and actual DCF of log-likelihood ratios.")
     ] = False,
+    terms: options.Terms = "likeness",
+    failures: Annotated[Path | None, input_file("What `embed` skipped, for FTE and GFRR.")] = None,
+    countermeasure: Annotated[Path | None, input_file("Its scores, of trials with spoofs.")] = None,
     json_file: options.JsonFile = None,
     report: options.ReportFolder = None,
     embeddings: Annotated[
@@ -86,6 +91,13 @@ def evaluate(
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
     ] = None,
     num_resamples: options.Resamples = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="far=RATE,width=SHARE",
+            help="Say how many people it takes to know a false-accept rate so well.",
+        ),
+    ] = None,
 ) -> None:
     """Measure EER, minDCF and TAR@FAR of score files, with intervals resampled over subjects.
 
@@ -95,6 +107,12 @@ def evaluate(
     """
     options.refuse_beside_ijb(context, ijb, "scores", "fars")
     options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
+    wanted = None if plan is None else parse_plan(plan)
+    if not scores:
+        if wanted is None:
+            raise LikenessError("evaluate needs SCORES to measure, or --plan for a test to come")
+        say(wanted.text())
+        return
     if ijb is not None:
         from likeness.ijb import evaluate_files, read_presets
 
@@ -113,10 +131,14 @@ def evaluate(
         reference=reference,
         quality=quality,
         embeddings=embeddings,
+        failures=failures,
+        countermeasure=countermeasure,
     )
     stored = None
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
     options.write_evaluation(context, evaluation)
+    if wanted is not None:
+        say(f"\n{evaluation.plan(*wanted)}")
     if stored is not None:
         say(f"\n{stored}\nkept with {save_to}")

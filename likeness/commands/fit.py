@@ -114,6 +114,10 @@ def fusion(
     quality: options.QualityMeasures = None,
     embeddings: Annotated[Path | None, input_file("With --quality: of the items.")] = None,
     durations: options.Durations = None,
+    method: Annotated[
+        Literal["logistic", "likelihood_ratio"],
+        typer.Option(help="A weighted sum, or the ratio of densities, also with label spoof."),
+    ] = "logistic",
 ) -> None:
     """Fit the weights of several systems, whose sum is a log-likelihood ratio.
 
@@ -122,7 +126,7 @@ def fusion(
     from likeness.scoring import fuse
 
     _, fitted, values = fuse(
-        scores, quality=quality or (), embeddings=embeddings, durations=durations
+        scores, quality=quality or (), embeddings=embeddings, durations=durations, method=method
     )
     fitted.save(out)
     weights = ", ".join(f"{weight:.4g}" for weight in fitted.weights)

@@ -51,6 +51,7 @@ def identify(
         ),
     ] = "open",
     num_resamples: options.Resamples = None,
+    terms: options.Terms = "likeness",
     json_file: options.JsonFile = None,
     report: options.ReportFolder = None,
     media: options.MediaFiles = None,

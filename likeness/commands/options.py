@@ -232,6 +232,7 @@ QualityMeasured = Annotated[
         help="Measure how well the norm, or a list of lines `id quality`, says what is wrong.",
     ),
 ]
+Terms = Annotated[Literal["likeness", "iso"], typer.Option(help="iso adds those of ISO 19795.")]
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", help="Write the results into this JSON file.", callback=writes()),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import likeness
 from likeness.eval import identification
 from likeness.eval.errors import LikenessError
 from likeness.eval.identification import (
@@ -355,3 +356,13 @@ def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:
         )
     assert found.tied.tolist() == [1] * 15
     assert not found.first.any()
+
+
+def test_where_every_probe_is_found_there_is_the_exact_bound_over_subjects() -> None:
+    items = np.eye(6, dtype=np.float32)
+    gallery = likeness.Embeddings(tuple(f"p{i}/1" for i in range(6)), items)
+    probes = likeness.Embeddings(tuple(f"p{i}/{k}" for k in (2, 3) for i in range(6)), [*items] * 2)
+    settings = likeness.IdentificationSettings(fpirs=(), ranks=(1,), num_resamples=20)
+    found = likeness.identify(gallery, probes, settings).results[0]
+    assert (found.value, found.interval[1]) == (1, 1)
+    assert found.interval[0] == pytest.approx(0.05 ** (1 / 6))

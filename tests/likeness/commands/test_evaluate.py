@@ -59,7 +59,8 @@ def test_the_command_writes_the_page_with_what_it_was_made_of(
     assert page.count("<img") >= 12
     assert "unused" not in page  # items outside the trials
     assert "12 of 12 items, from 4 of 4 classes" in page
-    assert [path.name for path in (folder / "out").iterdir()] == ["index.html"]
+    written = sorted(path.name for path in (folder / "out").iterdir())
+    assert written == ["index.html", "report.json"]
 
 
 def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
@@ -85,7 +86,7 @@ def test_groups_of_two_lists_do_not_share_a_name(
     report: dict[str, str] = {}
     monkeypatch.setattr(
         "likeness.eval.reports.verification.write_page",
-        lambda _, compared, **more: report.update(compared.subject_of),
+        lambda _, compared, **more: report.update(compared.subject_of) or folder / "page.html",
     )
     (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
     (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
