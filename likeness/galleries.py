@@ -10,17 +10,26 @@ from typing import Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import step
-from likeness.eval.types import Embeddings, name_first
+from likeness.eval.types import Embeddings, name_first, nfc
 from likeness.files import table_text, write_rows
+from likeness.gallery_checks import Doubt, check
 from likeness.inputs import items_of
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Bad
-from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery, refuse_absent
+from likeness.toolkit.gallery.gallery import (
+    By,
+    Gallery,
+    PoolScores,
+    exists,
+    open_gallery,
+    refuse_absent,
+)
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
 from likeness.verification import NO_DECISION
 
 Existing = Literal["refuse", "add", "replace", "skip"]
+_CHECKED = 20_000  # enrolments up to which a gallery is checked at each enrolment
 
 
 def opened(
@@ -53,6 +62,7 @@ class Enrolled(NamedTuple):
         skipped: Subjects who were enrolled before and stay as they are.
         bad: Files that cannot be read, with the reasons.
         size: How many subjects the gallery has now.
+        doubts: What `check` finds of the subjects who were enrolled now.
     """
 
     files: int
@@ -60,6 +70,7 @@ class Enrolled(NamedTuple):
     skipped: tuple[str, ...]
     bad: Sequence[Bad]
     size: int
+    doubts: Sequence[Doubt] = ()
 
 
 def enrol(
@@ -127,7 +138,12 @@ def enrol(
     names = [of_item[item_id] for item_id in embeddings.ids]
     with opened(name, model.meta, makes=True) as gallery:
         _write(gallery, embeddings, names, set(before) if existing == "replace" else set())
-        return Enrolled(len(names), len(set(names)), skipped, bad, len(gallery))
+        size = sum(entry.enrolments for entry in gallery.entries())
+        doubts: Sequence[Doubt] = ()
+        if size <= _CHECKED:
+            here = set(map(nfc, names))
+            doubts = [d for d in check(gallery).doubts if {d.subject, d.looks_like} & here]
+        return Enrolled(len(names), len(set(names)), skipped, bad, len(gallery), doubts)
 
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
@@ -195,6 +211,8 @@ class FoundRow(NamedTuple):
         subject: The subject; "" where the file cannot be read.
         score: A higher score is more similar.
         accepted: Whether the score reaches the threshold; None without one.
+        margin: Of rank 1, how much higher its score is than that of the next subject.
+        item: The enrolled file, where items are searched.
         note: Why the file cannot be read; "" if it can.
     """
 
@@ -203,6 +221,8 @@ class FoundRow(NamedTuple):
     subject: str = ""
     score: float | None = None
     accepted: bool | None = None
+    margin: float | None = None
+    item: str = ""
     note: str = ""
 
 
@@ -281,9 +301,12 @@ def search(
     threshold: float | None = None,
     source: str = "",
     far: float | None = None,
+    by: By = "subject",
+    num_templates: int = 1,
+    pool: PoolScores = "best",
     **listing: Any,
 ) -> Found:
-    """Find the subjects who are most similar to each file.
+    """Find the subjects, or the enrolled files, that are most similar to each file.
 
     Args:
         gallery: An open gallery.
@@ -293,6 +316,9 @@ def search(
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
         far: Its false-accept rate in one comparison, where it is known.
+        by: What is found: subjects, or the enrolled files one by one.
+        num_templates: How many templates a subject has, see `Gallery.search`.
+        pool: How the scores of several templates become one.
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Raises:
@@ -300,15 +326,21 @@ def search(
     """
     with items_of(inputs, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, 0)
+    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
     with step("searching the gallery"):
-        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k), strict=True))
+        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, **how), strict=True))
     reasons = {item.id: item.reason for item in bad}
     rows = []
     for item in items:
         if item.id in reasons:
             rows.append(FoundRow(item.id, note=reasons[item.id]))
             continue
-        for rank, match in enumerate(matches[item.id], 1):
+        best = matches[item.id]
+        others = [match.score for match in best if match.subject != best[0].subject]
+        margin = best[0].score - others[0] if others else None
+        for rank, match in enumerate(best[:k], 1):
             accepted = None if threshold is None else match.score >= threshold
-            rows.append(FoundRow(item.id, rank, match.subject, match.score, accepted))
+            gap = margin if rank == 1 else None
+            row = FoundRow(item.id, rank, match.subject, match.score, accepted, gap, match.item)
+            rows.append(row)
     return Found(rows, gallery.similarity, threshold, source, len(gallery), far)

@@ -33,6 +33,9 @@ from likeness.toolkit.console import one_line, say
 from likeness.toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from likeness.gallery_checks import Doubt
     from likeness.models.filterbanks import Frontend as FrontendName
     from likeness.toolkit.models.loaded import Loaded
 
@@ -42,6 +45,7 @@ app = typer.Typer(
     "a folder or a database, and belongs to one model.",
     no_args_is_help=True,
 )
+_MOST_SAID = 20  # doubts that are printed
 _EMBEDDINGS = (".npz", ".ark", ".scp")
 
 Data = Annotated[
@@ -63,6 +67,14 @@ Gallery = Annotated[
 ]
 ModelText = Annotated[
     str, typer.Option(help="The model, as for `likeness verify`.", callback=known_model)
+]
+
+Found = Annotated[
+    Path | None,
+    typer.Option(
+        help="The file to write, .csv, .tsv or .json (default: to the standard output).",
+        callback=writes(".csv", ".tsv", ".json"),
+    ),
 ]
 
 
@@ -122,12 +134,57 @@ def enrol(
         workers=workers,
     )
     print_bad(done.bad, "files")
+    _say_doubts(done.doubts)
     if done.skipped:
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
         f"{done.files:,} files of {done.subjects:,} subjects enrolled in "
         f"{masked(gallery)}, which has {done.size:,} subjects now"
     )
+
+
+@app.command(epilog="Example: likeness gallery check --gallery people --threshold 0.6")
+def check(
+    gallery: Gallery,
+    model: ModelName = None,
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The .csv or .tsv file to write (default: the findings are printed).",
+            callback=writes(".csv", ".tsv"),
+        ),
+    ] = None,
+) -> None:
+    """Say which enrolments do not fit their subject, and which two subjects are one.
+
+    It also says how often a stranger will pass for somebody. Nothing is changed: `gallery enrol
+    --existing replace` and `gallery remove` do that.
+    """
+    rule = rule_of(threshold, far, thresholds)
+    from likeness import galleries, gallery_checks
+
+    with galleries.opened(gallery) as store:
+        limit, _ = rule.decide(rule.read(model or ""), store.meta)
+        checked = gallery_checks.check(store, limit)
+    if out is None:
+        _say_doubts(checked.doubts, error=False)
+    else:
+        checked.save(out)
+    say(checked.summary())
+
+
+def _say_doubts(doubts: Sequence[Doubt], *, error: bool = True) -> None:
+    for doubt in doubts[:_MOST_SAID]:
+        say(one_line(doubt.text()), error=error)
+    if len(doubts) > _MOST_SAID:
+        rest = len(doubts) - _MOST_SAID
+        say(
+            f"... and {rest:,} more; `likeness gallery check --out FILE.csv` writes all",
+            error=error,
+        )
 
 
 @app.command(
@@ -144,23 +201,28 @@ def search(
     far: StoredThreshold = None,
     threshold: OwnThreshold = None,
     thresholds: ThresholdFile = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The file to write, .csv, .tsv or .json (default: CSV on the standard output).",
-            callback=writes(".csv", ".tsv", ".json"),
-        ),
-    ] = None,
+    by: Annotated[
+        Literal["subject", "item"],
+        typer.Option(help="What is found: subjects, or the enrolled files one by one."),
+    ] = "subject",
+    templates: Annotated[
+        int, typer.Option(min=1, help="How many templates each subject has at most.")
+    ] = 1,
+    pool: Annotated[
+        Literal["best", "mean"],
+        typer.Option(help="Which score a subject with several templates gets."),
+    ] = "best",
+    out: Found = None,
     columns: Columns = None,
     root: Root = None,
     detector: ModelDetector = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
-    """Find the enrolled subjects who are most similar to each file.
+    """Find the enrolled subjects, or files, that are most similar to each file.
 
-    Every file gets a row for each of the K best, with the score, and with a verdict where a
-    threshold decides.
+    Every file gets a row for each of the K best, with the score, with the margin to the runner-up,
+    and with a verdict where a threshold decides.
     """
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
@@ -176,6 +238,9 @@ def search(
             threshold=limit,
             source=source,
             far=rule.far if isinstance(rule.far, float) else None,
+            by=by,
+            num_templates=templates,
+            pool=pool,
             **_listing(root, columns),
         )
     if out is None:
