@@ -12,8 +12,10 @@ import typer
 
 from likeness.commands.options import (
     Columns,
+    FacesTaken,
     Frontend,
     LabelPattern,
+    MinScore,
     ModelDetector,
     ModelName,
     OwnThreshold,
@@ -107,6 +109,7 @@ def enrol(
     root: Root = None,
     workers: Workers = 0,
     detector: ModelDetector = None,
+    min_score: MinScore = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
@@ -125,7 +128,7 @@ def enrol(
     subject_of = read_mapping(subjects) if subjects else None
     done = galleries.enrol(
         gallery,
-        _loaded(model, detector, frontend, trust),
+        _loaded(model, detector, min_score, frontend, trust),
         data,
         **_listing(root, columns, label),
         subject=subject,
@@ -216,6 +219,8 @@ def search(
     columns: Columns = None,
     root: Root = None,
     detector: ModelDetector = None,
+    min_score: MinScore = None,
+    faces: FacesTaken = "central",
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
@@ -227,7 +232,7 @@ def search(
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
 
-    loaded = _loaded(model, detector, frontend, trust)
+    loaded = _loaded(model, detector, min_score, frontend, trust)
     limit, source = rule.decide(rule.read(model), loaded.meta)
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(
@@ -241,6 +246,7 @@ def search(
             by=by,
             num_templates=templates,
             pool=pool,
+            faces=faces,
             **_listing(root, columns),
         )
     if out is None:
@@ -322,6 +328,8 @@ def cluster(
     root: Root = None,
     workers: Workers = 0,
     detector: ModelDetector = None,
+    min_score: MinScore = None,
+    faces: FacesTaken = "central",
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
@@ -350,8 +358,13 @@ def cluster(
             "embeddings (.npz, .ark, .scp or .parquet)"
         )
     else:
-        loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns)
-        embeddings, files, bad = galleries.embed(loaded, data, workers=workers, **listing)
+        loaded, listing = (
+            _loaded(model, detector, min_score, frontend, trust),
+            _listing(root, columns),
+        )
+        embeddings, files, bad = galleries.embed(
+            loaded, data, workers=workers, faces=faces, **listing
+        )
         print_bad(bad, "files")
     limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
     grouped = searching.cluster(
@@ -378,13 +391,22 @@ def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> d
 
 
 def _loaded(
-    model: str, detector: Path | None, frontend: FrontendName, trust: list[str] | None
+    model: str,
+    detector: Path | None,
+    min_score: float | None,
+    frontend: FrontendName,
+    trust: list[str] | None,
 ) -> Loaded:
     import likeness
     from likeness.models.load import refuse_head
 
     loaded = likeness.load(
-        model, detector=detector, calibration=False, frontend=frontend, trust=trust or ()
+        model,
+        detector=detector,
+        min_score=min_score,
+        calibration=False,
+        frontend=frontend,
+        trust=trust or (),
     ).loaded
     refuse_head(loaded, model)
     return loaded
