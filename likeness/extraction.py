@@ -169,7 +169,11 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     files.write(out, Embeddings(embedded.ids, embedded.matrix, {**embedded.meta, **meta}))
     say(
         f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
-        + (f"; {len(bad)} unreadable items left out" if bad else "")
+        + (
+            f"; {len(bad)} unreadable items left out (so does `score --missing skip`)"
+            if bad
+            else ""
+        )
     )
 
 

@@ -381,6 +381,10 @@ def cluster(
         + (f", {none:,} of them in none. " if none else ". ")
         + grouped.how
     )
+    if all("/" in name for name in embeddings.ids):
+        numbers = grouped.agreement().items()
+        text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
+        say(f"if the first folders name the subjects: {text}")
     if report is not None:
         page = grouped.report(report, media=media or files, command=str(context.obj))
         say(f"page: {page}")
