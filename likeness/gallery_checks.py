@@ -14,6 +14,12 @@ from likeness.eval.types import Embeddings, Floats
 from likeness.files import write_rows
 from likeness.toolkit.gallery.gallery import Gallery
 
+_FINDINGS = {
+    "misfit": "enrolments may be of somebody else, or are spoilt",
+    "twins": "pairs of subjects may be one subject",
+    "low": "enrolments fit their subject badly, and nobody else: look at their quality",
+}
+
 
 class Doubt(NamedTuple):
     """An enrolment, or a subject, of whom a gallery may be wrong.
@@ -67,26 +73,20 @@ class Checked:
     def summary(self) -> str:
         """What was found, and how often a stranger will pass for somebody, in a few lines."""
         lines = [f"{self.enrolments:,} enrolments of {self.subjects:,} subjects were compared"]
-        for finding, said in (
-            ("misfit", "enrolments may be of somebody else, or are spoilt"),
-            ("twins", "pairs of subjects may be one subject"),
-            ("low", "enrolments fit their subject badly, and nobody else: look at their quality"),
-        ):
+        for finding, said in _FINDINGS.items():
             count = sum(doubt.finding == finding for doubt in self.doubts)
             lines.append(f"{count:,} {said}" if count else f"no {said}")
         if self.alone:
-            lines.append(
-                f"{self.alone:,} subjects have one enrolment: nothing says whether it fits"
-            )
-        count = len(self.strangers)
+            lines.append(f"{self.alone:,} subjects have one enrolment: nothing says if it fits")
         among = f"among {self.subjects:,} subjects a stranger passes for somebody in"
+        count = len(self.strangers)
         for share in (0.1, 0.01):
-            if self.subjects > 1 and count * share >= 1:
+            if count * share >= 1:
                 least = np.quantile(self.strangers, 1 - share, method="higher")
                 lines.append(
                     f"{among} {100 * share:.0f} % of searches at the threshold {least:.4g}"
                 )
-        if self.threshold is not None and self.subjects > 1 and count:
+        if self.threshold is not None and count:
             hits = int((self.strangers >= self.threshold).sum())
             rate = f"{100 * hits / count:.2g} % ({hits:,} of {count:,})"
             lines.append(f"{among} {rate} at your threshold of {self.threshold:.4g}")

@@ -246,19 +246,16 @@ class Model:
         from likeness.inputs import items_of
         from likeness.modalities.face import align
         from likeness.models.load import detector_settings
-        from likeness.toolkit.data.images import as_channels
 
         settings = detector_settings(self.loaded)
         size, width = settings.pop("size"), settings.pop("width")
         with items_of(photo, modality=self.modality) as (item,):
             pixels, found = align.find(item, **settings)
         found, crops = align.within(pixels, found, size=size, width=width)
+        pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
         rows = np.zeros((0, self.dim), dtype=np.float32)
         if crops:
-            batch = np.stack([as_channels(crop) for crop in crops])
-            rows = self.loaded.embedder.embed_batch(batch)
-        shape = (0, size, width or size, 3)
-        pictures = np.stack(crops) if crops else np.zeros(shape, dtype=np.uint8)
+            rows = self.loaded.embedder.embed_batch(pictures.transpose(0, 3, 1, 2))
         return FoundFaces(found.boxes, found.landmarks, found.scores, pictures, rows)
 
     def verify(

@@ -137,7 +137,8 @@ def enrol(
         workers=workers,
     )
     print_bad(done.bad, "files")
-    _say_doubts(done.doubts)
+    if done.doubts:
+        say(_lines(done.doubts), error=True)
     if done.skipped:
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
@@ -172,22 +173,18 @@ def check(
     with galleries.opened(gallery) as store:
         limit, _ = rule.decide(rule.read(model or ""), store.meta)
         checked = gallery_checks.check(store, limit)
-    if out is None:
-        _say_doubts(checked.doubts, error=False)
-    else:
+    if out is not None:
         checked.save(out)
+    elif checked.doubts:
+        say(_lines(checked.doubts))
     say(checked.summary())
 
 
-def _say_doubts(doubts: Sequence[Doubt], *, error: bool = True) -> None:
-    for doubt in doubts[:_MOST_SAID]:
-        say(one_line(doubt.text()), error=error)
-    if len(doubts) > _MOST_SAID:
-        rest = len(doubts) - _MOST_SAID
-        say(
-            f"... and {rest:,} more; `likeness gallery check --out FILE.csv` writes all",
-            error=error,
-        )
+def _lines(doubts: Sequence[Doubt]) -> str:
+    lines = [one_line(doubt.text()) for doubt in doubts[:_MOST_SAID]]
+    if rest := len(doubts) - len(lines):
+        lines.append(f"... and {rest:,} more; `likeness gallery check --out FILE.csv` writes all")
+    return "\n".join(lines)
 
 
 @app.command(

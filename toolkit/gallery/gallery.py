@@ -276,31 +276,26 @@ class Gallery:
         pool: PoolScores,
     ) -> list[tuple[Match, ...]]:
         """Compares the probes with all enrolments, or with several templates of each subject."""
-        made = self.everything()
-        names, items, rows = made.subjects, made.items, made.rows
+        names, items, rows = self.everything()
         if by == "subject":
-            names, rows = several_templates(made, num_templates, self._store.meta)
+            names, rows = several_templates(self.everything(), num_templates, self._store.meta)
             items = [""] * len(names)
         norms = np.linalg.norm(rows, axis=1)
-        starts = np.arange(len(names))
-        if by == "subject":
-            starts = np.flatnonzero([a != b for a, b in pairwise(["", *names])])
+        is_first = [by == "item" or name != before for before, name in pairwise(["", *names])]
+        starts = np.flatnonzero(is_first)
+        sizes = np.diff([*starts, len(names)])[:, None]
         results = []
         for begin in range(0, len(probes), _PROBES):
             scores = matrix(rows, probes[begin : begin + _PROBES], self.similarity)
-            best = np.maximum.reduceat(scores, starts, axis=0)
+            joined = np.maximum.reduceat(scores, starts)
             if pool == "mean":
-                sizes = np.diff(np.append(starts, len(names)))
-                best = np.add.reduceat(scores, starts, axis=0) / sizes[:, None]
-            order = np.argsort(-best, axis=0, kind="stable")[:k]
-            for column, places in enumerate(order.T):
-                found = [(starts[place], float(best[place, column])) for place in places]
+                joined = np.add.reduceat(scores, starts) / sizes
+            for column in joined.T:
+                best = np.argsort(-column, kind="stable")[:k]
+                found = zip(starts[best], column[best].tolist(), strict=True)
+                matches = [Match(names[i], score, float(norms[i]), items[i]) for i, score in found]
                 results.append(
-                    tuple(
-                        Match(names[row], score, float(norms[row]), items[row])
-                        for row, score in found
-                        if threshold is None or score >= threshold
-                    )
+                    tuple(m for m in matches if threshold is None or m.score >= threshold)
                 )
         return results
 
