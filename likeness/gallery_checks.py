@@ -10,10 +10,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from likeness.eval.cleaning import Fit, fit_of, suspects, twins
+from likeness.eval.ranks import Counts
 from likeness.eval.types import Embeddings, Floats
 from likeness.files import write_rows
 from likeness.toolkit.gallery.gallery import Gallery
 
+Finding = Literal["misfit", "low", "twins"]
 _FINDINGS = {
     "misfit": "enrolments may be of somebody else, or are spoilt",
     "twins": "pairs of subjects may be one subject",
@@ -33,7 +35,7 @@ class Doubt(NamedTuple):
         other: The cosine to the nearest other subject; None for twins.
     """
 
-    finding: Literal["misfit", "low", "twins"]
+    finding: Finding
     subject: str
     item: str
     looks_like: str
@@ -120,34 +122,35 @@ def check(gallery: Gallery, threshold: float | None = None) -> Checked:
         [('misfit', '3', 'bob')]
     """
     made = gallery.everything()
+    if not made.items:
+        return Checked([], 0, 0, 0, np.zeros(0), threshold)
     names, numbers = np.unique(np.array(made.subjects, dtype=str), return_inverse=True)
-    rows = Embeddings(tuple(map(str, range(len(numbers)))), made.rows)
-    unit, doubts = rows.unit(), []
+    unit = Embeddings(tuple(map(str, range(len(numbers)))), made.rows).unit()
 
-    def add(finding: Literal["misfit", "low"], fit: Fit, row: int, place: int) -> None:
-        nearest, scores = str(names[fit.looks_like[row]]), (fit.own[row], fit.other[row])
-        subject, item = made.subjects[place], made.items[place]
-        doubts.append(Doubt(finding, subject, item, nearest, *map(float, scores)))
+    def doubts_of(finding: Finding, fit: Fit, rows: Counts, at: Counts) -> list[Doubt]:
+        columns = names[fit.looks_like], fit.own, fit.other
+        nearest = zip(*(column[rows].tolist() for column in columns), strict=True)
+        whose = ((made.subjects[place], made.items[place]) for place in at)
+        return [Doubt(finding, *who, *near) for who, near in zip(whose, nearest, strict=True)]
 
     fit = fit_of(unit, numbers)
     wrong = suspects(fit)
-    for row in wrong.tolist():
-        add("misfit", fit, row, row)
-    alone = int((np.bincount(numbers) == 1).sum())
+    doubts = doubts_of("misfit", fit, wrong, wrong)
     good = np.delete(np.arange(len(numbers)), wrong)
     fit = fit_of(unit[good], numbers[good])
-    pairs = [(str(names[a]), str(names[b])) for a, b in twins(fit)]
+    pairs = names[twins(fit)].tolist()
     doubts += [Doubt("twins", first, "", second) for first, second in pairs]
     known = fit.own[~np.isnan(fit.own)]
     if known.size:
         low, high = np.quantile(known, (0.25, 0.75))
-        for row in np.flatnonzero(fit.own < low - 3 * (high - low)).tolist():
-            add("low", fit, row, int(good[row]))
-    same = {(a, b) for pair in pairs for a, b in (pair, pair[::-1])}
+        rows = np.flatnonzero(fit.own < low - 3 * (high - low))
+        doubts += doubts_of("low", fit, rows, good[rows])
+    same = {frozenset(pair) for pair in [*pairs, *zip(names.tolist())]}
     probes = Embeddings(tuple(map(str, good)), made.rows[good], gallery.meta)
     strangers = []
-    for place, matches in zip(good.tolist(), gallery.search(probes, k=3 + len(same)), strict=True):
+    for place, matches in zip(good.tolist(), gallery.search(probes, k=3 + len(pairs)), strict=True):
         who = made.subjects[place]
-        others = [m.score for m in matches if m.subject != who and (who, m.subject) not in same]
+        others = [m.score for m in matches if frozenset((who, m.subject)) not in same]
         strangers += others[:1]
+    alone = int((np.bincount(numbers) == 1).sum())
     return Checked(doubts, len(numbers), len(names), alone, np.array(strangers), threshold)

@@ -56,14 +56,10 @@ def align(
         min_score=min_score,
     )
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
-    rules = {
-        "largest": "the largest was taken",
-        "central": "the largest near the centre was taken",
-        "all": "all were taken",
-    }
+    rules = {"largest": "the largest", "central": "the largest near the centre", "all": "all faces"}
     several = (
         f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, "
-        f"{rules[choose]}"
+        f"{rules[choose]} taken"
         if made.several
         else ""
     )

@@ -35,9 +35,6 @@ from likeness.toolkit.console import one_line, say
 from likeness.toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from likeness.gallery_checks import Doubt
     from likeness.models.filterbanks import Frontend as FrontendName
     from likeness.toolkit.models.loaded import Loaded
 
@@ -137,8 +134,10 @@ def enrol(
         workers=workers,
     )
     print_bad(done.bad, "files")
+    for doubt in done.doubts[:_MOST_SAID]:
+        say(one_line(doubt.text()), error=True)
     if done.doubts:
-        say(_lines(done.doubts), error=True)
+        say(f"{len(done.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if done.skipped:
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
@@ -170,21 +169,16 @@ def check(
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries, gallery_checks
 
+    if far is not None and model is None and thresholds is None:
+        raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with galleries.opened(gallery) as store:
         limit, _ = rule.decide(rule.read(model or ""), store.meta)
         checked = gallery_checks.check(store, limit)
+    for doubt in checked.doubts if out is None else ():
+        say(one_line(doubt.text()))
     if out is not None:
         checked.save(out)
-    elif checked.doubts:
-        say(_lines(checked.doubts))
     say(checked.summary())
-
-
-def _lines(doubts: Sequence[Doubt]) -> str:
-    lines = [one_line(doubt.text()) for doubt in doubts[:_MOST_SAID]]
-    if rest := len(doubts) - len(lines):
-        lines.append(f"... and {rest:,} more; `likeness gallery check --out FILE.csv` writes all")
-    return "\n".join(lines)
 
 
 @app.command(

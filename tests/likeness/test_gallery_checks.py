@@ -96,3 +96,9 @@ def test_enrol_warns_and_check_writes_a_table(
     head, row = capsys.readouterr().out.splitlines()[:2]
     assert head.split(",")[5:7] == ["margin", "item"]
     assert row.split(",")[6].startswith((first.name, second.name))
+
+
+def test_an_empty_gallery_is_checked() -> None:
+    checked = check(likeness.open_gallery(None, META))
+    assert not checked.doubts
+    assert checked.summary().startswith("0 enrolments of 0 subjects")
