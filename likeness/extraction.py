@@ -170,7 +170,7 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     say(
         f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
         + (
-            f"; {len(bad)} unreadable items left out (so does `score --missing skip`)"
+            f"; {len(bad)} unreadable items left out (their trials: `score --missing skip`)"
             if bad
             else ""
         )

@@ -31,7 +31,7 @@ from likeness.verification import NO_DECISION
 
 Faces = Literal["central", "all"]
 Existing = Literal["refuse", "add", "replace", "skip"]
-_CHECKED = 20_000  # enrolments up to which a gallery is checked at each enrolment
+_CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
 
 
 def opened(

@@ -27,10 +27,10 @@ _NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names tha
 
 
 # Recordings and images that people have and nothing here reads, or not everything.
-UNREAD = (
+UNREAD = {
     *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".mp4", ".m4a"),
     *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
-)
+}
 
 
 @step("listing the data")
@@ -297,14 +297,14 @@ def _walk(
         elif not isinstance(error, PermissionError):
             raise error
 
-    top = os.fspath(root)
+    top, others = os.fspath(root), UNREAD.difference(suffixes)
     linked = [entry.path for entry in os.scandir(top) if entry.is_symlink()]
     for start in [top, *filter(os.path.isdir, linked)]:
         for folder, folders, names in os.walk(start, onerror=note):
             below = (os.path.relpath(folder, top).replace(os.sep, "/") + "/").removeprefix("./")
             endings = [name[name.rfind(".") :].lower() for name in names]
             fitting = [n for n, end in zip(names, endings, strict=True) if end in suffixes]
-            unread.update(end for end in endings if end in UNREAD and end not in suffixes)
+            unread.update(end for end in endings if end in others)
             yield below, _usable(fitting, below, passed_over)
             folders[:] = _usable(folders, below, passed_over)
 
