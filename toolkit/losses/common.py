@@ -201,7 +201,7 @@ def checked(forward: Forward) -> Forward:
     def run(
         self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
-        if "indices_tuple" in kwargs or not isinstance(z_key, Tensor | None):
+        if "indices_tuple" in kwargs or isinstance(z_key, tuple | list):
             raise LikenessError(
                 f"{type(self).__name__}: after embeddings and labels stand the embeddings of the "
                 "same items by a momentum encoder, and no indices of a miner; our losses choose "
