@@ -12,75 +12,113 @@ from likeness.eval.types import Floats, Floats32
 
 _BLOCK = 2**22  # similarities that are computed at once
 _MAX_PAIRS = 1_000_000
+_LEAST_NEARER = 0.1  # of the other classes, for a label that is likely wrong
+_TWIN_SHARE = 0.4  # of the items of two classes, for classes that are likely one
 
 
 @dataclass(frozen=True)
-class Suspects:
-    """Items that look like another class than their own, the surest first.
+class Fit:
+    """How well each of N items fits its class, and which other class it is nearest to.
 
     Attributes:
-        rows: (S,) the rows of the items.
-        looks_like: (S,) the number of the class that each looks like.
-        own: (S,) the cosine to the mean of its own class without itself.
-        other: (S,) the cosine to the mean of the class that it looks like.
+        numbers: (N,) the class of each item, from 0.
+        own: (N,) the cosine to the mean of its own class without itself; NaN where it is alone.
+        other: (N,) the cosine to the mean of the nearest other class.
+        looks_like: (N,) the number of that class.
+        nearer: (N,) the share of the other classes that are at least as near as its own.
     """
 
-    rows: NDArray[np.int64]
-    looks_like: NDArray[np.int64]
+    numbers: NDArray[np.int64]
     own: Floats
     other: Floats
+    looks_like: NDArray[np.int64]
+    nearer: Floats
 
 
-def suspects(unit: Floats32, numbers: NDArray[np.int64]) -> Suspects:
-    """Finds the items whose label is likely wrong.
+def fit_of(unit: Floats32, numbers: NDArray[np.int64]) -> Fit:
+    """Compares every item with the means of all classes.
 
-    An item is named where it is nearer to the mean of another class than to that of its own class
-    without itself, and as near to the other as that class's own items are on average. The second
-    condition is the threshold of each class of confident learning (Northcutt, Jiang & Chuang 2021,
-    equation 2), with cosines in place of probabilities. The means are those by which face and voice
-    data are cleaned (for one centre per class: Deng et al. 2020, Sub-center ArcFace, section 3.4).
+    The means are those by which face and voice data are cleaned (for one centre per class: Deng et
+    al. 2020, Sub-center ArcFace, section 3.4).
 
     Args:
         unit: (N, D) embeddings of length 1.
-        numbers: (N,) the class of each, from 0.
+        numbers: (N,) the class of each, from 0. A number without items is no class.
+
+    Example:
+        >>> unit = np.eye(2, dtype=np.float32)[[0, 0, 1, 1, 0]]
+        >>> fit_of(unit, np.array([0, 0, 1, 1, 1])).looks_like.tolist()
+        [1, 1, 0, 0, 0]
+    """
+    counts = np.bincount(numbers)
+    sums = np.zeros((len(counts), unit.shape[1]), dtype=np.float64)
+    np.add.at(sums, numbers, unit)
+    without: Floats = sums[numbers] - unit
+    own = (without * unit).sum(axis=1) / np.maximum(np.linalg.norm(without, axis=1), 1e-12)
+    own[counts[numbers] < 2] = np.nan
+    lengths: Floats = np.linalg.norm(sums, axis=1, keepdims=True)
+    means = (sums / np.maximum(lengths, 1e-12)).astype(np.float32)
+    other, looks_like = np.full(len(unit), -np.inf), np.full(len(unit), -1, dtype=np.int64)
+    nearer = np.zeros(len(unit))
+    height = max(1, _BLOCK // max(1, len(counts)))
+    for start in range(0, len(unit), height):
+        rows = np.arange(start, min(start + height, len(unit)))
+        similar = (unit[rows] @ means.T).astype(np.float64)
+        similar[:, counts == 0] = -np.inf
+        similar[np.arange(len(rows)), numbers[rows]] = -np.inf
+        looks_like[rows], other[rows] = similar.argmax(axis=1), similar.max(axis=1)
+        nearer[rows] = (similar >= own[rows, None]).sum(axis=1)
+        report("comparing with the classes", int(rows[-1]) + 1, len(unit))
+    others = max(1, int((counts > 0).sum()) - 1)
+    return Fit(numbers, own, other, looks_like, nearer / others)
+
+
+def suspects(fit: Fit) -> NDArray[np.int64]:
+    """Finds the items whose label is likely wrong.
+
+    An item is named where at least a tenth of the other classes is as near to it as its own class
+    without itself. For an item of some other class the share is uniform between 0 and 1, whichever
+    network made the embeddings, so that nine of ten wrong labels are named.
+    `benchmarks/gallery_check.py` measures the precision.
 
     Returns:
-        The suspects, in the order of how much nearer the other class is. Items that are alone in
+        Their rows, in the order of how much nearer the other class is. Items that are alone in
         their class are none.
 
     Example:
         >>> unit = np.eye(2, dtype=np.float32)[[0, 0, 0, 1, 1, 1, 1]]
-        >>> suspects(unit, np.array([0, 0, 0, 1, 1, 1, 0])).rows.tolist()
+        >>> suspects(fit_of(unit, np.array([0, 0, 0, 1, 1, 1, 0]))).tolist()
         [6]
     """
-    num_classes = int(numbers.max(initial=-1)) + 1
-    counts = np.bincount(numbers, minlength=num_classes)
-    sums = np.zeros((num_classes, unit.shape[1]), dtype=np.float64)
-    np.add.at(sums, numbers, unit)
-    without = sums[numbers] - unit
-    own = (without * unit).sum(axis=1) / np.maximum(np.linalg.norm(without, axis=1), 1e-12)
-    own[counts[numbers] < 2] = np.nan
-    means = (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)).astype(
-        np.float32
-    )
-    several = ~np.isnan(own)
-    least = np.full(num_classes, np.inf)  # of a class of one item nobody knows how near is near
-    total = np.bincount(numbers[several], own[several], minlength=num_classes)
-    known = counts >= 2
-    least[known] = total[known] / counts[known]
-    other, looks_like = np.full(len(unit), -np.inf), np.full(len(unit), -1, dtype=np.int64)
-    height = max(1, _BLOCK // max(1, num_classes))
-    for start in range(0, len(unit), height):
-        rows = np.arange(start, min(start + height, len(unit)))
-        similar = (unit[rows] @ means.T).astype(np.float64)
-        similar[similar < least] = -np.inf
-        similar[np.arange(len(rows)), numbers[rows]] = -np.inf
-        looks_like[rows] = similar.argmax(axis=1)
-        other[rows] = similar.max(axis=1)
-        report("comparing with the classes", int(rows[-1]) + 1, len(unit))
-    suspicious = np.flatnonzero(other > own)
-    suspicious = suspicious[np.argsort(own[suspicious] - other[suspicious], kind="stable")]
-    return Suspects(suspicious, looks_like[suspicious], own[suspicious], other[suspicious])
+    rows = np.flatnonzero(fit.nearer >= _LEAST_NEARER)
+    return rows[np.argsort(fit.own[rows] - fit.other[rows], kind="stable")]
+
+
+def twins(fit: Fit) -> NDArray[np.int64]:
+    """Finds the pairs of classes that are likely one.
+
+    A pair is named where two fifths of the items of both are nearest to the other class, of all
+    classes with their own. An item that is alone in its class counts where it is as near to the
+    other as the median item is to its own. Leave out the suspects first: where the items of a class
+    do not fit each other, the nearest class is of no meaning.
+
+    Returns:
+        (P, 2) numbers of classes, the first smaller than the second.
+
+    Example:
+        >>> unit = np.eye(2, dtype=np.float32)[[0, 0, 0, 0, 1, 1]]
+        >>> twins(fit_of(unit, np.array([0, 0, 1, 1, 2, 2]))).tolist()
+        [[0, 1]]
+    """
+    known = fit.own[~np.isnan(fit.own)]
+    if not known.size:
+        return np.empty((0, 2), np.int64)
+    away = fit.other >= np.where(np.isnan(fit.own), np.median(known), fit.own)
+    pairs = np.sort(np.stack([fit.numbers[away], fit.looks_like[away]], axis=1), axis=1)
+    pairs, count = np.unique(pairs, axis=0, return_counts=True)
+    sizes = np.bincount(fit.numbers)[pairs].sum(axis=1)
+    named: NDArray[np.int64] = pairs[count >= _TWIN_SHARE * sizes]
+    return named
 
 
 def near_pairs(unit: Floats32, least: float) -> NDArray[np.int64]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import step
 from likeness.eval.ranks import Counts
+from likeness.eval.retrieval import nmi_of
 from likeness.eval.similarity import matrix
 from likeness.eval.types import check_choice, check_counts
 
@@ -140,6 +143,39 @@ def fit_of(rows: ArrayLike, clusters: Counts, *, similarity: str = "cosine") -> 
         np.where(there, best, np.nan),
         np.where(there, others.argmax(axis=1) + 1, 0).astype(np.int64),
     )
+
+
+def agreement(labels: Sequence[str], clusters: Counts) -> dict[str, float]:
+    """Say how well clusters agree with labels that are known; 1 is best.
+
+    Args:
+        labels: The label of each item, N texts.
+        clusters: The cluster of each (N,); each item of cluster 0 is a cluster of its own.
+
+    Returns:
+        purity, the share of items whose cluster has most items of their label; nmi, see
+        `likeness.eval.retrieval.nmi_of`; and bcubed_precision, bcubed_recall and bcubed_f1 (Bagga
+        and Baldwin 1998): of each item, the share of its cluster that has its label, the share of
+        its label that is in its cluster, and the harmonic mean of both means.
+
+    Example:
+        >>> agreement(["a", "a", "b"], np.array([1, 1, 1]))["purity"]
+        0.6666666666666666
+    """
+    _, label = np.unique(np.array(labels, dtype=str), return_inverse=True)
+    alone = clusters.max(initial=0) + 1 + np.arange(len(clusters))
+    _, cluster = np.unique(np.where(clusters == 0, alone, clusters), return_inverse=True)
+    table = coo_array((np.ones(len(label)), (cluster, label))).tocsr()
+    both = np.asarray(table[cluster, label]).ravel()
+    precision = float((both / np.bincount(cluster)[cluster]).mean())
+    recall = float((both / np.bincount(label)[label]).mean())
+    return {
+        "purity": float(table.max(axis=1).sum() / len(label)),
+        "nmi": nmi_of(label, cluster),
+        "bcubed_precision": precision,
+        "bcubed_recall": recall,
+        "bcubed_f1": 2 * precision * recall / (precision + recall),
+    }
 
 
 def _distances(values: NDArray[np.float32], similarity: str) -> tuple[NDArray[np.float64], float]:

@@ -26,12 +26,13 @@ from likeness.eval.types import Embeddings, check_choice
 from likeness.modalities.folders import suffixes_of
 from likeness.models.load import (
     aligned_size,
+    every_face,
     in_parts,
     load_to_embed,
     refuse_head,
     refuse_other_reading,
 )
-from likeness.presence import NUM_NAMED, print_bad, refuse_missing_files
+from likeness.presence import print_bad, refuse_missing_files
 from likeness.toolkit.console import say
 from likeness.toolkit.data.items import Item, check_unique
 from likeness.toolkit.data.listing import list_items
@@ -58,6 +59,8 @@ class Reading:
 
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker"
     detector: Path | None = None
+    min_score: float | None = None
+    faces: Literal["central", "all"] = "central"
     flip: Flip = "none"
     crops: int = 0
     crop_seconds: float = 4.0
@@ -111,16 +114,26 @@ def embed_files(
     files.check_ids(out, [item.id for item in items])
     refuse_missing_files([item.path for item in items], allow_some=skips_bad)
     sizes = {"batch_size": batch_size, "workers": workers}
+    if reading.faces == "all" and (ray or int(os.environ.get("WORLD_SIZE", "1")) > 1):
+        raise LikenessError(
+            "--faces all works in one process; for an album of many machines write the crops by "
+            "`likeness align --faces all`, and embed these"
+        )
     if ray is not None:
         from likeness import ray_embedding
 
         pieces = ray_embedding.embed(partial(_load, model, reading), items, ray, **sizes)
         write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
         return
-    with joined_processes() as device:
+    with ExitStack() as stack:
+        device, lost = stack.enter_context(joined_processes()), list[Bad]()
+        if reading.faces == "all":
+            loaded, items, lost = stack.enter_context(every_face(loaded, items))
+            sizes["piece_items"] = max(1, len(items))  # crops of a temporary folder are no resume
         loaded.embedder.to_device(device)
         extracted = extract(loaded, items, out, **sizes)
         if extracted is not None:  # the first process
+            extracted = extracted[0], [*lost, *extracted[1]]
             try:
                 write(extracted, out, meta, skips_bad=skips_bad)
             except LikenessError:  # items were refused, which may be repaired before the next try
@@ -141,7 +154,7 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
         LikenessError: Items cannot be read and are not to be left out, or none can be.
     """
     embedded, bad = piece
-    print_bad(bad, f"items; `embed` names the first {NUM_NAMED}")
+    print_bad(bad, "items")
     if "part" in meta and (skips_bad or not bad):
         embedded = with_bad(embedded, bad)
     if embedded is None or (bad and not skips_bad):
@@ -162,7 +175,12 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
             temporary.write_text("".join(lines), encoding="utf-8")
     say(
         f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
-        + (f"; {len(bad)} unreadable items left out, listed in {skipped}" if bad else "")
+        + (
+            f"; {len(bad)} unreadable items left out, listed in {skipped} (their trials: `score "
+            "--missing skip`)"
+            if bad
+            else ""
+        )
     )
 
 
@@ -177,7 +195,13 @@ def load(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
     """
     # The faces of IJB are aligned by its landmarks, not by a detector.
     detector: Path | Literal[False] | None = reading.detector if reading.ijb is None else False
-    loaded = load_to_embed(model, detector=detector, frontend=reading.frontend, trust=reading.trust)
+    loaded = load_to_embed(
+        model,
+        detector=detector,
+        min_score=reading.min_score,
+        frontend=reading.frontend,
+        trust=reading.trust,
+    )
     refuse_head(loaded, model)
     items: Sequence[Item] = ()
     if reading.ijb is not None:

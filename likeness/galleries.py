@@ -10,17 +10,28 @@ from typing import Any, Literal, NamedTuple
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import step
-from likeness.eval.types import Embeddings, name_first
+from likeness.eval.types import Embeddings, name_first, nfc
 from likeness.files import table_text, write_rows
+from likeness.gallery_checks import Doubt, check
 from likeness.inputs import items_of
+from likeness.models.load import every_face
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Bad
-from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery, refuse_absent
+from likeness.toolkit.gallery.gallery import (
+    By,
+    Gallery,
+    PoolScores,
+    exists,
+    open_gallery,
+    refuse_absent,
+)
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
 from likeness.verification import NO_DECISION
 
+Faces = Literal["central", "all"]
 Existing = Literal["refuse", "add", "replace", "skip"]
+_CHECKED = 5_000  # enrolments up to which a gallery is checked at each enrolment
 
 
 def opened(
@@ -53,6 +64,7 @@ class Enrolled(NamedTuple):
         skipped: Subjects who were enrolled before and stay as they are.
         bad: Files that cannot be read, with the reasons.
         size: How many subjects the gallery has now.
+        doubts: What `check` finds of the subjects who were enrolled now.
     """
 
     files: int
@@ -60,6 +72,7 @@ class Enrolled(NamedTuple):
     skipped: tuple[str, ...]
     bad: Sequence[Bad]
     size: int
+    doubts: Sequence[Doubt] = ()
 
 
 def enrol(
@@ -127,7 +140,12 @@ def enrol(
     names = [of_item[item_id] for item_id in embeddings.ids]
     with opened(name, model.meta, makes=True) as gallery:
         _write(gallery, embeddings, names, set(before) if existing == "replace" else set())
-        return Enrolled(len(names), len(set(names)), skipped, bad, len(gallery))
+        size = sum(entry.enrolments for entry in gallery.entries())
+        doubts: Sequence[Doubt] = ()
+        if size <= _CHECKED:
+            here = set(map(nfc, names))
+            doubts = [d for d in check(gallery).doubts if {d.subject, d.looks_like} & here]
+        return Enrolled(len(names), len(set(names)), skipped, bad, len(gallery), doubts)
 
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
@@ -149,12 +167,20 @@ def _subject(item: Item, subject_of: Mapping[str, str] | None, by_folder: bool) 
     return item.id.split("/", 1)[0] if "/" in item.id.strip("/") else ""
 
 
-def _embed(model: Loaded, items: Sequence[Item], workers: int) -> tuple[Embeddings, Sequence[Bad]]:
+def _embed(
+    model: Loaded, items: Sequence[Item], workers: int, faces: Faces = "central"
+) -> tuple[Embeddings, Sequence[Bad]]:
     """The embeddings of what can be read, and what cannot.
 
     Raises:
         LikenessError: None can be read.
     """
+    if faces == "all":
+        with every_face(model, items) as (reading, crops, lost):
+            if not crops:
+                raise LikenessError(f"{lost[0].id}: {lost[0].reason}")
+            embeddings, bad = _embed(reading, crops, workers)
+            return embeddings, [*lost, *bad]
     embedded, bad = embed_where_readable(model.embedder, items, model.read, workers=workers)
     if embedded is None:
         raise LikenessError(
@@ -165,7 +191,7 @@ def _embed(model: Loaded, items: Sequence[Item], workers: int) -> tuple[Embeddin
 
 
 def embed(
-    model: Loaded, inputs: Any, *, workers: int = 0, **listing: Any
+    model: Loaded, inputs: Any, *, workers: int = 0, faces: Faces = "central", **listing: Any
 ) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
     """Embed files that nobody has named yet.
 
@@ -173,6 +199,7 @@ def embed(
         model: What embeds the files.
         inputs: As for `enrol`.
         workers: How many processes read files.
+        faces: Of photographs, "all" faces or the "central" one. All have ids like "photo.jpg#2".
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Returns:
@@ -182,8 +209,10 @@ def embed(
         LikenessError: Nothing can be read.
     """
     with items_of(inputs, modality=model.modality, **listing) as items:
-        embeddings, bad = _embed(model, items, workers)
-        return embeddings, {item.id: item.path for item in items}, bad
+        embeddings, bad = _embed(model, items, workers, faces)
+        paths = {item.id: item.path for item in items}
+        found = {one: paths.get(one) or paths[one.rpartition("#")[0]] for one in embeddings.ids}
+        return embeddings, found, bad
 
 
 class FoundRow(NamedTuple):
@@ -195,6 +224,8 @@ class FoundRow(NamedTuple):
         subject: The subject; "" where the file cannot be read.
         score: A higher score is more similar.
         accepted: Whether the score reaches the threshold; None without one.
+        margin: Of rank 1, how much higher its score is than that of the next subject.
+        item: The enrolled file, where items are searched.
         note: Why the file cannot be read; "" if it can.
     """
 
@@ -203,6 +234,8 @@ class FoundRow(NamedTuple):
     subject: str = ""
     score: float | None = None
     accepted: bool | None = None
+    margin: float | None = None
+    item: str = ""
     note: str = ""
 
 
@@ -281,9 +314,13 @@ def search(
     threshold: float | None = None,
     source: str = "",
     far: float | None = None,
+    by: By = "subject",
+    num_templates: int = 1,
+    pool: PoolScores = "best",
+    faces: Faces = "central",
     **listing: Any,
 ) -> Found:
-    """Find the subjects who are most similar to each file.
+    """Find the subjects, or the enrolled files, that are most similar to each file.
 
     Args:
         gallery: An open gallery.
@@ -293,22 +330,28 @@ def search(
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
         far: Its false-accept rate in one comparison, where it is known.
+        by: What is found: subjects, or the enrolled files one by one.
+        num_templates: How many templates a subject has, see `Gallery.search`.
+        pool: How the scores of several templates become one.
+        faces: As for `embed`.
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
     Raises:
         LikenessError: Nothing can be read.
     """
     with items_of(inputs, modality=model.modality, **listing) as items:
-        embeddings, bad = _embed(model, items, 0)
+        embeddings, bad = _embed(model, items, 0, faces)
+    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
     with step("searching the gallery"):
-        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k), strict=True))
-    reasons = {item.id: item.reason for item in bad}
+        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, **how), strict=True))
     rows = []
-    for item in items:
-        if item.id in reasons:
-            rows.append(FoundRow(item.id, note=reasons[item.id]))
-            continue
-        for rank, match in enumerate(matches[item.id], 1):
+    for probe, best in matches.items():
+        others = [match.score for match in best if match.subject != best[0].subject]
+        margin = best[0].score - others[0] if others else None
+        for rank, match in enumerate(best[:k], 1):
             accepted = None if threshold is None else match.score >= threshold
-            rows.append(FoundRow(item.id, rank, match.subject, match.score, accepted))
+            gap = margin if rank == 1 else None
+            row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
+            rows.append(row)
+    rows += [FoundRow(item.id, note=item.reason) for item in bad]
     return Found(rows, gallery.similarity, threshold, source, len(gallery), far)

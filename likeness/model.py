@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from likeness.eval import types
 from likeness.eval.calibration import Calibration
@@ -19,6 +19,8 @@ from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
     from likeness.eval.thresholds import Far, Thresholds
+    from likeness.eval.types import Floats, Floats32
+    from likeness.toolkit.data.images import Pixels
     from likeness.toolkit.data.items import Item
     from likeness.toolkit.data.reading import Bad
     from likeness.toolkit.models.export import Parity
@@ -47,6 +49,25 @@ class Reading(TypedDict, total=False):
     crop_seconds: float
     chunk_seconds: float
     only_speech: bool
+
+
+class FoundFaces(NamedTuple):
+    """F faces of one photograph, by falling score; boxes and points are in its pixels.
+
+    Attributes:
+        boxes: (F, 4) as left, top, right, bottom.
+        points: (F, 5, 2): left eye, right eye (as seen in the picture), nose, left and right corner
+            of the mouth.
+        scores: (F,) between 0 and 1, of the detector.
+        crops: (F, height, width, 3) uint8 RGB, as the network gets them.
+        embeddings: (F, D) raw embeddings.
+    """
+
+    boxes: Floats
+    points: Floats
+    scores: Floats
+    crops: Pixels
+    embeddings: Floats32
 
 
 class Model:
@@ -200,6 +221,42 @@ class Model:
         made = _some(embeddings, items, bad, self.modality)
         warn_if_alike(made)
         return Embeddings(made.ids, made.matrix, loaded.meta)
+
+    def faces(self, photo: Any) -> FoundFaces:
+        """Find and embed all faces of a photograph, where the model was loaded with a detector.
+
+        Args:
+            photo: a path, an array or an open file.
+
+        Returns:
+            The faces, the surest first; there may be none.
+
+        Raises:
+            LikenessError: the model has no detector, or the photograph cannot be read.
+
+        Example:
+            >>> import likeness
+            >>> model = likeness.load("sface.onnx", detector="yunet.onnx")  # doctest: +SKIP
+            >>> found = model.faces("wedding.jpg")  # doctest: +SKIP
+            >>> len(found.boxes), found.embeddings.shape  # doctest: +SKIP
+            (7, (7, 128))
+        """
+        import numpy as np
+
+        from likeness.inputs import items_of
+        from likeness.modalities.face import align
+        from likeness.models.load import detector_settings
+
+        settings = detector_settings(self.loaded)
+        size, width = settings.pop("size"), settings.pop("width")
+        with items_of(photo, modality=self.modality) as (item,):
+            pixels, found = align.find(item, **settings)
+        found, crops = align.within(pixels, found, size=size, width=width)
+        pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
+        rows = np.zeros((0, self.dim), dtype=np.float32)
+        if crops:
+            rows = self.loaded.embedder.embed_batch(pictures.transpose(0, 3, 1, 2))
+        return FoundFaces(found.boxes, found.landmarks, found.scores, pictures, rows)
 
     def verify(
         self,
@@ -383,6 +440,7 @@ def load(
     model: str | Path,
     *,
     detector: str | Path | Literal[False] | None = None,
+    min_score: float | None = None,
     calibration: str | Path | Calibration | Literal[False] | None = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
@@ -399,6 +457,8 @@ def load(
             photographs, and the largest face near the centre of each is aligned. By default the
             detector of insightface:FOLDER is taken, and other models read aligned crops. False
             takes aligned crops always.
+        min_score: the lowest score by which the detector takes something for a face, between 0 and
+            1; by default 0.9 for YuNet and 0.5 for SCRFD.
         calibration: what `likeness.calibrate` gives, or a file of it, which `likeness fit
             calibration` writes too. By default that of the run's folder is taken, if there is one.
             False takes none.
@@ -433,6 +493,7 @@ def load(
     loaded = loading.load_to_embed(
         name,
         detector=Path(detector) if isinstance(detector, str | PathLike) else detector,
+        min_score=min_score,
         frontend=frontend,
         trust=entries_of(trust),
     )

@@ -35,7 +35,8 @@ class Network:
             A "module." in front of all names is dropped anyway.
         leave_out: The beginnings of the names of tensors that are not loaded, such as those of a
             classifier, ("fc.",).
-        size: (height, width) of the images in pixels that the network takes.
+        size: (height, width) of the images in pixels that the network takes. Of size, mean, std,
+            scale and bgr something has to be stated for images, unless `frontend` decides.
         mean: Images are read as RGB with levels from 0 to 255, and become (x / scale - mean) / std.
             One number, or one for each channel.
         std: As `mean`.
@@ -69,7 +70,7 @@ class Network:
     prefix: str = ""
     leave_out: Sequence[str] = ()
     size: tuple[int, int] = (112, 112)
-    mean: float | Sequence[float] = 0.0
+    mean: float | Sequence[float] = None  # type: ignore[assignment]  # it becomes 0
     std: float | Sequence[float] = 1.0
     scale: float = 1.0
     bgr: bool = False
@@ -87,6 +88,8 @@ class Network:
         for name, allowed in (("modality", get_args(Modality)), ("lengths", get_args(Lengths))):
             self._check(name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
         self._check("network", callable(self.network), "a class or function that makes the network")
+        says_nothing = self.mean is None and (self.std, self.scale, self.bgr) == (1.0, 1.0, False)
+        object.__setattr__(self, "mean", 0.0 if self.mean is None else self.mean)
         size = self.size
         fits = isinstance(size, Sequence) and len(size) == 2
         fits = fits and all(isinstance(edge, int) and edge > 0 for edge in size)
@@ -104,6 +107,12 @@ class Network:
         self._check("scale", _is_number(self.scale, 0.0), "a number above 0, such as 255.0")
         is_rate = isinstance(self.rate_hz, int) and 1000 <= self.rate_hz <= 192_000
         self._check("rate_hz", is_rate, "a whole number from 1000 to 192000, such as 16_000")
+        if says_nothing and size == (112, 112) and self.modality != "speaker" and not self.frontend:
+            raise LikenessError(
+                "Network: nothing says which pixels it takes; state size=(height, width), the mean "
+                "and std of (x / scale - mean) / std, and bgr=True or False, such as "
+                "size=(112, 112), mean=127.5, std=127.5, bgr=True; mean=0 leaves levels as they are"
+            )
 
     def _check(self, name: str, fits: bool, needed: str) -> None:
         if not fits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,7 +106,13 @@ def print_bad(bad: Sequence[Bad], others: str) -> None:
         bad: The items, of which the first are named.
         others: What the rest is called after its number, such as "files".
     """
-    for item in bad[:NUM_NAMED]:
-        say(one_line(f"skipped {item.id}: {item.reason}"), error=True)
-    if len(bad) > NUM_NAMED:
-        say(f"skipped {len(bad) - NUM_NAMED} more {others}", error=True)
+    alike: dict[str, list[Bad]] = {}
+    for item in bad:
+        # Reasons name the file first, and numbers of their own.
+        alike.setdefault(re.sub(r"\d+", "", item.reason.partition(": ")[2]), []).append(item)
+    groups = list(alike.values())
+    for first, *more in groups[:NUM_NAMED]:
+        ids = f"{first.id} and {len(more):,} more {others}" if more else first.id
+        say(one_line(f"skipped {ids}: {first.reason}"), error=True)
+    if rest := sum(map(len, groups[NUM_NAMED:])):
+        say(f"skipped {rest:,} more {others}", error=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from likeness.eval.clustering import Method, fit_of
+from likeness.eval.clustering import Method, agreement, fit_of
 from likeness.eval.clustering import cluster as cluster_rows
 from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.identification import IdentificationSettings, Identified
@@ -232,6 +232,26 @@ class Clusters:
 
     def __repr__(self) -> str:
         return f"<{len(self)} clusters of {len(self.embeddings)} items>"
+
+    def agreement(self, labels: Names | None = None) -> dict[str, float]:
+        """Say how well the clusters agree with labels that are known: purity, NMI and BCubed.
+
+        Args:
+            labels: The label of each id, as an `id label` list or a mapping. By default the first
+                folder of the ids.
+
+        Raises:
+            LikenessError: Ids have no label.
+
+        Example:
+            >>> import likeness
+            >>> embeddings = likeness.load("runs/voices").embed("voices")
+            >>> grouped = likeness.cluster(embeddings, num_clusters=4)
+            >>> sorted(grouped.agreement())
+            ['bcubed_f1', 'bcubed_precision', 'bcubed_recall', 'nmi', 'purity']
+        """
+        known = labels_of("clusters", self.embeddings.ids, names_of(labels, "labels"), "label")
+        return agreement(known, self.numbers)
 
     def save(self, path: File) -> None:
         """Write a table of text with the columns id and cluster, whole or not at all.

@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,13 +23,16 @@ from likeness.eval.formats import trials
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.similarity import pairs as similarities
-from likeness.eval.types import name_first
+from likeness.eval.types import Trials, name_first
 from likeness.files import table_text, write_rows
 from likeness.included import resolved
 from likeness.presence import refuse_missing_files
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
+
+if TYPE_CHECKING:
+    from likeness.evaluation import Evaluation
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
@@ -300,8 +304,29 @@ class VerifiedPairs:
         """The rows as a table of text with a head; what is not known is left empty."""
         return table_text(PairRow._fields, self.rows, ",")
 
+    def evaluation(self) -> Evaluation | None:
+        """Measure the error rates of the pairs with a label, with intervals over subjects.
+
+        Subjects are the first folders of the paths, see `likeness.evaluate`.
+
+        Returns:
+            What `likeness.evaluate` gives; None where no pair, or every one, is of one subject.
+        """
+        from likeness.eval.scoring.score import Scored
+        from likeness.evaluation import evaluate
+
+        known = [row for row in self.rows if row.score is not None and row.label is not None]
+        if len({row.label for row in known}) < 2:
+            return None
+        first, i = np.unique([row.first for row in known], return_inverse=True)
+        second, j = np.unique([row.second for row in known], return_inverse=True)
+        scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
+        names = tuple(first.tolist()), tuple(second.tolist())
+        listed = Trials(*names, i.astype(np.int32), j.astype(np.int32), labels == 1)
+        return evaluate(Scored(listed, scores, self.similarity))
+
     def summary(self) -> str:
-        """What was done, and how often the verdicts agree with the labels, in a few lines."""
+        """What was done, how often the verdicts agree with the labels, and the error rates."""
         scored = [row for row in self.rows if row.score is not None]
         lines = [f"{len(scored):,} of {len(self.rows):,} pairs compared ({self.similarity})"]
         decided = [row for row in scored if row.same is not None]
@@ -325,6 +350,9 @@ class VerifiedPairs:
         if noted:
             names = name_first(f"{row.first} {row.second}" for row in noted)
             lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
+        # A small image verifies without scipy.
+        if find_spec("scipy") and (evaluation := self.evaluation()) is not None:
+            lines.append(str(evaluation))
         return "\n".join(lines)
 
 

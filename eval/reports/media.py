@@ -15,8 +15,9 @@ import warnings
 from base64 import b64encode
 from collections.abc import Callable
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,15 @@ from likeness.eval.types import Floats, name_first
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm")
+IMAGES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
+    *(".heic", ".heif"),  # through pillow-heif, the extra "heic"
+)
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".sph")
 # Of an image, known before it is decoded: 67 megapixels, 192 MiB decoded. Larger ones are scans or
 # attacks.
 MAX_PIXELS = 2**26
+MAX_JPEG_PIXELS = 200_000_000  # which is decoded at half of its edges
 MAX_BYTES = 2**28  # of an image file
 MAX_VALUES = 2**24  # samples x channels decoded of a recording
 MAX_PAGE = 7 * 2**20  # bytes of all media of a page: 7 MiB, so that it can be mailed
@@ -42,6 +47,26 @@ RATE_HZ = 16_000  # higher rates are lowered to this
 _COLUMNS, _WAVE_ROWS, _BAND_ROWS = 480, 48, 96  # pixels of a recording's picture
 # Nothing else is tried, whatever the file says it is: Pillow's reader of EPS starts a program.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
+
+
+def formats_of(file: BinaryIO) -> tuple[str, ...]:
+    """The formats that an image may have: HEIF too, of iPhones, where it begins as such a file.
+
+    Raises:
+        LikenessError: It is HEIC, and pillow-heif is not installed.
+    """
+    start = file.read(12)
+    file.seek(0)
+    if start[4:8] != b"ftyp":
+        return FORMATS
+    try:
+        import_module("pillow_heif").register_heif_opener(thumbnails=False)
+    except ImportError:
+        raise LikenessError(
+            "HEIC is read by pillow-heif, which is not installed; run `pip install "
+            "'likeness[heic]'`, or convert it to .jpg"
+        ) from None
+    return (*FORMATS, "HEIF")
 
 
 class Stretch(NamedTuple):
@@ -171,13 +196,12 @@ def thumbnail(source: Path | Pixels) -> bytes:
     if source.stat().st_size > MAX_BYTES or not source.is_file():
         raise LikenessError(f"{source.name}: no file, or over {MAX_BYTES} bytes")
     try:
-        with warnings.catch_warnings():
+        with source.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is refused here
-            with Image.open(source, formats=FORMATS) as image:
-                if not 1 <= image.width * image.height <= MAX_PIXELS:
-                    raise LikenessError(
-                        f"{image.width} x {image.height} pixels, over {MAX_PIXELS} in all"
-                    )
+            with Image.open(file, formats=formats_of(file)) as image:
+                most = MAX_JPEG_PIXELS if image.format == "JPEG" else MAX_PIXELS
+                if not 1 <= image.width * image.height <= most:
+                    raise LikenessError(f"{image.width} x {image.height} pixels, over {most}")
                 # A large JPEG is decoded at an eighth of its size.
                 image.draft("RGB", (2 * SIDE, 2 * SIDE))
                 return _encoded(ImageOps.exif_transpose(image))

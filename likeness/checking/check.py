@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from likeness.checking.files import Modality, Seen, inspection_of, look_at
-from likeness.eval.cleaning import near_pairs, suspects
+from likeness.eval.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Embeddings
 from likeness.toolkit.data.items import Items
@@ -463,14 +463,12 @@ class _Result:
         names, numbers = np.unique(texts.astype(str), return_inverse=True)
         if len(names) < 2:
             return
-        wrong = suspects(unit[labelled], numbers)
+        fit = fit_of(unit[labelled], numbers)
         details: dict[int | str, str] = {}
-        for place, other, own, nearer in zip(
-            wrong.rows.tolist(), wrong.looks_like.tolist(), wrong.own, wrong.other, strict=True
-        ):
+        for place in suspects(fit).tolist():
             row = rows[labelled[place]]
             details[row] = (
-                f"is called {self.labels[row]}, looks like {names[other]} (cosine {nearer:.3f} "
-                f"against {own:.3f})"
+                f"is called {self.labels[row]}, looks like {names[fit.looks_like[place]]} (cosine "
+                f"{fit.other[place]:.3f} against {fit.own[place]:.3f})"
             )
         self.add("wrong-label", [(row,) for row in details], details)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +11,11 @@ from likeness.checking.files import Modality
 from likeness.files import File, embeddings_of
 from likeness.lists import modality_of
 from likeness.modalities.folders import suffixes_of
-from likeness.toolkit.data.listing import files_below, is_kaldi_folder, list_items
+from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 
 if TYPE_CHECKING:
     from likeness.eval.types import Embeddings
     from likeness.model import Model
-
-# Recordings and images that people have and nothing here reads.
-_UNREAD = (
-    *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw"),
-    *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
-)
 
 
 def check(
@@ -73,8 +65,6 @@ def check(
     listing |= {"missing": "leave", "passed_over": passed_over, "suffixes": suffixes_of(kind)}
     items = list_items(folder, **listing)
     plain = folder.is_dir() and not label and not is_kaldi_folder(folder)
-    if plain:
-        _warn_of_unread(folder, kind)
     vectors = None if embeddings is None else embeddings_of(embeddings)
     if model is not None:
         vectors = model.embed([item for item in items if item.path.is_file()])
@@ -87,18 +77,3 @@ def check(
         settings=Settings(decode, near, clean, folder if plain else None),
         passed_over=list(dict.fromkeys(passed_over)),
     )
-
-
-def _warn_of_unread(folder: Path, modality: Modality) -> None:
-    """Warn of recordings and images that are not read: of other formats, or of the other kind."""
-    others = suffixes_of("image" if modality == "speaker" else "speaker")
-    unread = {*_UNREAD, *others} - set(suffixes_of(modality))
-    counts = Counter(item.suffix for item in files_below(folder, unread, passed_over=[]))
-    if counts:
-        formats = ", ".join(f"{suffix} {count:,}" for suffix, count in counts.most_common())
-        what = "recordings" if modality == "speaker" else "images"
-        warnings.warn(
-            f"{folder}: files were passed over that cannot be read as {what} ({formats}); convert "
-            "them, as to .jpg or .wav, or say with --modality what is meant",
-            stacklevel=3,
-        )

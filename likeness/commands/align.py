@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import input_file, size_of
+from likeness.commands.options import MinScore, input_file, size_of
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -29,12 +29,14 @@ def align(
         str, typer.Option(metavar="HEIGHTxWIDTH", help="The size of the crops in pixels.")
     ] = "112x112",
     choose: Annotated[
-        Literal["largest", "central"],
+        Literal["largest", "central", "all"],
         typer.Option(
-            help="Which of several faces is taken: the largest, or as InsightFace does the largest "
-            "near the centre."
+            "--faces",
+            help="Which of several faces is taken: the largest, as InsightFace does the largest "
+            "near the centre, or all of them, as NAME#1.png, NAME#2.png and so on.",
         ),
     ] = "largest",
+    min_score: MinScore = None,
 ) -> None:
     """Find the faces in photographs, and write them as crops that face networks take.
 
@@ -51,12 +53,13 @@ def align(
         size=height,
         width=width,
         choose=choose,
+        min_score=min_score,
     )
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
-    rule = "largest" if choose == "largest" else "largest near the centre"
+    rules = {"largest": "the largest", "central": "the largest near the centre", "all": "all faces"}
     several = (
-        f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, the "
-        f"{rule} was taken"
+        f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, "
+        f"{rules[choose]} taken"
         if made.several
         else ""
     )

@@ -40,6 +40,8 @@ def embed(
         typer.Option(help="For images: how the embedding is joined with that of the mirror image."),
     ] = "none",
     detector: options.ModelDetector = None,
+    min_score: options.MinScore = None,
+    faces: options.FacesTaken = "central",
     workers: options.Workers = 0,
     frontend: options.Frontend = "wespeaker",
     crops: Annotated[

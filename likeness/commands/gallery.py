@@ -12,8 +12,10 @@ import typer
 
 from likeness.commands.options import (
     Columns,
+    FacesTaken,
     Frontend,
     LabelPattern,
+    MinScore,
     ModelDetector,
     ModelName,
     OwnThreshold,
@@ -42,6 +44,7 @@ app = typer.Typer(
     "a folder or a database, and belongs to one model.",
     no_args_is_help=True,
 )
+_MOST_SAID = 20  # doubts that are printed
 _EMBEDDINGS = (".npz", ".ark", ".scp")
 
 Data = Annotated[
@@ -63,6 +66,14 @@ Gallery = Annotated[
 ]
 ModelText = Annotated[
     str, typer.Option(help="The model, as for `likeness verify`.", callback=known_model)
+]
+
+Found = Annotated[
+    Path | None,
+    typer.Option(
+        help="The file to write, .csv, .tsv or .json (default: to the standard output).",
+        callback=writes(".csv", ".tsv", ".json"),
+    ),
 ]
 
 
@@ -95,6 +106,7 @@ def enrol(
     root: Root = None,
     workers: Workers = 0,
     detector: ModelDetector = None,
+    min_score: MinScore = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
@@ -113,7 +125,7 @@ def enrol(
     subject_of = read_mapping(subjects) if subjects else None
     done = galleries.enrol(
         gallery,
-        _loaded(model, detector, frontend, trust),
+        _loaded(model, detector, min_score, frontend, trust),
         data,
         **_listing(root, columns, label),
         subject=subject,
@@ -122,12 +134,51 @@ def enrol(
         workers=workers,
     )
     print_bad(done.bad, "files")
+    for doubt in done.doubts[:_MOST_SAID]:
+        say(one_line(doubt.text()), error=True)
+    if done.doubts:
+        say(f"{len(done.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if done.skipped:
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
         f"{done.files:,} files of {done.subjects:,} subjects enrolled in "
         f"{masked(gallery)}, which has {done.size:,} subjects now"
     )
+
+
+@app.command(epilog="Example: likeness gallery check --gallery people --threshold 0.6")
+def check(
+    gallery: Gallery,
+    model: ModelName = None,
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The .csv or .tsv file to write (default: the findings are printed).",
+            callback=writes(".csv", ".tsv"),
+        ),
+    ] = None,
+) -> None:
+    """Say which enrolments do not fit their subject, and which two subjects are one.
+
+    It also says how often a stranger will pass for somebody. Nothing is changed: `gallery enrol
+    --existing replace` and `gallery remove` do that.
+    """
+    rule = rule_of(threshold, far, thresholds)
+    from likeness import galleries, gallery_checks
+
+    if far is not None and model is None and thresholds is None:
+        raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
+    with galleries.opened(gallery) as store:
+        limit, _ = rule.decide(rule.read(model or ""), store.meta)
+        checked = gallery_checks.check(store, limit)
+    for doubt in checked.doubts if out is None else ():
+        say(one_line(doubt.text()))
+    if out is not None:
+        checked.save(out)
+    say(checked.summary())
 
 
 @app.command(
@@ -144,28 +195,35 @@ def search(
     far: StoredThreshold = None,
     threshold: OwnThreshold = None,
     thresholds: ThresholdFile = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The file to write, .csv, .tsv or .json (default: CSV on the standard output).",
-            callback=writes(".csv", ".tsv", ".json"),
-        ),
-    ] = None,
+    by: Annotated[
+        Literal["subject", "item"],
+        typer.Option(help="What is found: subjects, or the enrolled files one by one."),
+    ] = "subject",
+    templates: Annotated[
+        int, typer.Option(min=1, help="How many templates each subject has at most.")
+    ] = 1,
+    pool: Annotated[
+        Literal["best", "mean"],
+        typer.Option(help="Which score a subject with several templates gets."),
+    ] = "best",
+    out: Found = None,
     columns: Columns = None,
     root: Root = None,
     detector: ModelDetector = None,
+    min_score: MinScore = None,
+    faces: FacesTaken = "central",
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
-    """Find the enrolled subjects who are most similar to each file.
+    """Find the enrolled subjects, or files, that are most similar to each file.
 
-    Every file gets a row for each of the K best, with the score, and with a verdict where a
-    threshold decides.
+    Every file gets a row for each of the K best, with the score, with the margin to the runner-up,
+    and with a verdict where a threshold decides.
     """
     rule = rule_of(threshold, far, thresholds)
     from likeness import galleries
 
-    loaded = _loaded(model, detector, frontend, trust)
+    loaded = _loaded(model, detector, min_score, frontend, trust)
     limit, source = rule.decide(rule.read(model), loaded.meta)
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(
@@ -176,6 +234,10 @@ def search(
             threshold=limit,
             source=source,
             far=rule.far if isinstance(rule.far, float) else None,
+            by=by,
+            num_templates=templates,
+            pool=pool,
+            faces=faces,
             **_listing(root, columns),
         )
     if out is None:
@@ -257,6 +319,8 @@ def cluster(
     root: Root = None,
     workers: Workers = 0,
     detector: ModelDetector = None,
+    min_score: MinScore = None,
+    faces: FacesTaken = "central",
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
 ) -> None:
@@ -285,8 +349,13 @@ def cluster(
             "embeddings (.npz, .ark, .scp or .parquet)"
         )
     else:
-        loaded, listing = _loaded(model, detector, frontend, trust), _listing(root, columns)
-        embeddings, files, bad = galleries.embed(loaded, data, workers=workers, **listing)
+        loaded, listing = (
+            _loaded(model, detector, min_score, frontend, trust),
+            _listing(root, columns),
+        )
+        embeddings, files, bad = galleries.embed(
+            loaded, data, workers=workers, faces=faces, **listing
+        )
         print_bad(bad, "files")
     limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
     grouped = searching.cluster(
@@ -303,6 +372,10 @@ def cluster(
         + (f", {none:,} of them in none. " if none else ". ")
         + grouped.how
     )
+    if all("/" in name for name in embeddings.ids):
+        numbers = grouped.agreement().items()
+        text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
+        say(f"if the first folders name the subjects: {text}")
     if report is not None:
         page = grouped.report(report, media=media or files, command=str(context.obj))
         say(f"page: {page}")
@@ -313,13 +386,22 @@ def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> d
 
 
 def _loaded(
-    model: str, detector: Path | None, frontend: FrontendName, trust: list[str] | None
+    model: str,
+    detector: Path | None,
+    min_score: float | None,
+    frontend: FrontendName,
+    trust: list[str] | None,
 ) -> Loaded:
     import likeness
     from likeness.models.load import refuse_head
 
     loaded = likeness.load(
-        model, detector=detector, calibration=False, frontend=frontend, trust=trust or ()
+        model,
+        detector=detector,
+        min_score=min_score,
+        calibration=False,
+        frontend=frontend,
+        trust=trust or (),
     ).loaded
     refuse_head(loaded, model)
     return loaded

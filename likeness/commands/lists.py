@@ -71,7 +71,6 @@ def lists(
         chosen, trials = draw_lists(every, draw, where=str(data))
     write_lists(out, chosen, trials, root or (data if data.is_dir() else data.parent))
     target = 0 if trials.target is None else int(trials.target.sum())
-    say(
-        f"{len(chosen)} items of {len(set(chosen.labels))} subjects, and {len(trials)} trials "
-        f"({target} target) in {out}"
-    )
+    whose = f"{len(set(chosen.labels))} of {len(set(every.labels))} subjects"
+    whose += " (held out; --split all takes everybody)" if split == "test" else ""
+    say(f"{len(chosen)} items of {whose}, and {len(trials)} trials ({target} target) in {out}")

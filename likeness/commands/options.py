@@ -153,6 +153,20 @@ ModelDetector = Annotated[
         "photographs. Without one, aligned crops are taken, except by insightface:FOLDER."
     ),
 ]
+FacesTaken = Annotated[
+    Literal["central", "all"],
+    typer.Option(
+        help="Of photographs: the largest face near the centre, or all of them, with ids such as "
+        "photo.jpg#2."
+    ),
+]
+MinScore = Annotated[
+    float | None,
+    typer.Option(
+        help="The lowest score by which a detector takes something for a face (default: 0.9 of "
+        "YuNet, 0.5 of SCRFD)."
+    ),
+]
 OwnThreshold = Annotated[
     float | None,
     typer.Option(help="The score from which on two are taken for one subject: your own number."),

@@ -9,6 +9,7 @@ import typer
 
 from likeness.commands.options import (
     Frontend,
+    MinScore,
     ModelCalibration,
     ModelDetector,
     OwnThreshold,
@@ -69,6 +70,7 @@ def serve(
     thresholds: ThresholdFile = None,
     calibration: ModelCalibration = None,
     detector: ModelDetector = None,
+    min_score: MinScore = None,
     examples: Annotated[
         Path | None,
         typer.Option(
@@ -142,6 +144,7 @@ def serve(
         calibration=calibration,
         thresholds=thresholds,
         detector=detector,
+        min_score=min_score,
         frontend=frontend,
         trust=trust or (),
         examples=examples,

@@ -40,6 +40,7 @@ def verify(
     columns: options.TrialColumns = None,
     workers: options.Workers = 0,
     detector: options.ModelDetector = None,
+    min_score: options.MinScore = None,
     far: options.StoredThreshold = None,
     threshold: options.OwnThreshold = None,
     thresholds: options.ThresholdFile = None,
@@ -67,6 +68,7 @@ def verify(
     loaded = likeness.load(
         chosen,
         detector=detector,
+        min_score=min_score,
         calibration=calibration,
         frontend=frontend,
         trust=trust or (),

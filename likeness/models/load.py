@@ -37,18 +37,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.progress import step
+from likeness.eval.temporary import temporary_folder
 from likeness.eval.types import check_counts
 from likeness.included import is_included, onnx_file, resolved
 from likeness.models.filterbanks import Frontend
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.loaded import Loaded
 
 # What a reading in parts takes over from the model's own.
@@ -142,6 +146,7 @@ def load_to_embed(
     model: str,
     *,
     detector: Path | Literal[False] | None = None,
+    min_score: float | None = None,
     frontend: Frontend = "wespeaker",
     trust: Sequence[str] = (),
 ) -> Loaded:
@@ -153,6 +158,7 @@ def load_to_embed(
     Args:
         model: One of the forms at the top of this file.
         detector: An SCRFD or YuNet .onnx file. None takes that of the pack; False takes none.
+        min_score: The lowest score of a face; None is the default of the detector.
         frontend: As for `load`.
         trust: As for `load`.
 
@@ -162,7 +168,8 @@ def load_to_embed(
     loaded = load(model, frontend=frontend, trust=trust)
     if detector is False:
         return loaded
-    return with_detector(loaded, find_detector(model) if detector is None else detector)
+    file = find_detector(model) if detector is None else detector
+    return with_detector(loaded, file, min_score)
 
 
 def refuse_head(model: Loaded, source: str) -> None:
@@ -276,7 +283,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     return height, width
 
 
-def with_detector(model: Loaded, detector: Path | None) -> Loaded:
+def with_detector(model: Loaded, detector: Path | None, min_score: float | None = None) -> Loaded:
     """Return the face model reading photographs, in which a detector finds faces.
 
     It takes the face that InsightFace takes, the largest near the centre, and aligns it to the
@@ -285,6 +292,7 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
     Args:
         model: A face model.
         detector: An SCRFD or YuNet .onnx file; None gives the model as it is.
+        min_score: The lowest score of a face; None is the default of the detector.
 
     Raises:
         LikenessError: The model is of another modality or takes faces that cannot be aligned, or
@@ -301,11 +309,54 @@ def with_detector(model: Loaded, detector: Path | None) -> Loaded:
             f"{model.modality!r}: leave it out"
         )
     refuse_other_reading(model, f"--detector {detector}")
-    load_detector(detector)  # a file that is no detector is refused now
+    load_detector(detector, min_score)  # a file that is no detector is refused now
     height, width = aligned_size(model)
     read = partial(align.read, detector=str(detector), size=height, width=width, choose="central")
     faces = f"central, aligned to {height} x {width}, detector {sha256(detector)[:16]}"
+    if min_score is not None:
+        read, faces = partial(read, min_score=min_score), f"{faces}, scores from {min_score:g}"
     return replace(model, read=read, settings={**model.settings, "faces": faces})
+
+
+@contextmanager
+def every_face(
+    model: Loaded, items: Sequence[Item]
+) -> Iterator[tuple[Loaded, list[Item], list[Bad]]]:
+    """Give all faces of photographs as items, for as long as the context lasts.
+
+    Args:
+        model: A face model with a detector.
+        items: The photographs.
+
+    Yields:
+        The model reading aligned crops; the crops, with ids such as "photo.jpg#2"; and what could
+        not be read or shows no face.
+
+    Raises:
+        LikenessError: The model has no detector.
+    """
+    settings = detector_settings(model)
+    from likeness.modalities.face import align, images
+
+    with temporary_folder() as folder:
+        crops, bad = align.spread(items, folder, **settings)
+        size = settings["size"], settings["width"] or settings["size"]
+        yield replace(model, read=partial(images.read, size=size)), crops, bad
+
+
+def detector_settings(model: Loaded) -> dict[str, Any]:
+    """Return how a face model finds faces: the detector, its lowest score, and the size of crops.
+
+    Raises:
+        LikenessError: The model has no detector.
+    """
+    settings = dict(model.read.keywords) if isinstance(model.read, partial) else {}
+    if "detector" not in settings:
+        raise LikenessError(
+            "this model has no detector, which finds the faces of a photograph; name one by "
+            "--detector FILE.onnx (detector= in Python)"
+        )
+    return {name: settings.get(name) for name in ("detector", "size", "width", "min_score")}
 
 
 def refuse_other_reading(model: Loaded, option: str) -> None:

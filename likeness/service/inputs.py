@@ -110,7 +110,9 @@ def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
         whole = _as_address(to_pixels(np.asarray(model.read(item))))
         answer = {"faces": [], "found": 0, "chosen": None, "crop": whole}
         return {"width": width, "height": height, "detector": False, **answer}
-    pixels, faces = align.find(item, detector=settings["detector"])
+    pixels, faces = align.find(
+        item, detector=settings["detector"], min_score=settings.get("min_score")
+    )
     height, width = pixels.shape[:2]
     found, chosen = len(faces.boxes), None
     numbers = list(range(min(found, MAX_FACES)))

@@ -55,6 +55,7 @@ class Setup:
         calibration: The calibration that somebody named.
         thresholds: The file of stored thresholds that somebody named.
         detector: Finds the faces of photographs.
+        min_score: Its lowest score of a face.
         frontend: The filterbanks of an .onnx model.
         trust: Packages and files that the model may import.
         examples: A folder of files that the page offers.
@@ -76,6 +77,7 @@ class Setup:
     calibration: Path | None = None
     thresholds: Path | None = None
     detector: Path | None = None
+    min_score: float | None = None
     frontend: Frontend = "wespeaker"
     trust: Sequence[str] = ()
     examples: Path | None = None
@@ -224,6 +226,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     loaded = load(
         setup.model,
         detector=setup.detector,
+        min_score=setup.min_score,
         calibration=setup.calibration,
         frontend=setup.frontend,
         trust=setup.trust,

@@ -246,7 +246,8 @@ class Service:
             "similarity": gallery.similarity,
             "norm": float(probe.norms[0]),
             "matches": [
-                {**match._asdict(), "accepted": ok if least is not None else None}
+                {name: getattr(match, name) for name in ("subject", "score", "norm")}
+                | {"accepted": ok if least is not None else None}
                 for match, ok in zip(matches, accepted, strict=True)
             ],
         }

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -50,6 +51,7 @@ ARCFACE_POINTS = (
     (70.7299, 92.2041),
 )
 Floats = NDArray[np.float64]
+_LEAST_SEEN = 0.05  # of the scores that a message names
 _CANVAS_SIDE = 1024  # pixels of the longer side of an image that gets a margin
 
 
@@ -295,14 +297,63 @@ def align_one(
         LikenessError: There is no face, or none of this number, or the landmarks of the chosen one
             lie outside the image.
     """
-    faces = detect(detector, pixels)
-    if not len(faces.boxes):
-        raise LikenessError("no face found")
+    faces = _some_faces(detector, pixels)
     if face is None:
         face = choose_face(faces, pixels.shape[0], pixels.shape[1], choose)
     if not 0 <= face < len(faces.boxes):
         raise LikenessError(f"there is no face {face}; {len(faces.boxes)} were found, from 0")
     return cut(pixels, faces.landmarks[face], size, width=width), len(faces.boxes)
+
+
+def _some_faces(detector: Any, pixels: Pixels) -> Faces:
+    """Find every face of an image, or raise LikenessError with the best score that was seen."""
+    faces = detect(detector, pixels)
+    if len(faces.boxes):
+        return faces
+    least, detector.det_thresh = detector.det_thresh, _LEAST_SEEN
+    try:
+        scores = detect(detector, pixels).scores
+    finally:
+        detector.det_thresh = least
+    seen = "nothing like a face was seen"
+    if len(scores):
+        seen = f"the best score seen is {scores.max():.2f}; --min-score sets the lowest"
+    raise LikenessError(f"no face found with a score of {least:g} or more: {seen}")
+
+
+def align_all(
+    detector: Any, pixels: Pixels, *, size: int = 112, width: int | None = None
+) -> list[Pixels]:
+    """Detect all faces of one image and cut them out, aligned.
+
+    Args:
+        detector: What load_detector() gives.
+        pixels: (H, W, 3) uint8 RGB.
+        size: The height of the crops in pixels.
+        width: The width of the crops in pixels; None means size.
+
+    Returns:
+        The crops (size, width, 3) of the faces whose landmarks all lie in the image, by falling
+        score.
+
+    Raises:
+        LikenessError: There is none.
+    """
+    faces = _some_faces(detector, pixels)
+    crops = within(pixels, faces, size=size, width=width)[1]
+    if not crops:
+        raise LikenessError(f"the landmarks of all {len(faces.boxes)} faces lie outside the image")
+    return crops
+
+
+def within(
+    pixels: Pixels, faces: Faces, *, size: int = 112, width: int | None = None
+) -> tuple[Faces, list[Pixels]]:
+    """Cut out the faces whose landmarks all lie in the image, and leave out the others."""
+    limits = np.array(pixels.shape[1::-1]) - 1
+    inside = ((faces.landmarks >= 0) & (faces.landmarks <= limits)).all(axis=(1, 2))
+    kept = Faces(*(values[inside] for values in faces))
+    return kept, [crop(pixels, points, size, width=width) for points in kept.landmarks]
 
 
 def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = None) -> Pixels:
@@ -339,6 +390,7 @@ def read(
     width: int | None = None,
     choose: Choose = "largest",
     face: int | None = None,
+    min_score: float | None = None,
 ) -> NDArray[np.float32]:
     """Read a photograph as its aligned face.
 
@@ -354,6 +406,7 @@ def read(
         choose: Which face is taken, see choose_face().
         face: The number of the face that somebody chose, as find() counts them from 0; None leaves
             the choice to the rule.
+        min_score: The lowest score of a face, see load_detector().
 
     Returns:
         (3, size, width) float32 RGB, 0 to 255.
@@ -364,7 +417,7 @@ def read(
         LikenessError: The detector is missing. What load_detector() and check() refuse.
     """
     check(size, width)
-    model = _detector_of(os.getpid(), detector)
+    model = _detector_of(os.getpid(), detector, min_score)
     pixels = decode(item)
     try:
         aligned, num_faces = align_one(
@@ -380,12 +433,13 @@ def read(
     return as_channels(aligned)
 
 
-def find(item: Item, *, detector: str) -> tuple[Pixels, Faces]:
+def find(item: Item, *, detector: str, min_score: float | None = None) -> tuple[Pixels, Faces]:
     """Find the faces of a photograph, among which `read` takes one.
 
     Args:
         item: The photograph.
         detector: The path of an SCRFD or YuNet .onnx file, which is loaded once in each process.
+        min_score: The lowest score of a face, see load_detector().
 
     Returns:
         The pixels (H, W, 3) of the upright photograph, and its faces; there may be none.
@@ -394,7 +448,7 @@ def find(item: Item, *, detector: str) -> tuple[Pixels, Faces]:
         BadImage: The image cannot be decoded, or is too narrow for the detector.
         FileNotFoundError, ValueError: As load_detector().
     """
-    model = _detector_of(os.getpid(), detector)
+    model = _detector_of(os.getpid(), detector, min_score)
     pixels = decode(item)
     try:
         return pixels, detect(model, pixels)
@@ -403,9 +457,47 @@ def find(item: Item, *, detector: str) -> tuple[Pixels, Faces]:
 
 
 @lru_cache(maxsize=1)
-def _detector_of(process: int, path: str) -> Any:
+def _detector_of(process: int, path: str, min_score: float | None) -> Any:
     """Load a detector once for each process: an ONNX Runtime session does not survive a fork."""
-    return load_detector(path)
+    return load_detector(path, min_score)
+
+
+def spread(
+    items: Sequence[Item],
+    folder: Path,
+    *,
+    detector: str,
+    size: int = 112,
+    width: int | None = None,
+    min_score: float | None = None,
+) -> tuple[list[Item], list[Bad]]:
+    """Write all faces of photographs as aligned crops, which are items of their own.
+
+    Args:
+        items: The photographs.
+        folder: Where the crops are written, as .png.
+        detector: The path of an SCRFD or YuNet .onnx file.
+        size: The height of the crops in pixels.
+        width: The width of the crops in pixels; None means size.
+        min_score: The lowest score of a face, see load_detector().
+
+    Returns:
+        The crops, with ids such as "photo.jpg#2" by falling score of the face, and what could not
+        be read or shows no face.
+    """
+    model = load_detector(detector, min_score)
+    crops, bad = [], []
+    for number, item in enumerate(tracked(items, "finding faces")):
+        try:
+            found = align_all(model, decode(item), size=size, width=width)
+        except ValueError as error:
+            bad.append(Bad(item.id, str(error)))
+            continue
+        for face, pixels in enumerate(found, 1):
+            path = folder / f"{number}-{face}.png"
+            path.write_bytes(encode(pixels))
+            crops.append(Item(f"{item.id}#{face}", path, item.label))
+    return crops, bad
 
 
 def align_folder(
@@ -415,9 +507,13 @@ def align_folder(
     detector: str | Path,
     size: int = 112,
     width: int | None = None,
-    choose: Choose = "largest",
+    choose: Choose | Literal["all"] = "largest",
+    min_score: float | None = None,
 ) -> Aligned:
     """Align every image below `root` into the same place below `out`: root/A/1.jpg -> out/A/1.png.
+
+    Where all faces are taken, the crops are out/A/1#1.png, out/A/1#2.png and so on, by falling
+    score.
 
     Images that are already there are kept, so that a run that was interrupted goes on. What fails
     is listed with its reason, also in out/failures.tsv (path, reason): unreadable images, images
@@ -430,7 +526,8 @@ def align_folder(
         detector: The path of an SCRFD or YuNet .onnx file.
         size: The height of the crops in pixels.
         width: The width of the crops in pixels; None means size.
-        choose: Which face is taken where there are several, see choose_face().
+        choose: Which face is taken where there are several, see choose_face(); or "all" of them.
+        min_score: The lowest score of a face, see load_detector().
 
     Returns:
         What was done, and what failed.
@@ -443,26 +540,38 @@ def align_folder(
     check(size, width)
     root, out = Path(root), Path(out)
     targets = _targets(root, out)
-    model = load_detector(detector)
-    align_image = partial(align_one, model, size=size, width=width, choose=choose)
+    sizes: Any = {"size": size, "width": width}
+    model = load_detector(detector, min_score)
+
+    def align_image(pixels: Pixels) -> tuple[list[Pixels], int]:
+        if choose == "all":
+            crops = align_all(model, pixels, **sizes)
+            return crops, len(crops)
+        taken, count = align_one(model, pixels, choose=choose, **sizes)
+        return [taken], count
+
     out.mkdir(parents=True, exist_ok=True)
     result = Aligned([], [], [])
     several = out / "several.tsv"
     counted = _read_several(several)
     try:
         for item, target in tracked(targets, "aligning"):
-            if not target.is_file():
+            first = target.with_name(f"{target.stem}#1.png") if choose == "all" else target
+            if not first.is_file():
                 try:
-                    aligned, counted[item.id] = align_image(decode(item))
+                    crops, counted[item.id] = align_image(decode(item))
                 except ValueError as error:
                     result.failures.append(Bad(item.id, str(error)))
                     continue
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_path(target) as temporary:
-                    temporary.write_bytes(encode(aligned))
-            if counted.get(item.id, 1) > 1:
+                first.parent.mkdir(parents=True, exist_ok=True)
+                for number in range(len(crops), 0, -1):  # the first is last: then all are there
+                    with atomic_path(_numbered(first, number)) as temporary:
+                        temporary.write_bytes(encode(crops[number - 1]))
+            count = counted.get(item.id, 1)
+            if count > 1:
                 result.several.append(item.id)
-            result.done.append(Item(item.id, target, item.label))
+            for number in range(1, (count if choose == "all" else 1) + 1):
+                result.done.append(Item(item.id, _numbered(first, number), item.label))
     finally:  # a run that goes on does not look at these images again
         with atomic_path(several) as temporary:
             rows = [f"{image}\t{number}\n" for image, number in counted.items() if number > 1]
@@ -471,6 +580,11 @@ def align_folder(
         lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
         temporary.write_text("".join(lines), encoding="utf-8")
     return result
+
+
+def _numbered(first: Path, number: int) -> Path:
+    """Return the path of the crop of this number; `first` is that of number 1."""
+    return first if number == 1 else first.with_name(f"{first.stem[:-1]}{number}.png")
 
 
 def _targets(root: Path, out: Path) -> list[tuple[Item, Path]]:

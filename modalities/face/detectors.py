@@ -43,21 +43,25 @@ MIN_SCORE, MAX_OVERLAP, TOP_K = 0.9, 0.3, 5000
 _LONGEST = 640  # the longest side that a network of any size gets
 
 
-def load_detector(path: str | Path) -> Any:
+def load_detector(path: str | Path, min_score: float | None = None) -> Any:
     """Load a detector from a local .onnx file: SCRFD with landmarks, or YuNet.
 
-    Which of them it is follows from its outputs. The lowest score of a face is the default of the
-    detector's own project: 0.5 for SCRFD, and 0.9 for YuNet.
+    Which of them it is follows from its outputs.
 
     Args:
         path: The file.
+        min_score: The lowest score of a face, between 0 and 1; None is the default of the
+            detector's own project: 0.5 for SCRFD, and 0.9 for YuNet.
 
     Returns:
-        The detector, for align.detect() and align.align_one().
+        The detector, for align.detect() and align.align_one(). Its attribute `det_thresh` is the
+        lowest score.
 
     Raises:
-        LikenessError: The file is missing, or is no such detector.
+        LikenessError: The file is missing, or is no such detector, or there is no such score.
     """
+    if min_score is not None and not 0 < min_score < 1:
+        raise LikenessError(f"the lowest score of a face is {min_score}; between 0 and 1 is needed")
     path = Path(path)
     if not path.is_file():
         raise LikenessError(
@@ -71,9 +75,11 @@ def load_detector(path: str | Path) -> Any:
             f"{path}: this is no ONNX model that can be run ({str(error)[:120]}); an SCRFD or "
             "YuNet detector is needed"
         ) from None
-    if is_yunet(value.name for value in session.get_outputs()):
-        return YuNet(session, path)
-    return _scrfd(session, path)
+    yunet = is_yunet(value.name for value in session.get_outputs())
+    detector: Any = YuNet(session, path) if yunet else _scrfd(session, path)
+    if min_score is not None:
+        detector.det_thresh = min_score
+    return detector
 
 
 def _scrfd(session: Session, path: Path) -> Any:
@@ -137,7 +143,7 @@ class YuNet:
     """
 
     def __init__(self, session: Session, path: Path):
-        self.session, self.path = session, path
+        self.session, self.path, self.det_thresh = session, path, MIN_SCORE
         inputs = session.get_inputs()
         self.height, self.width = _input_size(inputs, path, "YuNet")
         self.input = inputs[0].name
@@ -162,8 +168,9 @@ class YuNet:
         rows = -(-height // DIVISOR) * DIVISOR, -(-width // DIVISOR) * DIVISOR
         canvas = np.zeros((self.height or rows[0], self.width or rows[1], 3), np.uint8)
         canvas[:height, :width] = fitted
-        boxes, scores, landmarks = _decode(self._run(canvas), canvas.shape[:2])
-        kept = _suppress(boxes, scores)
+        outputs = self._run(canvas)
+        boxes, scores, landmarks = _decode(outputs, canvas.shape[:2], self.det_thresh)
+        kept = _suppress(boxes, scores, self.det_thresh)
         # Boxes are x y w h so far.
         corners = np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)
         scale = np.array((pixels.shape[1] / width, pixels.shape[0] / height), np.float32)
@@ -194,7 +201,7 @@ class YuNet:
 
 
 def _decode(
-    outputs: dict[str, Floats32], size: tuple[int, ...]
+    outputs: dict[str, Floats32], size: tuple[int, ...], min_score: float
 ) -> tuple[Floats32, Floats32, Floats32]:
     """Return what every cell with a high score has found, in the order of strides and cells.
 
@@ -203,6 +210,7 @@ def _decode(
     Args:
         outputs: The outputs of the network, (cells, numbers) each.
         size: Height and width of its input.
+        min_score: The lowest score of a face.
 
     Returns:
         Boxes (F, 4) as x y w h, scores (F,) and landmarks (F, 5, 2).
@@ -213,7 +221,7 @@ def _decode(
         score = np.sqrt(
             outputs[f"cls_{stride}"].clip(0, 1) * outputs[f"obj_{stride}"].clip(0, 1)
         ).ravel()
-        kept = np.flatnonzero(score >= MIN_SCORE)  # NaN is no score
+        kept = np.flatnonzero(score >= min_score)  # NaN is no score
         cell = np.stack((kept % columns, kept // columns), axis=1).astype(np.float32)
         assert kept.size == 0 or cell[:, 1].max() < rows
         box = outputs[f"bbox_{stride}"][kept]
@@ -231,7 +239,7 @@ def _decode(
     return table[:, :4], table[:, 14], table[:, 4:14].reshape(-1, 5, 2)
 
 
-def _suppress(boxes: Floats32, scores: Floats32) -> list[int]:
+def _suppress(boxes: Floats32, scores: Floats32, min_score: float) -> list[int]:
     """Return the rows that stay when overlapping boxes of lower scores go, by falling score.
 
     As OpenCV does, boxes are cut to whole pixels first, and a single face stays whatever its score.
@@ -240,6 +248,6 @@ def _suppress(boxes: Floats32, scores: Floats32) -> list[int]:
         return list(range(len(boxes)))
     whole = boxes.astype(np.int32)
     kept = cv2.dnn.NMSBoxes(
-        whole.tolist(), scores.tolist(), MIN_SCORE, MAX_OVERLAP, eta=1.0, top_k=TOP_K
+        whole.tolist(), scores.tolist(), min_score, MAX_OVERLAP, eta=1.0, top_k=TOP_K
     )
     return [int(row) for row in np.ravel(kept)]

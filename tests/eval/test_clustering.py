@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
-from likeness.eval.clustering import cluster, fit_of
+from likeness.eval.clustering import agreement, cluster, fit_of
 from likeness.eval.similarity import matrix
 
 
@@ -90,3 +92,28 @@ def test_the_fit_is_the_mean_score_with_the_others() -> None:
 def test_what_cannot_be_grouped_is_refused(rows: np.ndarray, options: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         cluster(rows, **options)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=20))
+def test_agreement_with_labels_is_that_of_counting(items: list[tuple[int, int]]) -> None:
+    """By the definitions, item by item; an item of cluster 0 is alone."""
+    labels = [f"s{label}" for label, _ in items]
+    mine = [(number, place if number == 0 else 0) for place, (_, number) in enumerate(items)]
+    everyone = range(len(items))
+    precision, recall, purity = [], [], 0
+    for i in everyone:
+        together = [j for j in everyone if mine[j] == mine[i]]
+        alike = [j for j in everyone if labels[j] == labels[i]]
+        both = len(set(together) & set(alike))
+        precision.append(both / len(together))
+        recall.append(both / len(alike))
+    for group in set(mine):
+        inside = [labels[j] for j in everyone if mine[j] == group]
+        purity += max(inside.count(label) for label in inside)
+    p, r = np.mean(precision), np.mean(recall)
+    found = agreement(labels, np.array([number for _, number in items]))
+    assert found["purity"] == pytest.approx(purity / len(items))
+    assert found["bcubed_precision"] == pytest.approx(p)
+    assert found["bcubed_recall"] == pytest.approx(r)
+    assert found["bcubed_f1"] == pytest.approx(2 * p * r / (p + r))
+    assert 0 <= found["nmi"] <= 1 + 1e-12

@@ -204,10 +204,10 @@ def test_images(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (faces / "bob" / "cut.jpg").write_bytes(content[:-200])
     Image.open(faces / "bob" / "0.jpg").save(faces / "bob" / "0.png")
     (faces / "bob" / "no.jpg").write_bytes(b"GIF no")
-    (faces / "bob" / "phone.HEIC").write_bytes(b"unread")
+    (faces / "bob" / "phone.AVIF").write_bytes(b"unread")
     capsys.readouterr()
     assert run("check", faces, "--strict", "--json", tmp_path / "a.json") == 1
-    assert "(.heic 1)" in capsys.readouterr().err
+    assert "(.avif 1)" in capsys.readouterr().err
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["modality"] == "image"
     assert {f["kind"]: f["groups"] for f in found["findings"]} == {

@@ -155,6 +155,24 @@ def test_unreadable_items_are_skipped_or_refused(
     assert embeddings.read(tmp_path / "e.npz").ids == (first[0],)
 
 
+def test_reasons_are_grouped_and_formats_that_are_not_read_are_counted(
+    voices: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine" / "ann"
+    folder.mkdir(parents=True)
+    for number in range(5):
+        (folder / f"{number}.wav").write_bytes(b"RIFF" + bytes(number))
+        (folder / f"{number}.amr").touch()
+    sound = next(path for path in sorted(voices.rglob("*")) if path.is_file())
+    (folder / f"a{sound.suffix}").write_bytes(sound.read_bytes())
+    listed = ("--items", tmp_path / "mine", "--out", tmp_path / "e.npz")
+    assert run_command("embed", "--model", trained / "run", *listed) == 0
+    said = capsys.readouterr().err
+    assert said.count("skipped") == 1
+    assert "skipped ann/0.wav and 4 more items: " in said
+    assert said.count("(.amr 5)") == 1
+
+
 def test_without_only_no_demo_starts_where_one_is_already(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

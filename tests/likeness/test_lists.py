@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,15 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "voices.csv"
 
 
-def test_from_a_table_to_scores(table: Path, tmp_path: Path) -> None:
+def test_from_a_table_to_scores(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lists = tmp_path / "lists"
     assert run_command("lists", table, "--out", lists) == 0
+    printed = capsys.readouterr().out
+    whose = re.search(r"8 items of (\d+) of (\d+) subjects \(held out; --split all", printed)
+    assert whose is not None
+    assert int(whose[1]) < int(whose[2])
     items, trials = read_items(lists / "items.txt", table.parent), read_trials(lists / "trials.txt")
     recipe_items, recipe_trials = folders.trials(table, split="test")
     assert list(items.ids) == list(recipe_items.ids)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import likeness
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.modalities.face import align, images
 from likeness.models import insightface, load
@@ -169,3 +170,83 @@ def test_align_writes_crops_of_the_detector_and_goes_on(
     assert [path.stat().st_mtime_ns for path in written] == times
     assert run_command(*asked, "--size", "112") == 2
     assert "112x96" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A photograph of two faces of scores 1 and .97, one of a face of score .7, one of none."""
+    folder = tmp_path_factory.mktemp("album")
+    for name, cells in (
+        ("two", {(3, 5): 255, (12, 5): 247}), ("weak", {(7, 5): 178}), ("none", {})
+    ):  # fmt: skip
+        pixels = np.zeros((96, 128, 3), dtype=np.uint8)
+        for (x, y), red in cells.items():
+            pixels[8 * y : 8 * y + 8, 8 * x : 8 * x + 8, 0] = red
+        (folder / f"{name}.png").write_bytes(encode(pixels))
+    return folder
+
+
+def test_all_faces_of_an_album_are_embedded_searched_and_written(
+    own: Path, detector: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = likeness.load(f"insightface:{own}{SAID}", detector=detector)
+    found = model.faces(album / "two.png")
+    assert found.scores == pytest.approx([1, 247 / 255], abs=1e-5)
+    assert found.boxes[0, 0] < found.boxes[1, 0]
+    assert found.crops.shape == (2, 112, 96, 3)
+    assert found.points.shape == (2, 5, 2)
+    nobody = model.faces(album / "none.png")
+    assert (len(nobody.boxes), nobody.embeddings.shape[0]) == (0, 0)
+    with pytest.raises(LikenessError, match="--detector"):
+        likeness.load(f"insightface:{own}{SAID}").faces(album / "two.png")
+
+    use = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
+    out = tmp_path / "e.npz"
+    assert run_command("embed", *use, "--faces", "all", "--items", album, "--out", out) == 0
+    stored = embeddings.read(out)
+    assert list(stored.ids) == ["two.png#1", "two.png#2"]
+    np.testing.assert_allclose(stored.matrix, found.embeddings, rtol=1e-5)
+    assert "2 unreadable items left out" in capsys.readouterr().out
+
+    people = ("--gallery", tmp_path / "people", *use)
+    assert run_command("gallery", "enrol", album / "two.png", "--subject", "ann", *people) == 0
+    assert run_command("gallery", "search", album, *people, "--faces", "all", "-k", 1) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(",")[0] for row in rows if ".png" in row and "ann" in row] == list(stored.ids)
+    listed = ("gallery", "cluster", album, "--num-clusters", 1, "--out", tmp_path / "c.csv", *use)
+    assert run_command(*listed, "--faces", "all", "--report", tmp_path / "page") == 0
+    assert "two.png#2" in (tmp_path / "c.csv").read_text()
+
+    crops = ("align", album, "--out", tmp_path / "crops", "--detector", detector, "--faces", "all")
+    assert run_command(*crops, "--size", "112x96") == 0
+    written = sorted((tmp_path / "crops").rglob("*.png"))
+    assert [path.name for path in written] == ["two#1.png", "two#2.png"]
+    for path, crop in zip(written, found.crops, strict=True):
+        assert (images.decode(Item("a", path)) == crop).all()
+    written[0].unlink()  # a run that was stopped before the last one
+    assert run_command(*crops, "--size", "112x96") == 0
+    assert written[0].exists()
+
+
+def test_the_lowest_score_of_a_face_is_an_option(
+    own: Path, detector: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
+    weak = album / "weak.png"
+    assert run_command("verify", weak, weak, *use) == 2
+    assert "score of 0.9 or more: the best score seen is 0.70" in capsys.readouterr().err
+    none = album / "none.png"
+    assert run_command("verify", none, none, *use) == 2
+    assert "nothing like a face" in capsys.readouterr().err
+    assert run_command("verify", weak, weak, *use, "--min-score", 0.6) == 0
+    lower = ("--min-score", 0.6)
+    crops = ("align", album, "--out", tmp_path / "crops", "--detector", detector)
+    assert run_command(*crops, *lower) == 0
+    assert (tmp_path / "crops" / "weak.png").exists()
+    out = tmp_path / "e.npz"
+    assert run_command("embed", *use, *lower, "--items", album, "--out", out) == 0
+    stored = embeddings.read(out)
+    assert set(stored.ids) == {"two.png", "weak.png"}
+    assert stored.meta["faces"].endswith("scores from 0.6")
+    assert run_command("verify", weak, weak, *use, "--min-score", 60) == 2
+    assert "between 0 and 1" in capsys.readouterr().err

@@ -216,6 +216,17 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert [bool(row["note"]) for row in rows] == [False, False, False, True, True]
     assert "nobody.wav" in rows[3]["note"]
     assert "1 false accepts, 0 false rejects" in printed.err
+    # The error rates are those of `evaluate` on the pairs that have a score and a label.
+    known = [
+        (float(row["score"]), row["label"] == "true")
+        for row in rows
+        if row["score"] and row["label"]
+    ]
+    values, labels = zip(*known, strict=True)
+    expected = front_door.evaluate(front_door.Scores(values, labels)).results[0]
+    assert f"{100 * expected.value:.2f}" in next(
+        line for line in printed.err.splitlines() if "EER" in line
+    )
     for name in ("p.tsv", "p.json", "p.parquet"):
         assert run_command(*command, "--out", name) == 0
     assert "no verdict" in capsys.readouterr().out

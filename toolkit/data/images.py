@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import io
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,7 +24,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.reports.media import FORMATS, IMAGES, MAX_BYTES, MAX_PIXELS
+from likeness.eval.reports.media import (
+    FORMATS,
+    IMAGES,
+    MAX_BYTES,
+    MAX_JPEG_PIXELS,
+    MAX_PIXELS,
+    formats_of,
+)
 from likeness.toolkit.data import reading
 from likeness.toolkit.data.items import Item
 
@@ -31,6 +39,7 @@ Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner
 
 SUFFIXES = IMAGES
+Image.MAX_IMAGE_PIXELS = MAX_JPEG_PIXELS  # Pillow would warn of half as many, which are read here
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
 _END_OF_JPEG = b"\xff\xd9"
 _AFTER_JPEG = 4096  # bytes behind the end of a JPEG, which some cameras write
@@ -100,10 +109,14 @@ def decode_bytes(content: bytes, name: str, *, shrink: int = 1) -> Pixels:
 
     Raises:
         BadImage: The format is another one, the data are damaged or truncated, or there are more
-            than 67 megapixels, which is seen before decoding.
+            than 67 megapixels, which is seen before decoding. Of a JPEG there may be 200; above 67
+            it is decoded at half of its edges or less.
     """
     with opened(io.BytesIO(content), name) as image:
-        if (pixels := _plain_jpeg(image, content, shrink)) is not None:
+        if image.width * image.height > MAX_PIXELS:
+            shrink = max(shrink, 2)
+            image.draft(None, (-(-image.width // shrink), -(-image.height // shrink)))
+        elif (pixels := _plain_jpeg(image, content, shrink)) is not None:
             return pixels
         image.load()
         # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
@@ -119,15 +132,19 @@ def opened(file: BinaryIO, name: str, max_pixels: int = 0) -> Iterator[Image.Ima
     Args:
         file: The file, which stays open.
         name: What errors call the image.
-        max_pixels: The number of pixels that is allowed; 0 for 67 megapixels.
+        max_pixels: The number of pixels that is allowed; 0 for 67 megapixels, and 200 of a JPEG.
 
     Raises:
         BadImage: It is no image that is read, or has more pixels. What Pillow raises within the
             block, which are errors of many types, becomes this too.
     """
     try:
-        with Image.open(file, formats=FORMATS) as image:
-            most = max_pixels or MAX_PIXELS
+        formats = formats_of(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused below
+            image = Image.open(file, formats=formats)
+        with image:
+            most = max_pixels or (MAX_JPEG_PIXELS if image.format == "JPEG" else MAX_PIXELS)
             if not 1 <= image.width * image.height <= most:
                 raise BadImage(
                     f"{name}: {image.height} x {image.width} pixels, but at most {most} in all are "
@@ -136,6 +153,8 @@ def opened(file: BinaryIO, name: str, max_pixels: int = 0) -> Iterator[Image.Ima
             yield image
     except BadImage:
         raise
+    except LikenessError as error:
+        raise BadImage(f"{name}: {error}") from None
     except Exception as error:
         reason = str(error or type(error).__name__).rstrip(". ")
         if isinstance(error, UnidentifiedImageError):
@@ -184,6 +203,8 @@ class EncodedImage(NamedTuple):
         pixels = decode_bytes(self.content, self.name, shrink=shrink)
         if pixels.shape[:2] == self.file_size:
             shrink = 1  # it was decoded whole
+        elif file_height * file_width > MAX_PIXELS:
+            shrink = max(shrink, 2)
         left, right = (x * across / shrink for x in box[::2])
         top, bottom = (y * down / shrink for y in box[1::2])
         x, y = math.floor(left), math.floor(top)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import defaultdict
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,13 @@ from likeness.toolkit.data.labels import LabelPattern
 from likeness.toolkit.data.remote import is_url
 
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")  # how Python shows bytes of names that are not UTF-8
+
+
+# Recordings and images that people have and nothing here reads, or not everything.
+UNREAD = {
+    *(".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".mp4", ".m4a"),
+    *(".wma", ".amr", ".3gp", ".mkv", ".mov", ".avi", ".webm"),
+}
 
 
 @step("listing the data")
@@ -255,7 +263,9 @@ def files_below(
         ...     files_below(Path(data), [".wav"])[0].id
         'ann/1.wav'
     """
-    runs = tracked(_walk(root, suffixes, passed_over), f"listing {root.name}", unit="folders")
+    unread: Counter[str] = Counter()
+    walk = _walk(root, suffixes, passed_over, unread)
+    runs = tracked(walk, f"listing {root.name}", unit="folders")
     ids = (below + name for below, names in runs for name in names)
     before = (root / "x").as_posix()[:-1]
 
@@ -264,11 +274,19 @@ def files_below(
         return Items.rows(block, [before + id for id in block], labels)
 
     blocks = iter(lambda: list(islice(ids, BLOCK)), [])
-    return Items.joined(map(rows, blocks)).sorted_as_paths()
+    items = Items.joined(map(rows, blocks)).sorted_as_paths()
+    if unread:
+        formats = ", ".join(f"{suffix} {count:,}" for suffix, count in unread.most_common())
+        warnings.warn(
+            f"{root}: files were passed over whose formats are not read here ({formats}); convert "
+            "them, as to .jpg or .flac, if they are wanted",
+            stacklevel=2,
+        )
+    return items
 
 
 def _walk(
-    root: Path, suffixes: Collection[str], passed_over: list[str] | None
+    root: Path, suffixes: Collection[str], passed_over: list[str] | None, unread: Counter[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields each folder, as its path below the root with a slash, and the names of its files."""
 
@@ -279,12 +297,14 @@ def _walk(
         elif not isinstance(error, PermissionError):
             raise error
 
-    top = os.fspath(root)
+    top, others = os.fspath(root), UNREAD.difference(suffixes)
     linked = [entry.path for entry in os.scandir(top) if entry.is_symlink()]
     for start in [top, *filter(os.path.isdir, linked)]:
         for folder, folders, names in os.walk(start, onerror=note):
             below = (os.path.relpath(folder, top).replace(os.sep, "/") + "/").removeprefix("./")
-            fitting = [name for name in names if name[name.rfind(".") :].lower() in suffixes]
+            endings = [name[name.rfind(".") :].lower() for name in names]
+            fitting = [n for n, end in zip(names, endings, strict=True) if end in suffixes]
+            unread.update(end for end in endings if end in others)
             yield below, _usable(fitting, below, passed_over)
             folders[:] = _usable(folders, below, passed_over)
 

@@ -18,7 +18,7 @@ import numpy as np
 from likeness.eval.types import Floats32
 from likeness.toolkit.gallery.search import is_product
 from likeness.toolkit.gallery.sqlite import SqliteStore
-from likeness.toolkit.gallery.store import Candidates, Templates
+from likeness.toolkit.gallery.store import Candidates, Enrolments, Templates
 
 EFFORT = 64  # the inverted lists that a search visits
 SMALL = 20_000  # subjects up to which all are compared, which is exact and fast enough
@@ -50,12 +50,10 @@ class FaissStore(SqliteStore):
         self._numbers: dict[str, int] = {}  # of the subjects in the index
         self._names: list[str] = []  # of these numbers
 
-    def write(
-        self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
-    ) -> None:
-        """Adds an enrolment for each row, on the disk, in memory and in the index."""
+    def write(self, made: Enrolments, templates: Templates, *, replace: bool) -> None:
+        """Adds enrolments, on the disk, in memory and in the index."""
         known = list(self.known(templates.subjects))
-        super().write(subjects, rows, templates, replace=replace)
+        super().write(made, templates, replace=replace)
         if self._index is not None:
             self._take_out(known)
             self._add(templates.subjects, templates.vectors)

@@ -28,16 +28,26 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.similarity import pairs
+from likeness.eval.similarity import matrix, pairs
 from likeness.eval.types import Embeddings, Floats32, nfc
 from likeness.toolkit.gallery import media
 from likeness.toolkit.gallery.faiss import FaissStore
 from likeness.toolkit.gallery.postgres import Address, PostgresStore, has_gallery, masked
 from likeness.toolkit.gallery.search import PRODUCTS, angular_bias, as_asked, is_product
 from likeness.toolkit.gallery.sqlite import FILE, SqliteStore
-from likeness.toolkit.gallery.store import Candidates, Entry, contradictions, templates_of
+from likeness.toolkit.gallery.store import (
+    Candidates,
+    Enrolments,
+    Entry,
+    contradictions,
+    several_templates,
+    templates_of,
+)
 
 MAX_SUBJECT = 256  # characters of a name
+By = Literal["subject", "item"]
+PoolScores = Literal["best", "mean"]
+_PROBES = 256  # compared with all enrolments at once
 EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
 _KIND = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive of Windows
 # An @, / or ? of a password that is not written as an address needs it would make a part of the
@@ -52,11 +62,13 @@ class Match(NamedTuple):
         subject: The name.
         score: The similarity of template and probe; a higher score means more similar.
         norm: The norm of the template, which measures its quality if the loss made it do so.
+        item: The enrolled item, where items are searched.
     """
 
     subject: str
     score: float
     norm: float
+    item: str = ""
 
 
 class NotEnrolled(LikenessError):
@@ -147,15 +159,27 @@ class Gallery:
         self._store.erase()
 
     def search(
-        self, probes: Embeddings, k: int = 5, threshold: float | None = None
+        self,
+        probes: Embeddings,
+        k: int = 5,
+        threshold: float | None = None,
+        *,
+        by: By = "subject",
+        num_templates: int = 1,
+        pool: PoolScores = "best",
     ) -> list[tuple[Match, ...]]:
-        """Finds the k most similar subjects of every probe.
+        """Finds the k most similar subjects, or enrolled items, of every probe.
 
         Args:
             probes: Raw embeddings (Q, D) of the same model.
             k: How many subjects to give back at most. There are fewer where fewer are enrolled.
             threshold: Keeps only matches with score >= threshold. An empty tuple then rejects the
                 probe: nobody who is enrolled is similar enough.
+            by: "subject", or "item" for the enrolments themselves, of whomever they are.
+            num_templates: How many templates a subject has at most. With more than one, the
+                enrolments of a subject are grouped by k-means, so that somebody with and without a
+                beard, say, is two templates. They are all compared, in every store.
+            pool: Which score a subject with several templates gets: the "best" or the "mean".
 
         Returns:
             A tuple of matches for each probe, best first. Of equal scores, whoever was enrolled
@@ -167,6 +191,8 @@ class Gallery:
         self._refuse_unlike(probes)
         if not probes.ids or not self._store.dim:
             return [()] * len(probes.ids)
+        if by == "item" or num_templates > 1:
+            return self._search_pieces(probes.matrix, k, threshold, by, num_templates, pool)
         asked = as_asked(probes.matrix, self._bias, self.similarity)
         return self._best(probes.matrix, self._store.nearest(asked, k + EXTRA), k, threshold)
 
@@ -180,9 +206,13 @@ class Gallery:
         Raises:
             NotEnrolled: The subject is not enrolled.
         """
-        rows = self._store.enrolments([nfc(subject)])
-        _refuse_unknown([nfc(subject)], rows)
-        return rows[nfc(subject)]
+        made = self._store.enrolments([nfc(subject)])
+        _refuse_unknown([nfc(subject)], made.subjects)
+        return made.rows
+
+    def everything(self) -> Enrolments:
+        """Gives all raw enrolments with their subjects and items, in the order of enrolment."""
+        return self._store.enrolments()
 
     def close(self) -> None:
         """Frees the folder for another process, or ends the connection."""
@@ -205,14 +235,15 @@ class Gallery:
             pooled, rows = names, embeddings.matrix
             if known and not replace:
                 before = store.enrolments([name for name in distinct if name in known])
-                pooled = [name for name, some in before.items() for _ in some] + names
-                rows = np.concatenate([*before.values(), rows])
+                pooled = [*before.subjects, *names]
+                rows = np.concatenate([before.rows, rows])
             templates = templates_of(pooled, rows, store.meta)
             if not np.isfinite(templates.norms).all():
                 raise LikenessError(
                     "the norm of an embedding is too large for float32; scale the embeddings down"
                 )
-            store.write(names, embeddings.matrix, templates, replace=replace)
+            made = Enrolments(names, list(map(nfc, embeddings.ids)), embeddings.matrix)
+            store.write(made, templates, replace=replace)
 
     def _best(
         self, probes: Floats32, found: Candidates, k: int, threshold: float | None
@@ -233,6 +264,39 @@ class Gallery:
                     if threshold is None or scores[i] >= threshold
                 )
             )
+        return results
+
+    def _search_pieces(
+        self,
+        probes: Floats32,
+        k: int,
+        threshold: float | None,
+        by: By,
+        num_templates: int,
+        pool: PoolScores,
+    ) -> list[tuple[Match, ...]]:
+        """Compares the probes with all enrolments, or with several templates of each subject."""
+        names, items, rows = self.everything()
+        if by == "subject":
+            names, rows = several_templates(self.everything(), num_templates, self._store.meta)
+            items = [""] * len(names)
+        norms = np.linalg.norm(rows, axis=1)
+        is_first = [by == "item" or name != before for before, name in pairwise(["", *names])]
+        starts = np.flatnonzero(is_first)
+        sizes = np.diff([*starts, len(names)])[:, None]
+        results = []
+        for begin in range(0, len(probes), _PROBES):
+            scores = matrix(rows, probes[begin : begin + _PROBES], self.similarity)
+            joined = np.maximum.reduceat(scores, starts)
+            if pool == "mean":
+                joined = np.add.reduceat(scores, starts) / sizes
+            for column in joined.T:
+                best = np.argsort(-column, kind="stable")[:k]
+                found = zip(starts[best], column[best].tolist(), strict=True)
+                matches = [Match(names[i], score, float(norms[i]), items[i]) for i, score in found]
+                results.append(
+                    tuple(m for m in matches if threshold is None or m.score >= threshold)
+                )
         return results
 
     def _refuse_unlike(self, embeddings: Embeddings) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Floats32
 from likeness.toolkit.gallery import postgres_server
-from likeness.toolkit.gallery.store import Candidates, Entry, Templates
+from likeness.toolkit.gallery.store import Candidates, Enrolments, Entry, Templates
 
 INDEXED_FROM = 20_000  # subjects
 EFFORT = 100  # candidates that a search of the index keeps (ef_search), and
@@ -43,7 +43,7 @@ CREATE EXTENSION IF NOT EXISTS vector;
 CREATE SCHEMA IF NOT EXISTS {0};
 CREATE TABLE {0}.gallery (one boolean PRIMARY KEY DEFAULT true CHECK (one), meta json NOT NULL);
 CREATE TABLE {0}.enrolment (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    subject text NOT NULL, embedding bytea NOT NULL);
+    subject text NOT NULL, item text NOT NULL, embedding bytea NOT NULL);
 CREATE INDEX by_subject ON {0}.enrolment (subject);
 CREATE TABLE {0}.template (subject text PRIMARY KEY, number bigint GENERATED ALWAYS AS IDENTITY,
     enrolments integer NOT NULL, norm real NOT NULL, vector vector NOT NULL);
@@ -147,30 +147,28 @@ class PostgresStore:
         statement = "SELECT subject FROM {}.template WHERE subject = ANY(%s)"
         return {name for (name,) in self._ask(statement, list(subjects))}
 
-    def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
-        """The raw enrolments (R, D) of those subjects who are enrolled."""
-        blobs: dict[str, list[bytes]] = {}
-        statement = "SELECT subject, embedding FROM {}.enrolment WHERE subject = ANY(%s) "
-        for name, blob in self._ask(statement + "ORDER BY id", list(subjects)):
-            blobs.setdefault(name, []).append(blob)
-        return {
-            name: np.frombuffer(b"".join(some), "<f4").reshape(len(some), -1).astype(np.float32)
-            for name, some in blobs.items()
-        }
+    def enrolments(self, subjects: Sequence[str] | None = None) -> Enrolments:
+        """The raw enrolments of those subjects who are enrolled; by default of everybody."""
+        statement, values = "SELECT subject, item, embedding FROM {}.enrolment", []
+        if subjects is not None:
+            statement, values = statement + " WHERE subject = ANY(%s)", [list(subjects)]
+        lines = self._ask(statement + " ORDER BY id", *values)
+        names, items, blobs = zip(*lines, strict=True) if lines else ((), (), ())
+        rows = np.frombuffer(b"".join(blobs), "<f4").reshape(len(blobs), self.dim)
+        return Enrolments(names, items, rows.astype(np.float32))
 
-    def write(
-        self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
-    ) -> None:
-        """Adds an enrolment for each row, and puts the templates of their subjects."""
+    def write(self, made: Enrolments, templates: Templates, *, replace: bool) -> None:
+        """Adds enrolments, and puts the templates of their subjects."""
         schema = self._schema
         with self._connection.transaction() as cursor:
             known = self.known(templates.subjects)
             if replace:
                 self._delete(cursor, "enrolment", templates.subjects)
-            with cursor.copy(f"COPY {schema}.enrolment (subject, embedding) FROM STDIN") as copy:
-                raw = np.ascontiguousarray(rows, dtype="<f4")
-                for name, row in zip(subjects, raw, strict=True):
-                    copy.write_row((name, row.tobytes()))
+            named = f"{schema}.enrolment (subject, item, embedding)"
+            with cursor.copy(f"COPY {named} FROM STDIN") as copy:
+                raw = np.ascontiguousarray(made.rows, dtype="<f4")
+                for name, item, row in zip(made.subjects, made.items, raw, strict=True):
+                    copy.write_row((name, item, row.tobytes()))
             columns = "enrolments, norm, vector, subject"
             lines = [
                 (count, float(norm), _text(vector), name)

@@ -8,6 +8,7 @@ pages that it moved earlier would still hold a copy.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +22,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.similarity import matrix
 from likeness.eval.types import Floats32
 from likeness.toolkit.gallery.search import is_product, top
-from likeness.toolkit.gallery.store import Candidates, Entry, Templates, templates_of
+from likeness.toolkit.gallery.store import Candidates, Enrolments, Entry, Templates, templates_of
 
 FILE = "gallery.sqlite"
 _SETTINGS = (
@@ -33,8 +34,8 @@ _SETTINGS = (
 )
 _SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, embedding BLOB "
-    "NOT NULL)",
+    "CREATE TABLE enrolment (id INTEGER PRIMARY KEY, subject TEXT NOT NULL, item TEXT NOT NULL, "
+    "embedding BLOB NOT NULL)",
     "CREATE INDEX by_subject ON enrolment (subject)",
 )
 # The number of scores in memory at once. They take 8 MB, so that what the product writes is still
@@ -84,7 +85,7 @@ class SqliteStore:
         try:
             with self._plain_errors():
                 self.meta = self._opened(new)
-                subjects, rows = self._read("")
+                subjects, _, rows = self.enrolments()
             self.dim = rows.shape[1]
             if subjects:
                 self._put(templates_of(subjects, rows, self.meta))
@@ -123,35 +124,36 @@ class SqliteStore:
         """Those of the subjects who are enrolled."""
         return self.row.keys() & set(subjects)
 
-    def enrolments(self, subjects: Sequence[str]) -> dict[str, Floats32]:
-        """The raw enrolments (R, D) of those subjects who are enrolled."""
+    def enrolments(self, subjects: Sequence[str] | None = None) -> Enrolments:
+        """The raw enrolments of those subjects who are enrolled; by default of everybody."""
+        statement, values = "SELECT subject, item, embedding FROM enrolment", []
+        if subjects is not None:
+            statement += " WHERE subject IN (SELECT value FROM json_each(?))"
+            values = [json.dumps(list(subjects))]
         with self._lock, self._plain_errors():
-            return {
-                name: self._read("WHERE subject = ?", name)[1]
-                for name in subjects
-                if name in self.row
-            }
+            lines = self._db.execute(statement + " ORDER BY id", values).fetchall()
+        names, items, blobs = zip(*lines, strict=True) if lines else ((), (), ())
+        dim = len(blobs[0]) // 4 if blobs else 0
+        rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), dim)
+        return Enrolments(names, items, rows.astype(np.float32))
 
-    def write(
-        self, subjects: Sequence[str], rows: Floats32, templates: Templates, *, replace: bool
-    ) -> None:
-        """Adds an enrolment for each row, and puts the templates of their subjects.
+    def write(self, made: Enrolments, templates: Templates, *, replace: bool) -> None:
+        """Adds enrolments, and puts the templates of their subjects.
 
         Args:
-            subjects: The subject of each row, R names.
-            rows: Raw enrolments (R, D).
+            made: The enrolments.
             templates: Of these subjects, in the order in which they first appear.
             replace: Whether what the subjects had goes.
         """
-        raw = np.ascontiguousarray(rows, dtype="<f4")
+        raw = np.ascontiguousarray(made.rows, dtype="<f4")
         with self._transaction():
             if replace:
                 self._delete(templates.subjects)
             self._db.executemany(
-                "INSERT INTO enrolment (subject, embedding) VALUES (?, ?)",
-                ((name, row.tobytes()) for name, row in zip(subjects, raw, strict=True)),
+                "INSERT INTO enrolment (subject, item, embedding) VALUES (?, ?, ?)",
+                zip(made.subjects, made.items, (row.tobytes() for row in raw), strict=True),
             )
-        self.dim = rows.shape[1]
+        self.dim = raw.shape[1]
         self._put(templates)
 
     def remove(self, subjects: Sequence[str]) -> None:
@@ -239,17 +241,6 @@ class SqliteStore:
         entries = map(Entry, templates.subjects, templates.counts, templates.norms.tolist())
         for place, entry in zip(places, entries, strict=True):
             self._entries[place : place + 1] = [entry]  # or appended, behind the last
-
-    def _read(self, condition: str, *values: str) -> tuple[list[str], Floats32]:
-        """The subjects and the raw rows (R, D) of enrolments, in the order in which they came."""
-        statement = f"SELECT subject, embedding FROM enrolment {condition} ORDER BY id"
-        names, blobs = [], []
-        for name, blob in self._db.execute(statement, values):
-            names.append(name)
-            blobs.append(blob)
-        dim = len(blobs[0]) // 4 if blobs else 0
-        rows = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), dim)
-        return names, rows.astype(np.float32)
 
     def _delete(self, subjects: Sequence[str]) -> None:
         """Deletes the enrolments of subjects, and notes that the file has to be written anew."""

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from likeness.eval import per_item
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.common import unknown_settings
@@ -173,7 +174,8 @@ class Retrieval:
         num_samples: Draws of each embedding that is a distribution; 0 takes it as a point.
         similarity: How embeddings are compared; "" is the model's own.
         disjoint: Whether classes that were trained on are refused.
-        metrics: As in `Classification`, and so is `validation`.
+        metrics: As in `Classification`, and so is `validation`. Without any, they are recall at
+            the first of ks, R-precision and MAP@R.
         validation: What is measured while the model trains.
     """
 
@@ -257,6 +259,9 @@ class Recipe:
     @property
     def metrics(self) -> Mapping[str, Part]:
         """The metrics of its measure; none where nothing is measured."""
+        if isinstance(self.measure, Retrieval) and not self.measure.metrics:
+            usual = (f"recall@{self.measure.ks[0]}", "r_precision", "map@r")
+            return {name: partial(per_item.mean, column=name) for name in usual}
         return {} if self.measure is None else self.measure.metrics
 
     @property

@@ -78,14 +78,14 @@ BANDS = likeness.Network(
     network=lambda: nn.Sequential(nn.AdaptiveAvgPool2d((1, 20)), nn.Flatten(), nn.Linear(20, 5)),
     frontend=partial(KaldiFbank, num_mels=20),
 )
-BROKEN = likeness.Network(modality="face", network=Broken)
+BROKEN = likeness.Network(modality="face", network=Broken, mean=0)
 SAFE = likeness.Network(
     modality="image", network=Net, weights="net.safetensors", prefix="model.", leave_out="head.",
     size=(32, 32), scale=255.0, mean=(0.5, 0.5, 0.5), std=0.5, bgr=True,
 )
-EMA = likeness.Network(modality="face", network=Net, weights="ema.pt", key="ema.shadow")
-NO_KEY = likeness.Network(modality="face", network=Net, weights="ema.pt", key="averaged")
-DIVERGED = likeness.Network(modality="face", network=Net, weights="nan.pt")
+EMA = likeness.Network(modality="face", network=Net, mean=0, weights="ema.pt", key="ema.shadow")
+NO_KEY = likeness.Network(modality="face", network=Net, mean=0, weights="ema.pt", key="averaged")
+DIVERGED = likeness.Network(modality="face", network=Net, mean=0, weights="nan.pt")
 '''
 
 
@@ -327,7 +327,7 @@ def refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_wrong_setting_is_named(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stated = {"modality": "'face'", "network": "Net"}
+    stated = {"modality": "'face'", "network": "Net", "mean": "0"}
     settings = [f"{k}={v}" for k, v in stated.items() if not setting.startswith(f"{k}=")]
     content = f"MODEL = likeness.Network({', '.join([*settings, setting])})\n"
     assert SETTINGS[setting] in refused(content, tmp_path, monkeypatch)
@@ -353,7 +353,7 @@ class Net(nn.Module):
 
 
 def model(settings: str, modality: str = "face") -> str:
-    return f"MODEL = likeness.Network(modality='{modality}', {settings})\n"
+    return f"MODEL = likeness.Network(modality='{modality}', mean=0, {settings})\n"
 
 
 def bad(returned: str, base: str = "Net") -> str:
@@ -422,3 +422,14 @@ def test_a_reading_may_give_tensors_and_other_numbers(
         torch.manual_seed(0)
         matrices.append(likeness.load(tmp_path / "bad_file.py").embed(crops / "a/0.png").matrix)
     np.testing.assert_array_equal(*matrices)
+
+
+def test_a_network_that_says_nothing_of_its_pixels_is_asked_all_at_once() -> None:
+    for modality in ("face", "image"):
+        with pytest.raises(LikenessError) as caught:
+            likeness.Network(modality, nn.Flatten)
+        assert all(name in str(caught.value) for name in ("size=", "mean=", "std=", "bgr="))
+    for stated in ({"size": (64, 64)}, {"mean": 0}, {"std": 2.0}, {"bgr": True}, {"scale": 255.0}):
+        assert likeness.Network("face", nn.Flatten, **stated).mean == 0
+    assert likeness.Network("speaker", nn.Flatten).mean == 0
+    assert likeness.Network("face", nn.Flatten, frontend=nn.Identity).mean == 0

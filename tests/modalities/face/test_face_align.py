@@ -226,7 +226,7 @@ def test_a_folder_with_failures(detector: Path, tmp_path: Path) -> None:
     ]
     assert result.several == ["b/deep/3.png"]
     reasons = {item.id: item.reason for item in result.failures}
-    assert reasons["a/2.png"] == "no face found"
+    assert reasons["a/2.png"].startswith("no face found")
     assert "lie outside" in reasons["b/4.png"]
     assert "none of the formats" in reasons["b/5.png"]
     assert (out / "failures.tsv").read_text().count("\n") == 3

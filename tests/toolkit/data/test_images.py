@@ -5,6 +5,7 @@ OpenCV's, and what is refused.
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import cv2
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from likeness.eval.reports import media
 from likeness.toolkit.data import images
 from likeness.toolkit.data.images import BadImage, Pixels, as_channels, decode_bytes, file_bytes
 from likeness.toolkit.data.items import Item
@@ -122,3 +124,47 @@ def test_sizes_are_seen_before_decoding() -> None:
     images.open_encoded(buffer.getvalue(), "a", max_pixels=60_000)
     with pytest.raises(images.BadImage, match="200 x 300 pixels"):
         images.open_encoded(buffer.getvalue(), "a", max_pixels=59_999)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_large_jpegs_are_read_at_half_of_their_edges(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With smaller limits in the place of 67 and 200 megapixels."""
+    monkeypatch.setattr(images, "MAX_PIXELS", 40 * 55)
+    monkeypatch.setattr(images, "MAX_JPEG_PIXELS", 40 * 56)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1200)  # Pillow would warn
+    exif = Image.Exif()
+    exif[0x0112] = 6 if turned else 1
+    jpeg = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    half = cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
+    ours = decode(jpeg)
+    expected = np.rot90(half, -1) if turned else half
+    assert ours.shape == expected.shape
+    assert np.abs(ours.astype(int) - expected).max() <= 6
+    cut, box = images.open_encoded(jpeg, "a").part((2, 4, 12, 14), least=4)
+    assert (cut.shape, box) == ((5, 5, 3), (0, 0, 5, 5))
+    assert np.array_equal(cut, ours[2:7, 1:6])
+    with pytest.raises(BadImage, match="2200 in all"):
+        decode(file_of(Image.fromarray(SMOOTH), "PNG"))
+    with pytest.raises(BadImage, match="2240 in all"):
+        decode(file_of(Image.fromarray(np.tile(SMOOTH, (1, 2, 1))[:, :58]), "JPEG"))
+
+
+def test_heic_is_read_upright(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(SMOOTH).save(tmp_path / "a.heic", quality=100, exif=exif.tobytes())
+    pixels = decode(file_bytes(Item("a", tmp_path / "a.heic")))
+    assert pixels.shape == (56, 40, 3)
+    assert np.abs(pixels.astype(int) - np.rot90(SMOOTH, -1)).mean() < 6
+    assert media.thumbnail(tmp_path / "a.heic").startswith(b"\x89PNG")
+
+
+def test_without_pillow_heif_the_line_to_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(BadImage, match=r"a.heic: HEIC .*likeness\[heic\]"):
+        decode_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a.heic")

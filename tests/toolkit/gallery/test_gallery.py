@@ -25,7 +25,7 @@ from likeness.toolkit.gallery.gallery import NotEnrolled, exists, open_gallery, 
 from likeness.toolkit.gallery.postgres import masked
 from likeness.toolkit.gallery.search import top
 from likeness.toolkit.gallery.sqlite import FILE
-from likeness.toolkit.gallery.store import templates_of
+from likeness.toolkit.gallery.store import Enrolments, templates_of
 
 META = {"model": "a" * 64, "modality": "speaker", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -114,7 +114,7 @@ def test_a_store_finds_what_a_loop_finds(
             else row @ probe - (0.4 * norms[name] * size if "simple" in similarity else 0)
             for name, row in templates.items()
         }
-        found, ours, sizes = zip(*matches, strict=True)
+        found, ours, sizes, _ = zip(*matches, strict=True)
         assert list(found) == sorted(scores, key=lambda name: -scores[name])[:4]
         assert ours == pytest.approx([scores[name] for name in found], rel=1e-5, abs=1e-5)
         assert sizes == pytest.approx([norms[name] for name in found], rel=1e-5)
@@ -125,6 +125,45 @@ def test_a_store_finds_what_a_loop_finds(
         assert [match.subject for match in least] == [match.subject for match in alone[:2]]
     assert gallery.search(embedded(probes), threshold=1e3) == [()] * 9
     assert len(gallery.search(embedded(probes), k=2**40)[0]) == 21
+    gallery.close()
+
+
+@every
+@pytest.mark.parametrize("similarity", ["cosine", "simple:0.4"])
+def test_items_and_several_templates_are_found_as_a_loop_finds_them(
+    kind: str, similarity: str, place: Place
+) -> None:
+    """Two separate groups of each subject, so that k-means can only find these."""
+    rng = np.random.default_rng(1)
+    groups = np.repeat(rng.normal(size=(10, 6)), 3, axis=0) + rng.normal(scale=0.01, size=(30, 6))
+    names = [f"s{row // 6}" for row in range(30)]
+    shuffled = rng.permutation(30)
+    gallery = open_gallery(place(kind).format(0), META, similarity=similarity)
+    rows = np.float32(groups[shuffled])
+    gallery.enrol(embedded(rows), [names[row] for row in shuffled])
+    probes = rng.normal(size=(5, 6)).astype(np.float32)
+
+    def scores(templates: Any) -> np.ndarray:
+        table = np.asarray(templates, dtype=np.float32)
+        return np.array([[pairs(t[None], p[None], [0], [0], similarity)[0] for t in table]
+                         for p in probes])  # fmt: skip
+
+    by_item = gallery.search(embedded(probes), k=4, by="item")
+    single = scores(rows)
+    for row, matches in enumerate(by_item):
+        best = np.argsort(-single[row])[:4]
+        assert [match.item for match in matches] == [str(item) for item in best]
+        assert [match.subject for match in matches] == [names[shuffled[item]] for item in best]
+        assert [match.score for match in matches] == pytest.approx(single[row][best], rel=1e-5)
+    means = scores(groups.astype(np.float32).reshape(10, 3, 6).mean(axis=1)).reshape(5, 5, 2)
+    for pool, joined in (("best", means.max(axis=2)), ("mean", means.mean(axis=2))):
+        found = gallery.search(embedded(probes), k=2, num_templates=2, pool=pool)
+        for row, matches in enumerate(found):
+            best = np.argsort(-joined[row])[:2]
+            assert [match.subject for match in matches] == [f"s{place}" for place in best]
+            expected = pytest.approx(joined[row][best], rel=1e-4, abs=1e-5)
+            assert [match.score for match in matches] == expected
+    assert gallery.search(embedded(probes), by="item", threshold=1e3) == [()] * 5
     gallery.close()
 
 
@@ -224,7 +263,7 @@ def test_a_change_that_fails_within_leaves_the_old(kind: str, place: Place) -> N
     rows = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     templates = templates_of(["bob", "bob"], rows, store.meta)
     with pytest.raises(ValueError, match="zip"):  # when something has been deleted and written
-        store.write(["bob"], rows, templates, replace=True)
+        store.write(Enrolments(["bob"], ["1"], rows), templates, replace=True)
     gallery.close()
     gallery = open_gallery(where)
     assert [entry.enrolments for entry in gallery.entries()] == [2, 1]

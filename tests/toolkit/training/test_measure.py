@@ -234,6 +234,9 @@ def test_retrieval_query_by_query(
     for name, values in expected.items():
         np.testing.assert_allclose(measured.columns[name], values, atol=1e-6, err_msg=name)
     assert np.isnan(measured.columns["map@r"]).sum() == 1  # the only 9
+    usual = measure.metrics_of(replace(recipe, measure=settings), measured)
+    names = ("recall@1", "r_precision", "map@r")
+    assert usual == {name: pytest.approx(np.nanmean(expected[name])) for name in names}
     assert measured.groups is not None
     assert measured.groups.tolist() == (labels - 6).tolist()
     assert set(measured.columns["cluster"]) == {0, 1, 2, 3}
