@@ -1,19 +1,33 @@
-"""The pages of docs/reference that are made from the code say what the code says."""
+"""Pages of docs/ say what the code says: the reference, the papers, notebooks; versions agree."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import json
 import re
+import shlex
+import tomllib
+from argparse import Namespace
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
+import yaml
+from packaging.version import Version
 
 import likeness
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.scoring.templates import read_enrolment
 from likeness.recipe_files import located
+from likeness.toolkit.models import user_files
+from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.compare import Terms, check_variants
 from likeness.toolkit.training.memory import Memory
 from likeness.verification import PairRow, read_pairs
 from tests.scripts import loaded, touch
@@ -115,3 +129,162 @@ def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "recordings" / "ann" / "2.flac").touch()
     (spoken,) = likeness.items(tmp_path)
     assert (spoken.id, spoken.label, spoken.stretch) == ("ann-1-a", "ann", (0.5, 3.25))
+
+
+PAGE = ROOT / "docs" / "reference" / "papers.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", TEXT)
+COMMANDS = [
+    shlex.split(re.sub(r"\s*\\\n\s*", " ", line))
+    for block in re.findall(r"^```\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
+    for line in re.split(r"(?<!\\)\n", block)
+    if line and not line.startswith("#")
+]
+
+
+def listed(name: str) -> dict[str, recipes.Recipe]:
+    made: dict[str, recipes.Recipe] = recipes.read(located(name))["RECIPES"]
+    return made
+
+
+@pytest.mark.parametrize(("name", "pattern"), NAMED)
+def test_a_named_variant_exists(name: str, pattern: str) -> None:
+    # a data set stands for its group
+    assert any(
+        fnmatchcase(variant, pattern) or variant.startswith(f"{pattern}.")
+        for variant in listed(name)
+    )
+
+
+def values_of(arguments: list[str], option: str) -> list[str]:
+    """What follows an option, up to the next one."""
+    if option not in arguments:
+        return []
+    rest = arguments[arguments.index(option) + 1 :]
+    end = next((place for place, text in enumerate(rest) if text.startswith("--")), len(rest))
+    return rest[:end]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_variants_of_a_comparison_are_comparable(command: list[str]) -> None:
+    if command[:2] != ["likeness", "compare"]:
+        assert command[0] in ("likeness", "python")
+        return
+    name, _, group = command[2].partition(":")
+    names = values_of(command, "--variants")[0].split(",")
+    made = listed(name)
+    chosen = {text: made[f"{group}.{text}" if group else text] for text in names}
+    check_variants(chosen, Terms(allow_different=values_of(command, "--allow-different")))
+
+
+@pytest.mark.parametrize(
+    "command", [line for line in COMMANDS if line[0] == "python"], ids=" ".join
+)
+def test_commands_of_scripts_name_what_exists(command: list[str]) -> None:
+    """Recipes, variants and settings; tests/test_docs.py looks at the options."""
+    if command[1] == "examples/run_figures.py":
+        assert command[2] in user_files.run(ROOT / command[1], anew=False).FIGURES
+    for recipe in values_of(command, "--recipe"):
+        variants = listed(recipe.partition(":")[0])
+        panels = [text.partition("=")[0] for text in command if text.startswith("mnist.")]
+        assert {*filter(None, [recipe.partition(":")[2]]), *panels} <= {*variants}
+    if "examples/systems/" in command[1] and "--recipe" in command:
+        system, shared = (
+            user_files.run(ROOT / path, anew=False)
+            for path in (command[1], "examples/systems/shared.py")
+        )
+        (recipe,) = values_of(command, "--recipe")
+        settings = values_of(command, "--set")
+        options = Namespace(recipe=recipe, set=settings, steps=None, seed=0)
+        made = shared.chosen(system, "system", options)
+        assert made.backbone.keywords["weights"] == "resnet50.pth"
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"),
+    [
+        ("face/vggface2", "simple"),
+        ("face/ms1mv2", "b_simple"),
+        ("face/ms1mv2", "c_simple"),
+        ("image/simple", "cub200.simple"),
+        ("speaker/voxceleb", "simple"),
+    ],
+)
+def test_the_readings_of_simple_are_eq_8_and_the_angle(name: str, simple: str) -> None:
+    made = listed(name)
+    paper, angle = made[f"{simple}_paper"], made[f"{simple}_learned_angle"]
+    loss = paper.loss(8, 3)
+    assert (loss.reduction, loss.weight, loss.features) == ("joint", 1, "raw")
+    assert not paper.backbone.keywords["dim"] % 2  # polar-like features take one output more
+    assert angle.loss(8, 3).b_theta.requires_grad
+    assert describe(replace(angle, loss=made[simple].loss)) == describe(made[simple])
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"), [("image/simple", "cub200.simple"), ("speaker/voxceleb", "simple")]
+)
+def test_simple_released_has_the_release_s_factor_and_features(name: str, simple: str) -> None:
+    made = listed(name)
+    released, loss = made[f"{simple}_released"], made[f"{simple}_released"].loss(8, 3)
+    assert (loss.reduction, loss.weight, loss.features) == ("separate", 500, "polarlike")
+    assert released.backbone.keywords["dim"] == made[simple].backbone.keywords["dim"] + 1
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    stated = json.loads(path.read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in stated["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.slow  # one of them trains
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shown: list[int] = []
+    monkeypatch.setattr(plt, "show", lambda: (shown.append(len(plt.get_fignums())), plt.close()))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()):
+        for number, cell in enumerate(cells(path, "code")):
+            exec(compile(cell, f"{path.name}, cell {number}", "exec"), names)
+    assert shown
+    assert all(shown)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_was_run_and_its_links_lead_somewhere(path: Path) -> None:
+    stated = json.loads(path.read_text(encoding="utf-8"))
+    counts = [cell["execution_count"] for cell in stated["cells"] if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    for target in re.findall(r"\]\(([^)]+)\)", "\n".join(cells(path, "markdown"))):
+        assert (path.parent / target).is_file(), target
+    assert not re.search(r"(?<![\w.])/(?:work|tmp|home|root|Users)/", path.read_text("utf-8"))
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def parsed(*parts: str) -> Any:
+    return yaml.safe_load(ROOT.joinpath(*parts).read_text(encoding="utf-8"))
+
+
+def newest() -> str:
+    """The newest version that the change log has a section for."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    return re.findall(r"^## (\d\S*)", text, flags=re.MULTILINE)[0]
+
+
+def test_the_citation_is_of_the_newest_version() -> None:
+    cited = parsed("CITATION.cff")
+    assert str(cited["version"]) == newest()
+    assert cited["license"] == PROJECT["license"]
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+
+
+def test_this_version_is_the_newest_or_on_the_way_to_the_next() -> None:
+    now, stated = Version(PROJECT["version"]), Version(newest())
+    assert now == stated or (now > stated and now.is_devrelease)

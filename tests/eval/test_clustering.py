@@ -1,14 +1,20 @@
-"""Clusters: against scikit-learn's linkage, and with numbers that do not depend on the order."""
+"""Groups of embeddings: clusters, swapped labels and near pairs, diversity."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
+from likeness.eval.cleaning import near_pairs, suspects
 from likeness.eval.clustering import cluster, fit_of
+from likeness.eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 from likeness.eval.similarity import matrix
+from likeness.eval.types import Floats32
 
 
 def blobs(seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -90,3 +96,117 @@ def test_the_fit_is_the_mean_score_with_the_others() -> None:
 def test_what_cannot_be_grouped_is_refused(rows: np.ndarray, options: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         cluster(rows, **options)
+
+
+def unit_rows(seed: int, *, spread: float) -> tuple[Floats32, np.ndarray]:
+    """Six classes of twelve items."""
+    rng = np.random.default_rng(seed)
+    numbers = np.repeat(np.arange(6), 12)
+    matrix = np.eye(6, 8)[numbers] + spread * rng.normal(size=(72, 8))
+    return (matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32), numbers
+
+
+def by_hand(unit: Floats32, numbers: np.ndarray) -> dict[int, int]:
+    """row -> the class that it looks like, of the suspects."""
+    classes = range(numbers.max() + 1)
+
+    def cosine(row: int, rows: np.ndarray) -> float:
+        mean = unit[rows].astype(np.float64).mean(axis=0)
+        return float(unit[row] @ mean / np.linalg.norm(mean))
+
+    everyone = np.arange(len(unit))
+    own = {
+        row: cosine(row, everyone[(numbers == numbers[row]) & (everyone != row)])
+        for row in everyone.tolist()
+        if (numbers == numbers[row]).sum() > 1
+    }
+    least = {
+        c: np.mean([own[row] for row in everyone[numbers == c].tolist()])
+        for c in classes
+        if (numbers == c).sum() > 1
+    }
+    found = {}
+    for row, mine in own.items():
+        others = {c: cosine(row, everyone[numbers == c]) for c in least if c != numbers[row]}
+        near = {c: value for c, value in others.items() if value >= least[c]}
+        if near and max(near.values()) > mine:
+            found[row] = max(near, key=lambda c: near[c])
+    return found
+
+
+def test_swapped_labels_are_found_and_no_others() -> None:
+    unit, numbers = unit_rows(0, spread=0.1)
+    assert suspects(unit, numbers).rows.size == 0
+    numbers[[3, 40]] = numbers[[40, 3]]
+    found = suspects(unit, numbers)
+    assert sorted(found.rows.tolist()) == [3, 40]
+    assert dict(zip(found.rows.tolist(), found.looks_like.tolist(), strict=True)) == {3: 0, 40: 3}
+
+
+def test_noisy_data_agree_with_the_rule_item_by_item() -> None:
+    unit, numbers = unit_rows(1, spread=0.6)
+    numbers[:3] = [1, 2, 6]  # class 6 has one item
+    found = suspects(unit, numbers)
+    expected = by_hand(unit, numbers)
+    assert expected
+    assert dict(zip(found.rows.tolist(), found.looks_like.tolist(), strict=True)) == expected
+    assert (np.diff(found.other - found.own) <= 1e-12).all()
+
+
+def test_near_pairs_are_those_of_the_whole_matrix() -> None:
+    unit, _ = unit_rows(2, spread=0.3)
+    similar = unit @ unit.T
+    expected = [[i, j] for i in range(72) for j in range(i + 1, 72) if similar[i, j] >= 0.9]
+    assert expected
+    assert near_pairs(unit, 0.9).tolist() == expected
+    assert near_pairs(unit[:0], 0.9).shape == (0, 2)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 30), st.integers(2, 6))
+def test_spectrum_against_scipy(seed, n, dim):
+    """rho_spectrum of Revisiting-DML by its own formula, from the eigenvalues of the second
+    moments.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, dim)).astype(np.float32) * np.exp(
+        rng.standard_normal((n, 1))
+    ).astype(np.float32)
+    unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
+    small = unit @ unit.T if n < dim else unit.T @ unit
+    values = np.sqrt(np.maximum(np.linalg.eigvalsh(small)[::-1], 0))
+    if values[-1] > 1e-4:
+        assert spectral_decay(x) == pytest.approx(
+            entropy(np.ones(values.size) / values.size, values / values.sum()), abs=1e-6
+        )
+        assert feature_diversity(x) == pytest.approx(
+            np.exp(np.mean(np.log(values))) / values.mean(), abs=1e-6
+        )
+    order = rng.permutation(n)
+    assert feature_diversity(x[order]) == pytest.approx(feature_diversity(x), abs=1e-9)
+
+
+@given(st.integers(0, 10**6))
+def test_cluster_diversity_against_loops(seed):
+    rng = np.random.default_rng(seed)
+    x, labels = rng.integers(-2, 3, size=(20, 3)), rng.integers(4, size=20)
+    labels[:3] = 0
+    variances = []
+    for value in set(labels.tolist()):
+        members = [x[i].astype(float) for i in range(20) if labels[i] == value]
+        if len(members) < 3:
+            continue
+        distances = []
+        for i in range(len(members)):
+            for j in range(i):
+                norms = np.linalg.norm(members[i]) * np.linalg.norm(members[j])
+                distances.append(1 - (members[i] @ members[j] / norms if norms else 0))
+        variances.append(np.mean((np.array(distances) - np.mean(distances)) ** 2))
+    order = rng.permutation(20)
+    assert cluster_diversity(x, labels) == pytest.approx(np.mean(variances), abs=1e-12)
+    assert cluster_diversity(
+        x[order], [f"class {label}" for label in labels[order]]
+    ) == pytest.approx(np.mean(variances), abs=1e-12)
+
+
+def test_constant_embeddings_have_no_cluster_diversity():
+    assert cluster_diversity(np.ones((4, 3)), ["a"] * 4) == pytest.approx(0, abs=1e-15)

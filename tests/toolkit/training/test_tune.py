@@ -104,7 +104,7 @@ def test_validation_trials_are_all_pairs() -> None:
 
 @pytest.mark.parametrize("num_pairs", [8, 60, 65, 66])
 def test_of_many_pairs_some_are_drawn_half_of_them_target(num_pairs: int) -> None:
-    """Of 66 pairs, 12 of them target (tests/toolkit/data/test_pairs.py draws more kinds)."""
+    """Of 66 pairs, 12 of them target (tests/toolkit/data/test_items.py draws more kinds)."""
     part = partial(listed, num_classes=12, num_each=3)
     with patch.object(tuning, "MOST_PAIRS", num_pairs):
         (items, trials), (_, again) = (validation_trials(Path(), items=part) for _ in range(2))
