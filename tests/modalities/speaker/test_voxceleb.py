@@ -18,7 +18,7 @@ from likeness.eval.formats.trials import read_scores
 from likeness.eval.scoring.templates import enrol
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
-from likeness.modalities.speaker import fsdd, voxceleb
+from likeness.modalities.speaker import cnceleb, fsdd, voxceleb
 from likeness.modalities.speaker.audio import read
 from likeness.modalities.speaker.lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials
