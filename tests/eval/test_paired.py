@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.cli import main
 from likeness.eval.bootstrap import (
     Bounds,
     Drawn,
@@ -28,6 +27,7 @@ from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import table as result_table
 from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import eer
+from tests.scripts import printed, refused
 
 FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
 
@@ -96,26 +96,11 @@ def test_the_difference_is_that_of_each_resample(
     assert "Differences to a" in (folder / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_the_reference_is_the_first_or_the_one_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_reference_is_the_first_or_the_one_named(folder: Path) -> None:
     paths = [str(folder / name) for name in ("a.txt", "b.txt", "c.txt")]
     for more, reference in (([], "a"), (["--reference", paths[1]], "b")):
-        with pytest.raises(SystemExit) as stopped:
-            main(
-                [
-                    "evaluate",
-                    *paths,
-                    "--resamples",
-                    "50",
-                    "--json",
-                    str(folder / "r.json"),
-                    "--force",
-                    *more,
-                ]
-            )
-        assert not stopped.value.code
-        text = capsys.readouterr().out
+        settings = ("--resamples", 50, "--json", folder / "r.json", "--force")
+        text = printed("evaluate", *paths, *settings, *more)
         assert f"minus {reference}" in text
         document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
         assert {record["reference"] for record in document["differences"]} == {reference}
@@ -130,9 +115,7 @@ def test_the_reference_is_the_first_or_the_one_named(
             }
         ]
         assert f"c and {reference} are not on the same trials (5 only in {reference})" in text
-    with pytest.raises(SystemExit) as stopped:
-        main(["evaluate", *paths, "--reference", str(folder / "e.txt")])
-    assert stopped.value.code == 2
+    refused("evaluate", *paths, "--reference", folder / "e.txt")
 
 
 def test_trials_match_as_multisets_of_ordered_pairs() -> None:

@@ -14,7 +14,7 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.embeddings import write as write_embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.types import Embeddings, Trials
-from tests.scripts import run_command
+from tests.scripts import refused, run_command
 
 IDS = tuple(f"{name}/{number}" for name in "abcdef" for number in (1, 2, 3))
 
@@ -80,12 +80,9 @@ def test_labels_may_stand_in_any_of_the_files(place: Path) -> None:
         (("score",), "--trials and --embeddings"),
     ],
 )
-def test_wrong_use_is_said(
-    place: Path, arguments: tuple[str, ...], keyword: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_use_is_said(place: Path, arguments: tuple[str, ...], keyword: str) -> None:
     write_scores("other.txt", Trials(("a",), ("b", "c"), [0, 0], [0, 1], [True, False]), [1.0, 0.0])
-    assert run_command(*arguments, "--out", "fusion.json") == 2
-    assert keyword in capsys.readouterr().err
+    assert keyword in refused(*arguments, "--out", "fusion.json")
     assert not Path("fusion.json").exists()
 
 
@@ -121,8 +118,7 @@ def test_the_rest_is_scored_as_a_list_of_the_rest_is(
     ]
     origin = json.loads((tmp_path / "scores.txt.origin.json").read_text("utf-8"))
     assert "trials.txt, without 7 of 10 trials" in json.dumps(origin)
-    assert run_command(*asked, "--out", out, "--force") == 2
-    assert "--missing skip" in capsys.readouterr().err
+    assert "--missing skip" in refused(*asked, "--out", out, "--force")
 
 
 def test_a_model_without_all_of_its_items_is_left_out(tmp_path: Path) -> None:

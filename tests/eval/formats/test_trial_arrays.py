@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.cli import main
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files, trial_writing
 from likeness.eval.formats.trials import (
@@ -21,6 +20,7 @@ from likeness.eval.formats.trials import (
 )
 from likeness.eval.types import Trials
 from tests.eval.formats.triples import rows
+from tests.scripts import printed, refused
 
 SUFFIXES = [".npz", ".parquet"]
 
@@ -242,21 +242,15 @@ def test_what_cannot_be_known_is_refused(tmp_path: Path, text: str, says: str) -
         read_bare_scores(tmp_path / "s.txt")
 
 
-def test_they_are_evaluated_over_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_are_evaluated_over_trials(tmp_path: Path) -> None:
     path = tmp_path / "s.txt"
     path.write_text("".join(f"{i % 2} {i % 2 + (i % 5) / 10}\n" for i in range(100)))
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", str(path), "--resamples", "0", "--json", str(tmp_path / "r.json")])
-    assert not ended.value.code
+    assert "EER" in printed("evaluate", path, "--resamples", 0, "--json", tmp_path / "r.json")
     assert (tmp_path / "r.json").is_file()
-    assert "EER" in capsys.readouterr().out
     scores = likeness.Scores(
         [i % 2 + (i % 5) / 10 for i in range(100)], [i % 2 for i in range(100)]
     )
     assert likeness.evaluate(path).eer == likeness.evaluate(scores).eer
     trials = tmp_path / "trials.txt"
     trials.write_text("1 a b\n0 a c\n")
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", str(path), "--trials", str(trials)])
-    assert ended.value.code == 2
-    assert "no ids" in capsys.readouterr().err
+    assert "no ids" in refused("evaluate", path, "--trials", trials)
