@@ -194,7 +194,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     score = front_door.load("runs/voices").verify("a.wav", "b.wav").score
     assert run_command(*command, "--threshold", score - 1e-4) == 0
     shown = capsys.readouterr()
-    rows = list(csv.DictReader(printed.out.splitlines()))
+    rows = list(csv.DictReader(shown.out.splitlines()))
     assert [(row["first"], row["second"]) for row in rows] == [pair[:2] for pair in PAIRS]
     assert [row["same"] for row in rows] == ["true", "true", "true", "", ""]
     assert float(rows[0]["score"]) == pytest.approx(score, abs=1e-6)
