@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from likeness.modalities import synthetic
+from likeness.toolkit.models import user_files
 
 # A shell starts what runs in its background with Ctrl-C ignored, and tests send themselves one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -109,6 +110,22 @@ def browser() -> Iterator[Any]:
         started = running.chromium.launch(executable_path=path, args=arguments, env=environment)
         yield started
         started.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_folders_of_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary folders from which a test imported files are left again: every later import of a
+    recipe would look at all modules once for each of them.
+    """
+    yield
+    temporary = str(tmp_path_factory.getbasetemp())
+    for folder in [folder for folder in user_files._folders if folder.startswith(temporary)]:
+        for name in user_files._modules_in(folder):
+            for inner in [key for key in sys.modules if key.partition(".")[0] == name]:
+                del sys.modules[inner]
+        user_files._folders.remove(folder)
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 _cleaned = {"modules": 0}  # how many modules there were when the lazy ones were last removed

@@ -12,6 +12,7 @@ import tomllib
 from argparse import Namespace
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,7 @@ COMMANDS = [
 ]
 
 
+@cache
 def listed(name: str) -> dict[str, recipes.Recipe]:
     made: dict[str, recipes.Recipe] = recipes.read(located(name))["RECIPES"]
     return made

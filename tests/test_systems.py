@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from argparse import Namespace
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
 def system(name: str) -> ModuleType:
     return user_files.run(FOLDER / f"{name}.py", anew=False)
 

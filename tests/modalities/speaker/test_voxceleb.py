@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tests.scripts import run_command, touch
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
 
 
+load = cache(recipes.load)
 USUAL = {
     "as unpacked": (
         "vox1/dev/wav/id10001",
@@ -161,7 +163,7 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
     per_epoch = 1_092_009 // 256  # drop_last
     start, fixed = (20 - 1) * per_epoch, (40 - 1) * per_epoch
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb.py"
-    loss = recipes.load(f"{file}:{variant}")[0].loss(4, 3)
+    loss = load(f"{file}:{variant}")[0].loss(4, 3)
 
     def margin(step: int) -> float:
         loss.at_step(step)
@@ -183,7 +185,7 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
             0.0 if step < start else 0.2 if step >= fixed else 0.2 * share, abs=1e-6
         )
     # conf/*_lm.yaml: .5 from the first step on
-    loss = recipes.load(f"{file}:{variant}_lm")[0].loss(4, 3)
+    loss = load(f"{file}:{variant}_lm")[0].loss(4, 3)
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ TINY = ROOT / "tests" / "tiny.py"
 CPU = torch.device("cpu")
 
 
+load = cache(recipes.load)
+
+
 def recipe(variant: str = "arcface", *overrides: str, **changes: Any) -> Recipe:
-    changed = replace(recipes.load(f"{TINY}:{variant}")[0], **changes)
+    changed = replace(load(f"{TINY}:{variant}")[0], **changes)
     return recipes.override(changed, list(overrides))
 
 
