@@ -253,9 +253,7 @@ def test_trains_and_embeds(
             small = replace(small, init=str(tmp_path / "first"))
             fit(
                 replace(
-                    small,
-                    init="",
-                    items=load(f"{path}:{variant.removesuffix('_lm')}")[0].items,
+                    small, init="", items=load(f"{path}:{variant.removesuffix('_lm')}")[0].items
                 ),
                 data=where,
                 out=tmp_path / "first",
@@ -283,10 +281,7 @@ def test_voxceleb_in_two_stages_from_the_command_line(
         "compute.workers=0",
         "compute.threads=1",
     ]
-    tiny += [
-        "schedule.eval_every=0",
-        *small_vox(vox, load(f"{recipe}:wespeaker_resnet34")[0]),
-    ]
+    tiny += ["schedule.eval_every=0", *small_vox(vox, load(f"{recipe}:wespeaker_resnet34")[0])]
     first, second = tmp_path / "first", tmp_path / "second"
     for variant, out, more in (
         ("wespeaker_resnet34", first, []),

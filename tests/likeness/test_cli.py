@@ -106,11 +106,7 @@ def test_train_embed_score_evaluate(
     ],
 )
 def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
-    command: str,
-    word: str,
-    trained: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: str, word: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     embeddings.write(
         tmp_path / "one.npz", embeddings.Embeddings(("a",), np.ones((1, 2), dtype=np.float32))

@@ -28,10 +28,7 @@ def test_a_missing_id_is_the_path(missing: object, tmp_path: Path) -> None:
 
 def test_a_missing_path_is_refused() -> None:
     table = pandas.DataFrame({"path": [pandas.NA, "a.wav"], "label": ["ann", "bob"]})
-    with (
-        pytest.raises(ValueError, match="no path"),
-        items_of(table, modality="speaker"),
-    ):
+    with pytest.raises(ValueError, match="no path"), items_of(table, modality="speaker"):
         pass
 
 

@@ -84,10 +84,7 @@ def test_it_is_frozen() -> None:
             {"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, "a"), "norm": "s"},
             "cohort of 1",
         ),
-        (
-            {"calibration": Calibration(1.0, 0.0, (1.0, 1.0), ("mood_low", "mood_high"))},
-            "mood",
-        ),
+        ({"calibration": Calibration(1.0, 0.0, (1.0, 1.0), ("mood_low", "mood_high"))}, "mood"),
         ({"durations": {"a": "long"}}, "long"),
     ],
 )

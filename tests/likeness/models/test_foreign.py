@@ -521,11 +521,7 @@ def several(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> P
     ("variant", "entry"), [("nested", "own files"), ("alone", "own files/several_whole.py")]
 )
 def test_a_network_in_several_files_needs_one_trust(
-    variant: str,
-    entry: str,
-    several: Path,
-    voices: Path,
-    capsys: pytest.CaptureFixture[str],
+    variant: str, entry: str, several: Path, voices: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It trains, and each command that `train` names next begins without the files imported."""
     recipe = f"own files/several_recipe.py:{variant}"

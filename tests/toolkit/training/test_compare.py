@@ -554,9 +554,7 @@ def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
     # the curve of each metric, the loss of each variant
     assert page.count('class="plot"') == 2 + 2
     gone = html(
-        awkward(),
-        {("a_b|c", 0): [{"step": 1, "loss": 2.0}]},
-        command="likeness compare x && y",
+        awkward(), {("a_b|c", 0): [{"step": 1, "loss": 2.0}]}, command="likeness compare x && y"
     )
     assert "&lt;gone&gt;" in gone
     assert "<gone>" not in gone
@@ -603,9 +601,6 @@ def test_a_group_of_variants_is_compared_by_their_own_names(file: Path, tmp_path
     assert {*of_one} == {*variants(file, overrides=[])}
     assert {*ranges} == {"arcface"}
     assert {*load_variants(f"{grouped}:b", ["simple"])[0]} == {"simple"}
-    assert {*load_variants(str(grouped), ["a.simple", "b.simple"])[0]} == {
-        "a.simple",
-        "b.simple",
-    }
+    assert {*load_variants(str(grouped), ["a.simple", "b.simple"])[0]} == {"a.simple", "b.simple"}
     with pytest.raises(ValueError, match="no variant 'none'"):
         load_variants(f"{grouped}:a", ["none"])

@@ -168,9 +168,7 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
     assert measured.num_groups == len(tested)
 
 
-def test_what_vmf_predicts_is_its_posterior(
-    trained: Callable[[str], tuple[Recipe, Path]],
-) -> None:
+def test_what_vmf_predicts_is_its_posterior(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
     """The posterior is verified in tests/toolkit/losses; here, its draws are others."""
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)

@@ -83,8 +83,7 @@ def test_embeddings_that_are_not_finite_stop_a_run(loss: Any, voices: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("grad_clip", "what"),
-    [(0.0, "gradients are"), (1.0, "gradients are"), (0.0, "the loss is")],
+    ("grad_clip", "what"), [(0.0, "gradients are"), (1.0, "gradients are"), (0.0, "the loss is")]
 )
 def test_what_is_not_finite_stops_a_run_before_the_weights_change(
     grad_clip: float, what: str, voices: Path, tmp_path: Path

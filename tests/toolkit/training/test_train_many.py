@@ -66,10 +66,7 @@ def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
     for part in (own, partial(Joint, first=ArcFace, second=own)):
         axes = spread.class_axes(part, 5)
         assert any(name.endswith("beta") for name in axes)
-        with pytest.raises(
-            ValueError,
-            match="MarginLoss",
-        ):
+        with pytest.raises(ValueError, match="MarginLoss"):
             spread.cut(part(5, 4), axes)
     # one boundary for all: nothing of it is cut
     both = partial(Joint, first=ArcFace, second=MarginLoss)

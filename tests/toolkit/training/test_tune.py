@@ -166,8 +166,7 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     watched = replace(outer, measure=replace(outer.measure, validation=validation))
     # its own validation, where there is one
     assert on_validation_classes(watched) == replace(
-        watched,
-        measure=replace(validation, metrics=outer.metrics, validation=validation),
+        watched, measure=replace(validation, metrics=outer.metrics, validation=validation)
     )
     for other in (Classification(items=test), None):
         with pytest.raises(ValueError, match="no validation"):
