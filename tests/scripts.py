@@ -55,8 +55,6 @@ def loaded(path: Path, name: str = "") -> ModuleType:
         name: The module's name, by default that of the file.
     """
     spec = importlib.util.spec_from_file_location(name or path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path.parent))

@@ -235,7 +235,6 @@ def ask_server(arguments: list[str]) -> None:
     search = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=search) as server:
         try:
-            assert server.stdout is not None
             address = re.search(r"http://[\w.:]+/", server.stdout.readline())
             assert address is not None, "the server did not say its address"
             with urllib.request.urlopen(f"{address[0]}health", timeout=60) as answer:

@@ -113,7 +113,6 @@ def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
     (turn,) = likeness.items(written("turns.rttm", "Speaker turns (RTTM)"))
     assert (turn.label, turn.stretch) == ("ann", (0.46, 3.54))
     trials = likeness.read_trials(written("trials.txt", "Trial lists"))
-    assert trials.target is not None
     assert trials.target.tolist() == [True, False]
     scored, values = read_scores(written("scores.txt", "Score files"))
     assert scored.enrol_ids == trials.enrol_ids

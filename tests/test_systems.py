@@ -107,7 +107,6 @@ def test_rankmi_gives_its_gradient_to_embeddings_alone() -> None:
     y = torch.tensor([0, 0, 1, 1, 2, 2])
     before = [value.clone() for value in loss.parameters()]
     loss(z, y).backward()
-    assert z.grad is not None
     assert z.grad.abs().max() > 0
     assert all(value.grad is None for value in loss.parameters())
     assert any((a != b).any() for a, b in zip(before, loss.parameters(), strict=True))

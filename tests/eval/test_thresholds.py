@@ -192,7 +192,6 @@ def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) 
     assert kept.at(0.2) == plain.at(0.2)
     assert point.value > plain.at(0.1).value
     guarantee = point.guarantee
-    assert guarantee is not None
     assert (guarantee.confidence, guarantee.pairs, guarantee.allowed) == (0.95, 50, 1)
     assert guarantee.measured_far == np.mean(given.nontargets >= point.value)
     assert point.frr == np.mean(given.targets < point.value)

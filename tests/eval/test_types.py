@@ -65,7 +65,6 @@ def test_trials():
     )
     assert len(trials) == 3
     assert trials.enrol.dtype == np.int32
-    assert trials.target is not None
     assert trials.target.tolist() == [True, False, True]
     assert Trials(("a",), ("c",), np.array([0]), np.array([0])).target is None
     assert len(Trials((), (), np.array([]), np.array([]))) == 0

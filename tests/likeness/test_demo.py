@@ -226,7 +226,6 @@ def served(command: list[str]) -> str:
         text=True,
     )
     try:
-        assert process.stdout is not None
         return process.stdout.readline()
     finally:
         process.kill()

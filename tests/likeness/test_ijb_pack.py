@@ -168,7 +168,6 @@ def test_faces_are_aligned_and_both_views_embedded(
             listed[:4],
             tmp_path / "few.npz",
         )  # type: ignore[arg-type]
-        assert read_back is not None
         np.testing.assert_allclose(
             read_back[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
         )

@@ -36,10 +36,8 @@ def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
     assert sum(path.stat().st_size for path in VOICE.iterdir()) < 4_000_000
     model = likeness.load(included.VOICE)
     assert (model.modality, model.similarity) == ("speaker", "dot")
-    assert model.calibration is not None
     assert model.calibration.system == f"dot, model {model.meta['model'][:16]}"
     # `thresholds` gives only those that hold for the digest of the network.
-    assert model.thresholds is not None
     assert model.thresholds.at("eer").value < model.thresholds.at(0.01).value
 
 

@@ -56,7 +56,6 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
     assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
     assert "not stored: the threshold at FAR 1 %" in capsys.readouterr().err
     trials, values = read_scores("s")
-    assert trials.target is not None
     nontargets = np.sort(values[~trials.target])
     assert run_command(*compare, "--far", 0.5, "--json", "v.json") == 0
     shown, stored = capsys.readouterr().out, json.loads(Path("v.json").read_text())
@@ -75,7 +74,6 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
         assert word in refused(*compare, *wrong)
     model = front_door.load("runs/voices")
     assert model.verify("a.wav", "b.wav", far=0.5).threshold == stored["threshold"]
-    assert model.thresholds is not None
     assert model.thresholds.at("eer").value == model.verify("a.wav", "b.wav", far="eer").threshold
 
 
@@ -112,7 +110,6 @@ def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> No
         trials, values = read_scores("again.txt")
         ids = trials.enrol_ids + trials.probe_ids
         asked = over_subjects(0.95, trials, {id: id.split("/")[0] for id in ids})
-        assert asked is not None
         assert trials.target is not None
         return guaranteed_threshold(Scores(values, trials.target), asked.pairs, 0.8)[0]
 
@@ -333,7 +330,6 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
     assert run_command("evaluate", "s", *FARS, "--save-to", "runs/voices") == 0
     assert "FAR 50 %" in printed(*command, "--far", 0.5, "--out", "f.csv")
     thresholds = front_door.load("runs/voices").thresholds
-    assert thresholds is not None
     found = front_door.cluster("v.npz", threshold=thresholds.at(0.5).value)
     assert [int(row["cluster"]) for row in table("f.csv")] == (found.numbers.tolist())
     for wrong, word in (

@@ -187,7 +187,6 @@ def test_mapping(put):
 def test_subjects_from_a_mapping():
     trials = made(PLAIN)
     subjects, _ = subjects_of(trials, {"a": "s", "x": "s", "y": "t", "b": "u"})
-    assert subjects is not None
     assert (subjects[0].tolist(), subjects[1].tolist()) == ([0, 1], [0, 2])
     with pytest.raises(ValueError, match="'b' has no subject"):
         subjects_of(trials, {"a": "s", "x": "s"})
@@ -199,7 +198,6 @@ def test_subjects_from_paths_only_if_the_labels_agree():
     agreeing = made([("s/1", "s/2", True), ("s/1", "t/1", False), ("t/2", "t/1", True)])
     subjects, how = subjects_of(agreeing)
     assert how == "first path component of the ids"
-    assert subjects is not None
     assert (subjects[0].tolist(), subjects[1].tolist()) == ([0, 1], [0, 1])
     subjects, how = subjects_of(
         made([("wav/1", "wav/2", True), ("wav/1", "wav/3", False), ("wav/3", "wav/4", True)])

@@ -139,10 +139,8 @@ def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
     with pytest.raises(ValueError, match="percentage points"):
         measure(perfect, out, about)
     paired = measure(perfect, out, replace(about, max_loss=rise + 0.01)).paired
-    assert paired is not None
     assert paired.over == "subjects"
     difference = paired.differences["smaller", "eer"]
-    assert difference.interval is not None
     assert difference.interval[0] < rise / 100 < difference.interval[1]
 
 

@@ -53,7 +53,6 @@ def ask_as_the_docs_do(url: str, file: Path) -> None:
     """By the client of the page on the service."""
     text = (ROOT / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(# client\.py\n.*?)```", text, re.DOTALL)
-    assert block is not None
     names: dict[str, Any] = {}
     exec(compile(block[1], "client.py", "exec"), names)
     answer = names["verify"](file, file, url.strip("/"))

@@ -139,7 +139,6 @@ def test_a_trained_head_is_its_formula() -> None:
     head = Head(5, hidden=3).double()
     for parameter in head.parameters():
         nn.init.normal_(parameter)
-    assert head.hidden is not None
     u, c, v, b = (parameter.detach().numpy() for parameter in head.hidden.parameters())
     for row, z in zip(x.numpy(), head(x).detach().numpy(), strict=True):
         inner = [max(0.0, sum(u[i, j] * row[j] for j in range(5)) + c[i]) for i in range(3)]
@@ -157,7 +156,6 @@ def test_rows_are_items_of_disjoint_subjects(file: Path) -> None:
     listed, trials = rows.trials(file)
     assert listed == test
     assert len(trials) == 45  # all pairs of 2 subjects x 5 embeddings
-    assert trials.target is not None
     assert trials.target.sum() == 20
     for number, item in enumerate(rows.items(file, split="all")):
         np.testing.assert_array_equal(rows.read(item), whole.matrix[number])

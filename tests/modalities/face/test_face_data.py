@@ -31,7 +31,6 @@ def touch(path: Path) -> Path:
 
 
 def rows(trials: Trials) -> list[tuple[str, str, bool]]:
-    assert trials.target is not None
     sides = (
         [ids[i] for i in side]
         for ids, side in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
@@ -262,7 +261,6 @@ def test_orl(shared: Path) -> None:
         assert {item.label for item in train}.isdisjoint({item.label for item in tests[fold]})
         assert len(train) == 160
     chosen, trials = orl.trials(shared / "data")
-    assert trials.target is not None
     assert (len(chosen), len(trials), int(trials.target.sum())) == (40, 780, 4 * 45)
     with pytest.raises(ValueError, match="fold 5 of 5"):
         orl.items(shared / "data", fold=5)
@@ -303,7 +301,6 @@ def data(tmp_path: Path) -> Path:
 def compared(items: list[Item], listed: Trials) -> list[tuple[bytes, bytes, bool]]:
     """What is compared, by the images themselves."""
     contents = {item.id: images.encoded(item) for item in items}
-    assert listed.target is not None
     rows = zip(listed.enrol.tolist(), listed.probe.tolist(), listed.target.tolist(), strict=True)
     return [
         (contents[listed.enrol_ids[a]], contents[listed.probe_ids[b]], same) for a, b, same in rows

@@ -217,7 +217,6 @@ def test_silence_has_finite_gradients(name: str) -> None:
     feats, _ = FRONTENDS[name]().eval()(samples, torch.tensor([1.0, 0.5]))
     feats.square().sum().backward()
     assert feats.isfinite().all()
-    assert samples.grad is not None
     assert samples.grad.isfinite().all()
 
 
@@ -343,7 +342,6 @@ def test_silence_reaches_the_floor_and_has_finite_gradients() -> None:
     feats, _ = KaldiFbank(cmn=False)(wave)
     torch.testing.assert_close(feats, torch.full_like(feats, float(np.log(LOG_FLOOR))))
     feats.sum().backward()
-    assert wave.grad is not None
     assert wave.grad.isfinite().all()
 
 

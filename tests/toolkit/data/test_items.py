@@ -228,7 +228,6 @@ KEYWORDS = [f"{word}/{n}_NO_{i}.wav" for word in "abcdefgh" for n in NAMES for i
 )
 def test_folders_that_are_no_subjects(paths: list[str], names: list[str], kind: str) -> None:
     suggested = suggest_labels(paths, are_voices=True)
-    assert suggested is not None
     assert suggested.kind == kind
     assert [name.removeprefix("spk") for name in suggested.names] == list(names)
     pattern = LabelPattern(suggested.pattern)
@@ -292,7 +291,6 @@ def test_trials_within_groups_and_across_sessions(
         same=sexes if has_sexes else None,
         across=sessions if has_sessions else None,
     )
-    assert trials.target is not None
     drawn = list(zip(trials.enrol.tolist(), trials.probe.tolist(), strict=True))
     assert drawn == sorted(set(drawn))
     assert [allowed[pair] for pair in drawn] == trials.target.tolist()

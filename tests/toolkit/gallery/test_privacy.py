@@ -158,7 +158,6 @@ def holder(place: str) -> tuple[Any, Path]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
 
@@ -229,7 +228,6 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     assert (rows == ROWS[:2]).all()
     first, second = media.kept(tmp_path, "Ann", rows)
     assert first is None
-    assert second is not None
     assert second.path.read_bytes() == b"second"
     store.remove(["Ann"])
     (left,) = files(tmp_path)

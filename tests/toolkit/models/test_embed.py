@@ -210,7 +210,6 @@ def test_an_item_that_overflows_is_left_out(reading: Any, workers: int) -> None:
     assert np.isfinite(embedded.matrix).all()
     assert [(item.id, item.reason) for item in bad] == [("b", NO_NUMBERS)]
     some, bad = embed_where_readable(NETWORK, items("ba"), reading)
-    assert some is not None
     assert some.ids == ("a",)
     assert [item.id for item in bad] == ["b"]
 
@@ -243,7 +242,6 @@ def loaded(reading: Any) -> Loaded:
 def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
     """The item that overflows is alone in its piece, of which it is all."""
     made = extraction.extract(loaded(read), items("acdeb"), tmp_path / "out.npz", piece_items=4)
-    assert made is not None
     assert made[0].ids == ("a", "c", "d", "e")
     assert [item.id for item in made[1]] == ["b"]
     many = [Item(str(place), Path()) for place in range(7)]

@@ -235,7 +235,6 @@ def verify(cells: list[Cell], runs: Mapping[str, list[Path]], reference: str, nu
         if cell.variant == reference:
             assert result is None
             continue
-        assert result is not None
         ours, theirs = (cell.variant, cell.metric), (reference, cell.metric)
         if np.ptp(np.subtract(values[ours], values[theirs])) > 1e-9:
             paired = scipy.stats.ttest_rel(values[ours], values[theirs])
@@ -316,7 +315,6 @@ def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
     assert reference == "a"
     verify(cells, runs, "a", 200)
     gap = cells[2].difference
-    assert gap is not None
     assert gap.distinguishable
     assert cells[2].interval[0] < cells[0].interval[1]  # although their own intervals overlap
 
@@ -434,7 +432,6 @@ def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
     )
     assert reference == "a"
     assert [cell.variant for cell in cells] == ["a", "b", "d"]
-    assert cells[1].difference is not None
     assert cells[1].difference.num_seeds == 1
     assert cells[1].difference.value == pytest.approx(0.1)
     # Student's t around 0.1 with 20 subjects, of the resampled differences 0.05 and 0
@@ -474,7 +471,6 @@ def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> N
             reference="a",
         )
         difference = cells[1].difference
-        assert difference is not None
         assert difference.p == pytest.approx(p)
         assert difference.distinguishable == (p < 1)
 

@@ -172,7 +172,6 @@ def test_what_vmf_predicts_is_its_posterior(trained: Callable[[str], tuple[Recip
     """The posterior is verified in tests/toolkit/losses; here, its draws are others."""
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)
-    assert isinstance(model.loss, VMF)
     model.loss.num_samples = 1500
     few = partial(some, labels={"3": 3, "8": 3}, split="test")
     result = classification(model, NOWHERE, Classification(items=few)).columns
@@ -232,7 +231,6 @@ def test_retrieval_query_by_query(
     for name, values in expected.items():
         np.testing.assert_allclose(measured.columns[name], values, atol=1e-6, err_msg=name)
     assert np.isnan(measured.columns["map@r"]).sum() == 1  # the only 9
-    assert measured.groups is not None
     assert measured.groups.tolist() == (labels - 6).tolist()
     assert set(measured.columns["cluster"]) == {0, 1, 2, 3}
     np.testing.assert_allclose(measured.columns["norm"], np.linalg.norm(z, axis=1), rtol=1e-5)
@@ -246,7 +244,6 @@ def test_expected_metrics_are_the_mean_over_draws(
     """
     recipe, out = trained("open_vmf")
     model = measure.load_model(out, recipe)
-    assert isinstance(model.loss, VMF)
     # of classes that it can tell apart, so that the width of the draws matters
     few = partial(some, labels={"0": 8, "1": 8})
     z, labels = torch.from_numpy(embedded(model, few(NOWHERE))), numbers(few(NOWHERE))
@@ -359,7 +356,6 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
         out=tmp_path,
         terms=compare.Terms(ranges=ranges, num_trials=2),
     )
-    assert result.tuned is not None
     tuned = result.tuned["standard"]
     scores = []
     for number in range(2):
@@ -373,7 +369,6 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     assert dict(result.counts) == {"items": 450}
     by_metric = {cell.metric: cell.mean for cell in result.cells}
     assert by_metric == pytest.approx(metrics_of(short, final), abs=1e-12)
-    assert isinstance(short.measure, Classification)
     without = replace(short, measure=replace(short.measure, validation=None))
     with pytest.raises(ValueError, match="no validation"):
         on_validation_classes(without)

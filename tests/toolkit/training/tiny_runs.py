@@ -44,14 +44,12 @@ def short(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
 def step_of(out: Path) -> int:
     """The step of a run's last checkpoint."""
     newest = latest(out)
-    assert newest is not None
     return int(newest[1]["step"])
 
 
 def state_of(out: Path) -> dict[str, Tensor]:
     """Every tensor of a run's last checkpoint, the states of generators included."""
     newest = latest(out)
-    assert newest is not None
     return {
         name: value
         for file in sorted(newest[0].glob("*.safetensors"))
