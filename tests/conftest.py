@@ -174,6 +174,17 @@ def ctrl_c_in_step() -> Callable[[int], AbstractContextManager[None]]:
     return sent
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads only wait for each other on small tensors."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data beside the checkout."""

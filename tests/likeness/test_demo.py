@@ -21,7 +21,7 @@ from likeness.eval.types import Embeddings, Trials
 from likeness.modalities import synthetic_glyphs
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.items import Item
-from tests.scripts import run_command
+from tests.scripts import printed, run_command
 from tests.tiny import QUICK
 
 IDS = ("s0/a b", "s0/c", "s1/d", "s1/e")
@@ -203,15 +203,6 @@ def test_the_last_lines_have_one_number_for_each_system(tmp_path: Path) -> None:
 TINY = Path(__file__).parents[1] / "tiny.py"
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What a command prints; it must succeed."""
-    capsys.readouterr()
-    code = run_command(*arguments)
-    output = capsys.readouterr()
-    assert not code, output.err
-    return output.out
-
-
 def commands_of(output: str) -> list[list[str]]:
     """The commands below "next:", as a shell reads them."""
     lines = output.splitlines()
@@ -239,18 +230,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_verifier_is_evaluated_and_embeds_all_the_data(
-    place: Path, voices: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verifier_is_evaluated_and_embeds_all_the_data(place: Path, voices: Path) -> None:
     data = place / "my voices"
     data.symlink_to(voices)
     places = ("--data", "my voices", "--out", "a run")
-    output = printed(capsys, "train", "speaker/folders", *QUICK[:2], *places)
+    output = printed("train", "speaker/folders", *QUICK[:2], *places)
     evaluate, embed, serve = commands_of(output)
     assert [command[1] for command in (evaluate, embed, serve)] == ["evaluate", "embed", "serve"]
-    printed(capsys, *evaluate[1:])
+    printed(*evaluate[1:])
     assert (place / "a run" / "evaluation" / "index.html").is_file()
-    assert "32 embeddings" in printed(capsys, *embed[1:])
+    assert "32 embeddings" in printed(*embed[1:])
     # 2 speakers of 4 recordings have 16 nontarget trials, which measure no FAR of 1 % or 10 %
     assert serve[2:] == ["--model", "a run", "--far", "eer"]
     assert (place / "a run" / "thresholds.json").is_file()
@@ -258,9 +247,7 @@ def test_a_verifier_is_evaluated_and_embeds_all_the_data(
 
 @pytest.mark.slow  # trains on images, and starts two servers
 @pytest.mark.parametrize("kind", ["trials", "items"])
-def test_every_command_runs_as_it_is_printed(
-    kind: str, place: Path, voices: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_runs_as_it_is_printed(kind: str, place: Path, voices: Path) -> None:
     if kind == "trials":
         arguments = [f"{TINY}:simple", "--data", voices]
     else:
@@ -268,11 +255,11 @@ def test_every_command_runs_as_it_is_printed(
             place / "glyphs", num_alphabets=1, num_characters=8, num_drawers=5
         )
         arguments = ["image/folders", "schedule.steps=2", "--data", "glyphs"]
-    commands = commands_of(printed(capsys, "train", *arguments, "--out", "run"))
+    commands = commands_of(printed("train", *arguments, "--out", "run"))
     assert len(commands) == 3
     for command in commands:
         assert command[0] == "likeness"
         if command[1] == "serve":
             assert re.search("http://", served(command))
         else:
-            printed(capsys, *command[1:])
+            printed(*command[1:])

@@ -38,7 +38,7 @@ from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
-from tests.scripts import printed, refused, run_command
+from tests.scripts import printed, refused
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = 6
@@ -50,11 +50,6 @@ RECIPE = Recipe(
     items=partial(folders.items, modality="face"),
     read=images.read,
 )
-
-
-def likeness(*arguments: object) -> None:
-    """The command, which has to succeed."""
-    assert run_command(*arguments) == 0
 
 
 class Small:
@@ -131,7 +126,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def features(small: Small, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("features") / "ijbc.npz"
-    likeness("embed", "--model", model, "--ijb", small.root, "--flip", "concat", "--out", out)
+    printed("embed", "--model", model, "--ijb", small.root, "--flip", "concat", "--out", out)
     return out
 
 
@@ -186,7 +181,7 @@ def test_three_presets_from_features_to_the_tables(
     shown = printed("evaluate", features, *pack, *fars, "--json", one_to_one)
     assert "detector_score False" in shown
     points = ("--fpir", 0.1, "--rank", 1, "--resamples", 20)
-    likeness("identify", "--probes", features, *pack, *points, "--json", one_to_many)
+    printed("identify", "--probes", features, *pack, *points, "--json", one_to_many)
     loaded = {
         (result["system"], result["metric"]): result
         for path in (one_to_one, one_to_many)
@@ -214,22 +209,16 @@ def test_three_presets_from_features_to_the_tables(
 
 
 def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
-    small: Small,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    small: Small, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = (ROOT / "docs" / "how-to" / "ijb.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     joined = re.sub(r"\\\n\s*", "", section)  # of commands that go on in the next line
     commands = [line.split()[1:] for line in joined.splitlines() if line.startswith("likeness ")]
     assert [command[0] for command in commands] == ["embed", "evaluate", "identify"]
-    for command in commands:
-        likeness(
-            *[{"MODEL": model, "IJBC": small.root, "8": 0}.get(word, word) for word in command]
-        )
-    assert "TAR (%) at FAR 0.0001" in capsys.readouterr().out
+    given = {"MODEL": model, "IJBC": small.root, "8": 0}
+    shown = [printed(*(given.get(word, word) for word in command)) for command in commands]
+    assert "TAR (%) at FAR 0.0001" in shown[1]
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in section.splitlines()
@@ -245,7 +234,7 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
 def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_path: Path) -> None:
     rest = ("--ijb", small.root)
     asked = ("--switch", "tar_rule=interpolated", "--far", 0.1, "--resamples", 20)
-    likeness("evaluate", features, *rest, *asked, "--json", tmp_path / "x.json")
+    printed("evaluate", features, *rest, *asked, "--json", tmp_path / "x.json")
     loaded = json.loads((tmp_path / "x.json").read_text())["results"][1]
     assert (
         loaded["counts"]["subjects"],

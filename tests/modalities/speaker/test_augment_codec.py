@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from likeness.modalities.folders import items
 from likeness.modalities.speaker.augment import WESPEAKER_VIEW, clip, volume
@@ -25,7 +23,7 @@ from likeness.models.run import load_model
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.training.recipe import Recipe, load, override
 from likeness.toolkit.training.train import fit
-from likeness.toolkit.training.train import step as default_step
+from tests.toolkit.training.tiny_runs import cut_and_resumed, same
 
 VOICE = voice(0, 0)[:32000]
 FILES: tuple[Codec, ...] = ("mp3", "vorbis", "opus")
@@ -180,19 +178,10 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 def test_resumes_bit_for_bit_and_embeds_without_masks(
     recipe: Recipe, voices: Path, tmp_path: Path
 ) -> None:
-    def until_7(run: Any, batch: Any, recipe: Recipe) -> torch.Tensor:
-        if run.step == 7:
-            raise RuntimeError("power cut")
-        return default_step(run, batch, recipe)
-
-    whole = fit(recipe, data=voices, out=tmp_path / "whole")
-    with pytest.raises(RuntimeError, match="power cut"):
-        fit(recipe, data=voices, out=tmp_path / "cut", step=until_7)
-    again = fit(recipe, data=voices, out=tmp_path / "cut", resume=True)
-    first, second = load_file(whole), load_file(again)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    model = load_model(again)
+    fit(recipe, data=voices, out=tmp_path / "whole")
+    cut_and_resumed(recipe, at=7, data=voices, out=tmp_path / "cut")
+    assert same(tmp_path / "whole", tmp_path / "cut")
+    model = load_model(tmp_path / "cut")
     assert model.embedder.frontend.frontend.low_hz == 30  # type: ignore[union-attr]
     once, twice = (
         embed(model.embedder, items(voices, split="all")[:4], model.read)[0].matrix

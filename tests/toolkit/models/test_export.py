@@ -40,12 +40,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def model_of(frontend: Any, network: Any, read: Any, features: Any = "raw") -> Loaded:
