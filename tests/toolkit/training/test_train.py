@@ -101,8 +101,14 @@ def test_training_is_deterministic_and_lowers_the_loss(
     assert 0 <= log[-1]["eer"] <= 1
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("variant", ["arcface", "simple"])
+@pytest.mark.parametrize(
+    ("variant", "workers"),
+    [
+        ("arcface", 1),
+        ("simple", 0),
+        *(pytest.param(*both, marks=pytest.mark.slow) for both in (("arcface", 0), ("simple", 1))),
+    ],
+)
 def test_a_run_that_raised_resumes_bit_for_bit(
     variant: str, workers: int, uninterrupted: Callable[[str], Path], voices: Path, tmp_path: Path
 ) -> None:
