@@ -261,12 +261,13 @@ def test_every_two_speakers_meet_once_and_were_never_trained_on(shared: Path) ->
 
 
 def test_ids_name_speaker_digit_and_number(shared: Path) -> None:
-    who = fsdd.items(shared / "data", split="all")
+    data = shared / "data"
+    who = fsdd.items(data, split="all")
     assert all(
         item.id == f"{item.label}/{item.path.stem.split('_')[0]}_{item.path.stem.split('_')[2]}.wav"
         for item in who
     )
-    assert len(fsdd.items(fsdd, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(fsdd))
+    assert len(fsdd.items(data, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(data))
     assert read(who[0], rate_hz=fsdd.RATE_HZ).ndim == 1
 
 
