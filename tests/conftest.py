@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from likeness.modalities import synthetic
+from likeness.toolkit.models import user_files
 
 # A shell starts what runs in its background with Ctrl-C ignored, and tests send themselves one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -111,6 +112,22 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+@pytest.fixture(autouse=True)
+def _no_folders_of_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary folders from which a test imported files are left again: every later import of a
+    recipe would look at all modules once for each of them.
+    """
+    yield
+    temporary = str(tmp_path_factory.getbasetemp())
+    for folder in [folder for folder in user_files._folders if folder.startswith(temporary)]:
+        for name in user_files._modules_in(folder):
+            for inner in [key for key in sys.modules if key.partition(".")[0] == name]:
+                del sys.modules[inner]
+        user_files._folders.remove(folder)
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
 _cleaned = {"modules": 0}  # how many modules there were when the lazy ones were last removed
 
 
@@ -155,6 +172,17 @@ def ctrl_c_in_step() -> Callable[[int], AbstractContextManager[None]]:
             sys.setprofile(None)
 
     return sent
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads only wait for each other on small tensors."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

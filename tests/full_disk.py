@@ -105,7 +105,6 @@ def write_resume(folder: Path, version: int) -> None:
 
 def read_resume(folder: Path) -> object:
     newest = latest(folder)
-    assert newest is not None
     contents = {"a": torch.zeros(40_000)}
     read(newest[0], contents)
     return [newest[1]["step"], contents["a"].unique().tolist()]

@@ -25,16 +25,7 @@ from likeness.toolkit.gallery.gallery import open_gallery
 from likeness.toolkit.models import checkpoint
 
 NUM_POINTS = 16
-CALLS = (
-    "replace",
-    "rename",
-    "fsync",
-    "mkdir",
-    "rmdir",
-    "unlink",
-    "execute",
-    "executemany",
-)
+CALLS = ("replace", "rename", "fsync", "mkdir", "rmdir", "unlink", "execute", "executemany")
 Write = Callable[[Path, int], None]
 Read = Callable[[Path], object]
 

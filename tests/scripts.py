@@ -5,6 +5,8 @@ and examples/ as modules.
 from __future__ import annotations
 
 import importlib.util
+import io
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +20,23 @@ def run_command(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return int(ended.value.code or 0)
+
+
+def printed(*arguments: object) -> str:
+    """What a command that succeeds writes to its output."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        assert run_command(*arguments) == 0
+    return output.getvalue()
+
+
+def refused(*arguments: object) -> str:
+    """What a command says that ends with exit code 2; a defect would show its traceback."""
+    output = io.StringIO()
+    with redirect_stderr(output):
+        assert run_command(*arguments) == 2
+    assert "Traceback" not in output.getvalue()
+    return output.getvalue()
 
 
 def touch(root: Path, *names: str) -> Path:
@@ -36,8 +55,6 @@ def loaded(path: Path, name: str = "") -> ModuleType:
         name: The module's name, by default that of the file.
     """
     spec = importlib.util.spec_from_file_location(name or path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path.parent))

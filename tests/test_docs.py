@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +82,9 @@ QUICK = [
     "compute.threads=1",
 ]
 NAMES = ("ann", "bob", *(f"who{i:02d}" for i in range(18)))  # who is in the photographs
+
+
+load = cache(recipes.load)
 
 
 class Block(NamedTuple):
@@ -231,7 +235,6 @@ def ask_server(arguments: list[str]) -> None:
     search = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=search) as server:
         try:
-            assert server.stdout is not None
             address = re.search(r"http://[\w.:]+/", server.stdout.readline())
             assert address is not None, "the server did not say its address"
             with urllib.request.urlopen(f"{address[0]}health", timeout=60) as answer:
@@ -290,7 +293,7 @@ def problem(arguments: list[str], folder: Path) -> str:
             path = str(of_page) if of_page.is_file() and of_page.stat().st_size else path
             chosen = str(inputs.get("variants") or "").split(",")
             for argument in (".".join(part for part in (variant, name) if part) for name in chosen):
-                loaded, _ = recipes.load(path + (f":{argument}" if argument else ""))
+                loaded, _ = load(path + (f":{argument}" if argument else ""))
                 recipes.override(loaded, list(inputs.get("overrides") or []))
         except (ValueError, OSError) as error:
             return str(error)

@@ -224,11 +224,7 @@ CASES = {
         native=True,
     ),
     "onnx": Case("m.onnx", write_onnx, Session, native=True),
-    "shard": Case(
-        "t-000000.tar",
-        write_shard,
-        shards.items,
-    ),
+    "shard": Case("t-000000.tar", write_shard, shards.items),
     "png": Case("i.png", partial(write_image, "PNG"), read_image),
     "jpeg": Case("i.jpg", partial(write_image, "JPEG"), read_image),
     "wav": Case("a.wav", write_sound, lambda path: audio.read(Item("a", path))),

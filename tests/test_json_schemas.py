@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 
 from likeness.eval.calibration import load_calibration
-from tests.scripts import run_command
+from tests.scripts import printed
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -35,11 +33,6 @@ def schema(name: str, part: str = "") -> Any:
 def check(document: Any, name: str, part: str = "") -> None:
     wrong = jsonschema.Draft202012Validator(schema(name, part)).iter_errors(document)
     assert [f"{error.json_path}: {error.message[:200]}" for error in wrong] == []
-
-
-def likeness(*arguments: object) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        assert run_command(*arguments) == 0
 
 
 # ---------------------------------------------------------------- the schemas and the page
@@ -83,7 +76,7 @@ def model(_world: Path) -> Path:
 def folder(model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Embeddings of the voices, trials among them, and scores by two similarities."""
     made = tmp_path_factory.mktemp("json")
-    likeness("embed", "--items", voices, "--model", model, "--out", made / "e.npz")
+    printed("embed", "--items", voices, "--model", model, "--out", made / "e.npz")
     ids = np.load(made / "e.npz")["ids"].tolist()
     lines = [
         f"{first} {second} {int(first.split('/')[0] == second.split('/')[0])}\n"
@@ -100,7 +93,7 @@ def folder(model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory) 
         ("b", "trials", "euclidean"),
         ("c", "fewer", "dot"),
     ):
-        likeness(
+        printed(
             *("score", "--trials", made / f"{trials}.txt", "--embeddings", made / "e.npz"),
             *("--similarity", similarity, "--out", made / f"{name}.txt"),
         )
@@ -119,41 +112,41 @@ def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
     out = folder / "results.json"
     scores = [folder / f"{name}.txt" for name in "abc"]
     more = ["--far", "0.1", "--resamples", "20", "--json", out, "--force"]
-    likeness("evaluate", *scores, "--groups", folder / "groups.txt", *more)
+    printed("evaluate", *scores, "--groups", folder / "groups.txt", *more)
     document = written(out)
     check(document, "results")
     assert {"groups", "differences", "unpaired"} <= document.keys()
     assert len(document["differences"]) == 4
     assert document["unpaired"][0]["only_in_reference"] == 3
-    likeness("evaluate", scores[0], "--quality", "norm", "--embeddings", folder / "e.npz", *more)
+    printed("evaluate", scores[0], "--quality", "norm", "--embeddings", folder / "e.npz", *more)
     check(written(out), "results")
-    likeness("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out, "--force")
+    printed("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out, "--force")
     check(written(out), "results")
     assert "cllr" in {result["metric"] for result in written(out)["results"]}
     for command, *inputs in (
         ("identify", "--probes", folder / "e.npz", "--gallery", folder / "e.npz"),
         ("retrieve", "--embeddings", folder / "e.npz", "--quality", "norm"),
     ):
-        likeness(command, *inputs, "--resamples", "20", "--json", out, "--force")
+        printed(command, *inputs, "--resamples", "20", "--json", out, "--force")
         check(written(out), "results")
 
 
 def test_thresholds_origins_calibrations_and_fusions(folder: Path) -> None:
     check(written(folder / "a.txt.origin.json"), "origin")
     more = ["--resamples", "0", "--save-to", folder / "thresholds.json"]
-    likeness("evaluate", folder / "a.txt", "--far", "0.1", *more)
-    likeness("evaluate", folder / "b.txt", "--far", "0.7", "--guarantee", "0.5", *more)
+    printed("evaluate", folder / "a.txt", "--far", "0.1", *more)
+    printed("evaluate", folder / "b.txt", "--far", "0.7", "--guarantee", "0.5", *more)
     document = written(folder / "thresholds.json")
     check(document, "thresholds")
     assert len(document["measured"]) == 2
     assert any("guarantee" in point for point in document["measured"][0]["points"])
     embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
     calibrated = ["--quality", "log_norm", "--out", folder / "calibration.json"]
-    likeness("fit", "calibration", *embeddings, *calibrated)
+    printed("fit", "calibration", *embeddings, *calibrated)
     check(written(folder / "calibration.json"), "calibration")
     assert len(load_calibration(folder / "calibration.json").weights) == 2
     fused = [folder / "a.txt", folder / "b.txt"]
-    likeness("fit", "fusion", *fused, "--out", folder / "fusion.json")
+    printed("fit", "fusion", *fused, "--out", folder / "fusion.json")
     check(written(folder / "fusion.json"), "fusion")
 
 
@@ -161,19 +154,19 @@ def test_thresholds_origins_calibrations_and_fusions(folder: Path) -> None:
 def test_two_files_and_many_pairs(folder: Path, model: Path, voices: Path) -> None:
     files = sorted(voices.rglob("*.flac"))[:3]
     out = folder / "out.json"
-    likeness("verify", *files[:2], "--model", model, "--json", out)
+    printed("verify", *files[:2], "--model", model, "--json", out)
     check(written(out), "verification")
     assert written(out)["same"] is None
     embeddings = ["--trials", folder / "trials.txt", "--embeddings", folder / "e.npz"]
-    likeness("fit", "calibration", *embeddings, "--out", folder / "plain.json")
+    printed("fit", "calibration", *embeddings, "--out", folder / "plain.json")
     decided = ["--model", model, "--threshold", "0.5", "--calibration", folder / "plain.json"]
-    likeness("verify", *files[:2], *decided, "--json", out, "--force")
+    printed("verify", *files[:2], *decided, "--json", out, "--force")
     check(written(out), "verification")
     assert written(out)["same"] is not None
     assert written(out)["llr"] is not None
     listed = folder / "pairs.csv"
     listed.write_text(f"first,second,label\n{files[0]},{files[1]},1\n{files[0]},absent.wav,0\n")
-    likeness("verify", "--pairs", listed, *decided, "--out", out, "--force")
+    printed("verify", "--pairs", listed, *decided, "--out", out, "--force")
     check(written(out), "pairs")
     assert [pair["score"] is None for pair in written(out)["pairs"]] == [False, True]
 
@@ -182,15 +175,15 @@ def test_two_files_and_many_pairs(folder: Path, model: Path, voices: Path) -> No
 def test_a_search_and_a_check(folder: Path, model: Path, voices: Path) -> None:
     out = folder / "out.json"
     gallery = ["--gallery", folder / "people", "--model", model]
-    likeness("gallery", "enrol", voices, *gallery)
-    likeness("gallery", "search", voices, *gallery, "--threshold", "0.5", "--out", out, "--force")
+    printed("gallery", "enrol", voices, *gallery)
+    printed("gallery", "search", voices, *gallery, "--threshold", "0.5", "--out", out, "--force")
     check(written(out), "found")
     data = folder / "data"
     for name in ("ann/1.flac", "ann/2.flac", "bob/1.flac"):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(sorted(voices.rglob("*.flac"))[0].read_bytes())
     (data / "bob" / "2.wav").write_bytes(b"no sound")
-    likeness("check", data, "--json", out, "--force")
+    printed("check", data, "--json", out, "--force")
     check(written(out), "check")
     assert {"conflict", "unreadable"} <= {found["kind"] for found in written(out)["findings"]}
 

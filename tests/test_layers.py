@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,8 @@ INTERNAL = {
         *(f"likeness.{name}" for name in ("Embeddings", "LikenessError", "Scores")),
     },
 }
+OF_ONE_SYSTEM = {"fcntl", "resource", "pwd", "grp", "termios", "msvcrt", "winreg"}
+OF_ONE_SYSTEM |= {"multiprocessing.context.ForkProcess"}
 OURS = ("eval", "toolkit", "modalities", "likeness", "recipes", "tests")
 FLOORS = OURS[:3]
 # likeness/eval and its like are links to the folders at the top.
@@ -66,16 +69,17 @@ def short(name: str) -> str:
     return rest if rest.partition(".")[0] in FLOORS else name
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports, at any depth."""
-    result: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imports(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Every module that a file imports: with the file itself, and within functions."""
+    at_once, later = set[str](), set[str]()
+    for node in ast.walk(tree):
+        names = later if node not in tree.body else at_once
         if isinstance(node, ast.Import):
-            result |= {short(alias.name) for alias in node.names}
+            names |= {short(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            result |= {short(f"{node.module}.{alias.name}") for alias in node.names}
-    return result
+            assert node.level == 0, "relative import"
+            names |= {short(f"{node.module}.{alias.name}") for alias in node.names}
+    return at_once, later
 
 
 def layer(path: Path) -> str:
@@ -87,23 +91,22 @@ def layer(path: Path) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_follow_the_table(path: Path) -> None:
-    mine = layer(path)
+    """Windows has no fcntl, no resource and no fork: who needs them imports them in functions."""
+    mine, tree = layer(path), ast.parse(path.read_text(encoding="utf-8"))
+    at_once, later = imports(tree)
+    assert not OF_ONE_SYSTEM & (at_once | {name.partition(".")[0] for name in at_once})
     if path.name == "__init__.py" and path.parent.name != "likeness":
-        tree = ast.parse(path.read_text(encoding="utf-8"))
         assert len(tree.body) == 1, "an __init__.py holds a docstring only"
         return
     allowed = INTERNAL[mine]
-    for name in imports(path):
+    for name in at_once | later:
         top = name.split(".")[0]
         if top in OURS:
             is_allowed = any(f"{name}.".startswith(f"{value}.") for value in allowed)
             assert is_allowed or name == "likeness", f"{mine} must not import {name}"
         elif mine in EXTERNAL:
-            import sys
-
-            assert top in EXTERNAL[mine] or top in sys.stdlib_module_names, (
-                f"{mine} must not import {name}"
-            )
+            known = top in EXTERNAL[mine] or top in sys.stdlib_module_names
+            assert known, f"{mine} must not import {name}"
 
 
 def test_only_checkpoints_import_by_name() -> None:
@@ -123,47 +126,3 @@ def test_only_checkpoints_import_by_name() -> None:
         "toolkit/backbones/torchaudio_cpu.py",
     }
     assert by_name == {"toolkit/models/parts.py", *optional}
-
-
-def test_the_table_is_not_vacuous() -> None:
-    assert {layer(path) for path in FILES if path.name != "__init__.py"} >= {
-        "eval",
-        "toolkit",
-        "toolkit.losses",
-        "toolkit.backbones",
-        "toolkit.vmf",
-        "eval.formats",
-        "eval.reports",
-        "likeness",
-        "modalities.speaker",
-        "modalities.image",
-        "recipes",
-    }
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_nothing_of_one_system_is_imported_with_a_module(path: Path) -> None:
-    """Windows has no fcntl, no resource and no fork: a file that needs them imports them where it
-    does.
-    """
-    of_one_system = {
-        "fcntl",
-        "resource",
-        "pwd",
-        "grp",
-        "termios",
-        "msvcrt",
-        "winreg",
-        "multiprocessing.context.ForkProcess",
-    }
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    result = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
-    result |= {
-        f"{node.module}.{alias.name}"
-        for node in body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert not {
-        name for name in result if name in of_one_system or name.partition(".")[0] in of_one_system
-    }

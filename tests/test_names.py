@@ -54,7 +54,6 @@ def test_a_trial_list_finds_embeddings_subjects_and_groups_in_the_other_form(
     np.testing.assert_array_equal(read_scores(tmp_path / "scores.txt", trials)[1], scores)
     mapping = read_mapping(tmp_path / "subjects.txt")
     subjects, _ = subjects_of(trials, mapping)
-    assert subjects is not None
     assert subjects[0].tolist() == [0, 1]
     sides, _ = sides_of(trials, read_mapping(tmp_path / "groups.txt"), mapping)
     assert sides.tolist() == [[0, 0], [1, 0]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 NAMED = re.findall(r"`((?:image|face|speaker)/\w+):([^`\s]+)`", TEXT)
 
 
+@cache
 def listed(name: str) -> dict[str, recipes.Recipe]:
     made: dict[str, recipes.Recipe] = recipes.read(located(name))["RECIPES"]
     return made

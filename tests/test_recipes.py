@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import runpy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,10 @@ from likeness.toolkit.training.train import fit
 ROOT = Path(__file__).parents[1]
 
 
+load = cache(recipes.load)
+
+
+@cache
 def module(path: Path) -> SimpleNamespace:
     return SimpleNamespace(**recipes.read(str(path)))
 
@@ -220,7 +225,7 @@ def test_every_variant_describes_and_restores(path: Path) -> None:
 def test_trains_and_embeds(
     path: Path, variant: str, data: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    recipe, _ = recipes.load(f"{path}:{variant}")
+    recipe, _ = load(f"{path}:{variant}")
     steps = [
         "schedule.steps=3",
         "schedule.warmup_steps=1",
@@ -248,9 +253,7 @@ def test_trains_and_embeds(
             small = replace(small, init=str(tmp_path / "first"))
             fit(
                 replace(
-                    small,
-                    init="",
-                    items=recipes.load(f"{path}:{variant.removesuffix('_lm')}")[0].items,
+                    small, init="", items=load(f"{path}:{variant.removesuffix('_lm')}")[0].items
                 ),
                 data=where,
                 out=tmp_path / "first",
@@ -278,10 +281,7 @@ def test_voxceleb_in_two_stages_from_the_command_line(
         "compute.workers=0",
         "compute.threads=1",
     ]
-    tiny += [
-        "schedule.eval_every=0",
-        *small_vox(vox, recipes.load(f"{recipe}:wespeaker_resnet34")[0]),
-    ]
+    tiny += ["schedule.eval_every=0", *small_vox(vox, load(f"{recipe}:wespeaker_resnet34")[0])]
     first, second = tmp_path / "first", tmp_path / "second"
     for variant, out, more in (
         ("wespeaker_resnet34", first, []),

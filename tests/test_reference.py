@@ -1,13 +1,20 @@
-"""The pages of docs/reference that are made from the code say what the code says."""
+"""Pages of docs/ say what the code says: the reference, the papers, notebooks; versions agree."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
+import yaml
+from packaging.version import Version
 
 import likeness
 from likeness.eval.formats.trials import read_scores
@@ -98,7 +105,6 @@ def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
     (turn,) = likeness.items(written("turns.rttm", "Speaker turns (RTTM)"))
     assert (turn.label, turn.stretch) == ("ann", (0.46, 3.54))
     trials = likeness.read_trials(written("trials.txt", "Trial lists"))
-    assert trials.target is not None
     assert trials.target.tolist() == [True, False]
     scored, values = read_scores(written("scores.txt", "Score files"))
     assert scored.enrol_ids == trials.enrol_ids
@@ -115,3 +121,63 @@ def test_the_examples_of_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "recordings" / "ann" / "2.flac").touch()
     (spoken,) = likeness.items(tmp_path)
     assert (spoken.id, spoken.label, spoken.stretch) == ("ann-1-a", "ann", (0.5, 3.25))
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    stated = json.loads(path.read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in stated["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.slow  # one of them trains
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shown: list[int] = []
+    monkeypatch.setattr(plt, "show", lambda: (shown.append(len(plt.get_fignums())), plt.close()))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()):
+        for number, cell in enumerate(cells(path, "code")):
+            exec(compile(cell, f"{path.name}, cell {number}", "exec"), names)
+    assert shown
+    assert all(shown)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_was_run_and_its_links_lead_somewhere(path: Path) -> None:
+    stated = json.loads(path.read_text(encoding="utf-8"))
+    counts = [cell["execution_count"] for cell in stated["cells"] if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    for target in re.findall(r"\]\(([^)]+)\)", "\n".join(cells(path, "markdown"))):
+        assert (path.parent / target).is_file(), target
+    assert not re.search(r"(?<![\w.])/(?:work|tmp|home|root|Users)/", path.read_text("utf-8"))
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def parsed(*parts: str) -> Any:
+    return yaml.safe_load(ROOT.joinpath(*parts).read_text(encoding="utf-8"))
+
+
+def newest() -> str:
+    """The newest version that the change log has a section for."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    return re.findall(r"^## (\d\S*)", text, flags=re.MULTILINE)[0]
+
+
+def test_the_citation_is_of_the_newest_version() -> None:
+    cited = parsed("CITATION.cff")
+    assert str(cited["version"]) == newest()
+    assert cited["license"] == PROJECT["license"]
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+
+
+def test_this_version_is_the_newest_or_on_the_way_to_the_next() -> None:
+    now, stated = Version(PROJECT["version"]), Version(newest())
+    assert now == stated or (now > stated and now.is_devrelease)

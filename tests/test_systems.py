@@ -5,10 +5,9 @@ model that is opened like any other.
 
 from __future__ import annotations
 
-import itertools
 from argparse import Namespace
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
 def system(name: str) -> ModuleType:
     return user_files.run(FOLDER / f"{name}.py", anew=False)
 
@@ -53,33 +53,6 @@ def close(ours: Tensor, theirs: Any) -> None:
 
 
 # --- formulas ---
-
-
-def test_reversal_turns_the_gradient_of_embeddings_and_not_of_the_projection() -> None:
-    shared = system("shared")
-    torch.manual_seed(0)
-    a, b = torch.randn(5, 3).double(), torch.randn(5, 4).double()
-    project = nn.Linear(4, 3).double()
-
-    def plainly(a: Tensor, b: Tensor) -> Tensor:
-        total = a.new_zeros(())
-        for x, y in zip(a, b, strict=True):
-            y = project(y / y.square().sum().sqrt())
-            x, y = x / x.square().sum().sqrt(), y / y.square().sum().sqrt()
-            for i, j in zip(x, y, strict=True):
-                total = total + (i * j) ** 2
-        return total / a.numel()
-
-    values, gradients = [], []
-    for correlation in (plainly, partial(shared.correlation, project=project)):
-        leaves = a.clone().requires_grad_(), b.clone().requires_grad_()
-        value = correlation(*leaves)
-        values.append(value.detach())
-        gradients.append(torch.autograd.grad(value, [*leaves, project.weight, project.bias]))
-    close(*values)
-    for place, (ours, theirs) in enumerate(zip(*gradients, strict=True)):
-        assert theirs.abs().max() > 1e-4
-        close(-ours if place < 2 else ours, theirs)
 
 
 def test_the_boundary_is_the_margin_loss_of_triplets() -> None:
@@ -103,20 +76,6 @@ def test_the_boundary_is_the_margin_loss_of_triplets() -> None:
         strict=True,
     ):
         close(mine, other)
-
-
-def test_clusters_keep_the_numbers_of_those_before() -> None:
-    divide = system("divide_and_conquer")
-    rng = np.random.default_rng(3)
-    for _ in range(10):
-        new, before = rng.integers(0, 4, 40), rng.integers(0, 4, 40)
-        given = divide.renumbered(new, before, 4)
-        best = max(
-            int((np.array(names)[new] == before).sum())
-            for names in itertools.permutations(range(4))
-        )
-        assert int((given == before).sum()) == best
-        assert len({*zip(new.tolist(), given.tolist(), strict=True)}) == len(np.unique(new))
 
 
 def test_the_critic_of_rankmi_bounds_the_divergence() -> None:
@@ -148,7 +107,6 @@ def test_rankmi_gives_its_gradient_to_embeddings_alone() -> None:
     y = torch.tensor([0, 0, 1, 1, 2, 2])
     before = [value.clone() for value in loss.parameters()]
     loss(z, y).backward()
-    assert z.grad is not None
     assert z.grad.abs().max() > 0
     assert all(value.grad is None for value in loss.parameters())
     assert any((a != b).any() for a, b in zip(before, loss.parameters(), strict=True))

@@ -46,7 +46,6 @@ def test_pooled_folds_have_all_trials_and_none_across(folds: ModuleType, tmp_pat
     assert not any((a[0] in "abc") != (b[0] in "abc") for a, b in sides)
 
     errors = folds.errors_of(trials, scores)
-    assert trials.target is not None
     value = errors.values["eer"]
     assert value == pytest.approx(eer(expected[trials.target], expected[~trials.target]))
     assert folds.with_interval(errors, "eer").startswith(f"{100 * value:.2f} [")

@@ -17,14 +17,7 @@ from scipy import stats
 from scipy.stats import norm
 
 import likeness.eval.resampling as resampling
-from likeness.eval.bootstrap import (
-    Drawn,
-    bounds,
-    interval,
-    intervals,
-    resample,
-    t_interval,
-)
+from likeness.eval.bootstrap import Drawn, bounds, interval, intervals, resample, t_interval
 from likeness.eval.errors import LikenessError
 from likeness.eval.resampling import weighted
 from likeness.eval.types import Scores

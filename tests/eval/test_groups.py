@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import likeness
-from likeness.cli import main
 from likeness.eval.bootstrap import effective_number, t_interval
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_scores
@@ -22,6 +21,7 @@ from likeness.eval.groups import Grouped, evaluate_groups, sides_of, table
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import eer, tar_at_far
+from tests.scripts import printed
 
 FARS = (0.1, 0.01)
 
@@ -173,7 +173,6 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
     for rate in made.across.rates.values():
         assert (rate.interval is None) == (rate.value is None)
     ratio = made.ratios["global_far(eer)"]
-    assert ratio.interval is not None
     assert ratio.interval[0] is not None
     assert 0 <= ratio.interval[0] <= float(ratio.value or 0)
 
@@ -238,10 +237,9 @@ def test_groups_come_from_the_columns_of_a_list_of_items(
     Path("items.csv").write_text("path,id,sex,age,session\n" + "\n".join(rows) + "\n")
     asked = ["items.csv:sex", "items.csv:age<18", "items.csv:age<=18", "items.csv:session"]
     options = [f"--groups={one}" for one in asked]
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", "scores.txt", *options, "--json", "r.json", "--report", "page"])
-    assert not ended.value.code
-    assert "scores: by age<18, groups and their own trials" in capsys.readouterr().out
+    written = ("--json", "r.json", "--report", "page")
+    shown = printed("evaluate", "scores.txt", *options, *written)
+    assert "scores: by age<18, groups and their own trials" in shown
     document = json.loads(Path("r.json").read_text())
     names = {one["by"]: [row["group"] for row in one["groups"]] for one in document["groups"]}
     assert names == {

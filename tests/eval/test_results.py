@@ -185,11 +185,7 @@ def write(folder, results, scores, *, trials=None, labels=None, **more):
 
 def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, trials):
     text = write(
-        tmp_path,
-        results,
-        scores,
-        trials=dict.fromkeys(scores, trials),
-        inputs={"a.txt": "cd" * 32},
+        tmp_path, results, scores, trials=dict.fromkeys(scores, trials), inputs={"a.txt": "cd" * 32}
     )
     page = Page(text)
     # ids and names are text, not tags
@@ -220,12 +216,7 @@ def test_page_is_one_escaped_file_without_network(tmp_path, results, scores, tri
 def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(
     tmp_path, results, scores, trials
 ):
-    text = write(
-        tmp_path / "r.html",
-        results[:6],
-        {"one": scores["one"]},
-        trials={"one": trials},
-    )
+    text = write(tmp_path / "r.html", results[:6], {"one": scores["one"]}, trials={"one": trials})
     rows = re.findall(
         r'<td class="n">(\S+?)</td><td data-csv="[^"]*"><div class="pair">(.*?)</div></td>', text
     )

@@ -257,8 +257,7 @@ def test_zero_vectors_in_trials_are_counted_and_named(recwarn):
 
 
 @pytest.mark.parametrize(
-    "similarity",
-    ["cosin", "vmf", "poincare:0", "poincare:x", "vmf_b:-1", "euclidean:2"],
+    "similarity", ["cosin", "vmf", "poincare:0", "poincare:x", "vmf_b:-1", "euclidean:2"]
 )
 def test_unknown_similarities(similarity):
     with pytest.raises(LikenessError):

@@ -40,7 +40,6 @@ def test_folders_of_a_killed_process_end_at_the_next_start(name: str, tmp_path: 
     temporary = tmp_path / name
     temporary.mkdir()
     living = python(temporary, MAKES.format(waits=True))
-    assert living.stdout is not None
     stay = [Path(living.stdout.readline().rstrip()) for _ in range(2)]
     killed = python(temporary, MAKES.format(waits=False))
     gone = [Path(line) for line in killed.communicate()[0].split()]

@@ -18,11 +18,11 @@ from PIL import Image
 
 from likeness.checking.check import Checked, Settings
 from likeness.checking.check import check_items as check
-from likeness.cli import main
 from likeness.eval.formats import embeddings
 from likeness.eval.types import Embeddings
 from likeness.modalities.folders import suffixes_of
 from likeness.toolkit.data.listing import list_items
+from tests.scripts import run_command
 
 RATE_HZ = 8_000
 
@@ -58,12 +58,6 @@ def faces(tmp_path: Path) -> Path:
             pixels = np.random.default_rng(9 * number + i).integers(0, 255, (40, 30, 3), np.uint8)
             Image.fromarray(pixels).save(tmp_path / "faces" / name / f"{i}.jpg")
     return tmp_path / "faces"
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def checked(folder: Path, *, test: Path | None = None, decode: bool = True) -> Checked:
@@ -198,7 +192,7 @@ def test_sessions_and_stretches_of_a_table(voices: Path) -> None:
 
 
 def test_images(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("check", faces, "--strict") == 0
+    assert run_command("check", faces, "--strict") == 0
     Image.new("RGB", (40, 30), "red").save(faces / "ann" / "blank.png")
     content = (faces / "bob" / "0.jpg").read_bytes()
     (faces / "bob" / "cut.jpg").write_bytes(content[:-200])
@@ -206,7 +200,7 @@ def test_images(faces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (faces / "bob" / "no.jpg").write_bytes(b"GIF no")
     (faces / "bob" / "phone.AVIF").write_bytes(b"unread")
     capsys.readouterr()
-    assert run("check", faces, "--strict", "--json", tmp_path / "a.json") == 1
+    assert run_command("check", faces, "--strict", "--json", tmp_path / "a.json") == 1
     assert "(.avif 1)" in capsys.readouterr().err
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["modality"] == "image"
@@ -229,7 +223,7 @@ def test_swapped_labels_are_found_by_embeddings(voices: Path, tmp_path: Path) ->
     embeddings.write(tmp_path / "v.npz", made)
     out = tmp_path / "items.csv"
     near = ["--near", "0.9999", "--json", tmp_path / "a.json", "--out", out, "--force"]
-    assert run("check", voices, "--embeddings", tmp_path / "v.npz", *near) == 0
+    assert run_command("check", voices, "--embeddings", tmp_path / "v.npz", *near) == 0
     found = json.loads((tmp_path / "a.json").read_text())["findings"]
     groups = {f["kind"]: f["groups"] for f in found}
     assert sorted(groups.pop("wrong-label")) == [["ann/1.wav"], ["bob/2.wav"]]
@@ -237,7 +231,7 @@ def test_swapped_labels_are_found_by_embeddings(voices: Path, tmp_path: Path) ->
     details = next(f["details"] for f in found if f["kind"] == "wrong-label")
     assert "looks like bob" in details["ann/1.wav"]
     assert len(list_items(out, suffixes=[".wav"])) == 12
-    assert run("check", voices, "--embeddings", tmp_path / "v.npz", *near, "--clean") == 0
+    assert run_command("check", voices, "--embeddings", tmp_path / "v.npz", *near, "--clean") == 0
     kept = [str(id) for id in list_items(out, suffixes=[".wav"]).ids]
     assert set(items.ids) - set(kept) == {"ann/1.wav", "ann/3.wav", "bob/2.wav"}
 
@@ -247,7 +241,7 @@ def test_the_page_shows_and_plays_what_was_found(faces: Path, voices: Path, tmp_
     shutil.copy(voices / "ann" / "0.wav", voices / "ann" / "again.wav")
     (voices / "bob" / "0.wav").write_bytes(b"")
     for data, mark in ((faces, "data:image/"), (voices, "data:audio/")):
-        assert run("check", data, "--page", tmp_path / "page", "--force") == 0
+        assert run_command("check", data, "--page", tmp_path / "page", "--force") == 0
         page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
         assert page.count(mark) == 2
         assert "<b>" not in page
@@ -266,7 +260,7 @@ def test_the_list_to_train_on(voices: Path, tmp_path: Path) -> None:
     table.write_text("\n".join(lines), encoding="utf-8")
     out = tmp_path / "lists" / "items.csv"
     out.parent.mkdir()
-    assert run("check", table, "--out", out) == 0
+    assert run_command("check", table, "--out", out) == 0
     before, after = (list_items(path, suffixes=[".wav"]) for path in (table, out))
     expected = [item for item in before if item.path.as_posix() != str(voices / "bob" / "0.wav")]
     assert len(expected) == 11
@@ -285,7 +279,8 @@ def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
     os.rename(voices / "ann" / "0.wav", os.fsencode(voices / "ann") + b"/\xff\xfe.wav")
     os.mkdir(os.fsencode(voices) + b"/d\xff")
     shutil.copy(voices / "bob" / "0.wav", os.fsencode(voices) + b"/d\xff/0.wav")
-    assert run("check", voices, "--json", tmp_path / "a.json", "--out", tmp_path / "i.csv") == 0
+    made = ("--json", tmp_path / "a.json", "--out", tmp_path / "i.csv")
+    assert run_command("check", voices, *made) == 0
     result = json.loads((tmp_path / "a.json").read_text())
     (finding,) = [f for f in result["findings"] if f["kind"] == "name"]
     names = [name for (name,) in finding["groups"]]
@@ -296,7 +291,7 @@ def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
 def test_a_list_never_replaces_the_data(voices: Path) -> None:
     table = voices / "voices.csv"
     table.write_text("path,speaker\nann/0.wav,ann\nbob/0.wav,bob\n", encoding="utf-8")
-    assert run("check", table, "--out", table) == 2
+    assert run_command("check", table, "--out", table) == 2
     assert table.read_text(encoding="utf-8").startswith("path,speaker")
 
 

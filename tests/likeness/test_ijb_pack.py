@@ -15,13 +15,20 @@ import numpy as np
 import pytest
 import torch
 from insightface.utils import face_align
-from sklearn.metrics import roc_curve
 
 from likeness import extraction
 from likeness.eval.formats import embeddings as files
-from likeness.eval.protocols.ijb import PRESETS, Switches, switches_of, templates
-from likeness.eval.protocols.ijb_files import meta_files, read_faces
-from likeness.eval.types import Embeddings
+from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.protocols.ijb import (
+    PRESETS,
+    Switches,
+    identification_1_n,
+    switches_of,
+    templates,
+    verification_1_1,
+)
+from likeness.eval.protocols.ijb_files import meta_files, read_faces, read_side
+from likeness.eval.types import Embeddings, Trials
 from likeness.modalities import folders, synthetic_faces
 from likeness.modalities.face import images
 from likeness.models.run import load_model
@@ -31,7 +38,7 @@ from likeness.toolkit.data.pixels import INSIGHTFACE
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
-from tests.scripts import run_command
+from tests.scripts import printed, refused
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = 6
@@ -43,11 +50,6 @@ RECIPE = Recipe(
     items=partial(folders.items, modality="face"),
     read=images.read,
 )
-
-
-def likeness(*arguments: object) -> None:
-    """The command, which has to succeed."""
-    assert run_command(*arguments) == 0
 
 
 class Small:
@@ -124,7 +126,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def features(small: Small, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("features") / "ijbc.npz"
-    likeness("embed", "--model", model, "--ijb", small.root, "--flip", "concat", "--out", out)
+    printed("embed", "--model", model, "--ijb", small.root, "--flip", "concat", "--out", out)
     return out
 
 
@@ -161,116 +163,62 @@ def test_faces_are_aligned_and_both_views_embedded(
             listed[:4],
             tmp_path / "few.npz",
         )  # type: ignore[arg-type]
-        assert read_back is not None
         np.testing.assert_allclose(
             read_back[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
         )
         assert read_back[0].meta.get("flip", "none") == flip
 
 
-def pooled_as(tool: str, small: Small, held: Embeddings) -> dict[int, np.ndarray[Any, Any]]:
-    """Templates by the loops of insightface's ijb_11.py, AdaFace's validate_IJB_BC.py and
-    OpenSphere's datasets, as field-face.md 1.8 states them.
-    """
-    both = held.matrix.astype(np.float64).reshape(len(held.ids), 2, -1)
-    result = {}
-    for template in small.subject:
-        here = [i for i, value in enumerate(small.template) if value == template]
-        media = {
-            m: [i for i in here if small.medium[i] == m] for m in {small.medium[i] for i in here}
-        }
-        if tool == "opensphere":
-            fused = sum(
-                both[i].sum(axis=0) / (2 * len(own) * len(media))
-                for own in media.values()
-                for i in own
-            )
-        else:
-            weight = [s if tool == "insightface" else 1.0 for s in small.scores]
-            fused = sum(
-                np.mean([weight[i] * both[i].sum(axis=0) for i in own], axis=0)
-                for own in media.values()
-            )
-        result[template] = fused / np.linalg.norm(fused)
-    return result
-
-
 def test_three_presets_from_features_to_the_tables(
-    small: Small, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: Small, features: Path, tmp_path: Path
 ) -> None:
+    """What the protocols give, which tests/eval/protocols/test_ijb.py derives as the tools do."""
     tools = ("insightface", "adaface", "opensphere")
     chosen = [text for tool in tools for text in ("--preset", tool)]
     one_to_one, one_to_many = tmp_path / "11.json", tmp_path / "1n.json"
     pack = ("--ijb", small.root, *chosen)
-    likeness("evaluate", features, *pack, "--far", 0.1, "--far", 0.02, "--json", one_to_one)
-    settings = ("--fpir", 0.1, "--rank", 1, "--resamples", 20)
-    likeness("identify", "--probes", features, *pack, *settings, "--json", one_to_many)
-    printed = capsys.readouterr().out
-    assert "detector_score False" in printed
+    fars = ("--far", 0.1, "--far", 0.02)
+    shown = printed("evaluate", features, *pack, *fars, "--json", one_to_one)
+    assert "detector_score False" in shown
+    points = ("--fpir", 0.1, "--rank", 1, "--resamples", 20)
+    printed("identify", "--probes", features, *pack, *points, "--json", one_to_many)
     loaded = {
         (result["system"], result["metric"]): result
         for path in (one_to_one, one_to_many)
         for result in json.loads(path.read_text())["results"]
     }
-    read_back = files.read(features)
-    target = np.array([same for _, _, same in small.pairs])
+    number = {template: place for place, template in enumerate(small.subject)}
+    ids = tuple(map(str, number))
+    enrol, probe, same = zip(*small.pairs, strict=True)
+    pairs = Trials(ids, ids, [number[t] for t in enrol], [number[t] for t in probe], list(same))
+    meta = meta_files(small.root)
+    sides = [read_side(path) for path in meta.galleries], read_side(meta.probes)
+    settings = IdentificationSettings(fpirs=(0.1,), ranks=(1,), num_resamples=20)
     for tool in tools:
-        pooled = pooled_as(tool, small, read_back)
-        scores = np.array([pooled[a] @ pooled[b] for a, b, _ in small.pairs])
-        far, tar, _ = roc_curve(target, scores, drop_intermediate=False)
-        for expected in (0.1, 0.02):
-            nearest = np.flipud(tar)[np.argmin(abs(np.flipud(far) - expected))]
-            last = np.flatnonzero(far <= expected)[-1]
-            between = tar[last] + (expected - far[last]) / (far[last + 1] - far[last]) * (
-                tar[last + 1] - tar[last]
-            )
-            result = loaded[tool, f"tar_at_far({expected:g})"]
-            assert result["value"] == pytest.approx(
-                between if tool == "opensphere" else nearest, abs=1e-9
-            )
-            assert (result["conventions"]["preset"], result["counts"]["targets"]) == (
-                tool,
-                int(target.sum()),
-            )
-        dots = np.array(
-            [
-                [pooled[p] @ pooled[g] for side in small.galleries for g in side]
-                for p in small.probes
-            ]
-        )
-        own = np.array(
-            [
-                [small.subject[p] == small.subject[g] for side in small.galleries for g in side]
-                for p in small.probes
-            ]
-        )
-        limit = np.sort(dots[~own])[::-1][int(np.ceil(0.1 * len(small.probes))) - 1]
-        assert loaded[tool, "tpir_at_fpir(0.1)"]["value"] == pytest.approx(
-            np.mean(dots[own] > limit), abs=1e-12
-        )
-        assert loaded[tool, "rank_k(1)"]["value"] == pytest.approx(
-            np.mean(own[np.arange(len(own)), dots.argmax(axis=1)]), abs=1e-12
-        )
+        switches, faces = PRESETS[tool], read_faces(meta.faces)
+        pooled = templates(files.read(features), faces, switches, detector_scores=small.scores)
+        expected = verification_1_1(tool, pooled, pairs, switches, fars=(0.1, 0.02))
+        expected += identification_1_n(tool, pooled, *sides, switches, settings).results
+        assert len(expected) == 5
+        for result in expected:
+            written = loaded[tool, result.metric]
+            assert written["value"] == pytest.approx(result.value, abs=1e-12)
+            assert written["conventions"]["preset"] == tool
+        assert loaded[tool, "tar_at_far(0.1)"]["counts"]["targets"] == sum(same)
         assert loaded[tool, "rank_k(1)"]["interval"] is not None
 
 
 def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
-    small: Small,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    small: Small, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = (ROOT / "docs" / "how-to" / "ijb.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     joined = re.sub(r"\\\n\s*", "", section)  # of commands that go on in the next line
     commands = [line.split()[1:] for line in joined.splitlines() if line.startswith("likeness ")]
     assert [command[0] for command in commands] == ["embed", "evaluate", "identify"]
-    for command in commands:
-        likeness(
-            *[{"MODEL": model, "IJBC": small.root, "8": 0}.get(word, word) for word in command]
-        )
-    assert "TAR (%) at FAR 0.0001" in capsys.readouterr().out
+    given = {"MODEL": model, "IJBC": small.root, "8": 0}
+    shown = [printed(*(given.get(word, word) for word in command)) for command in commands]
+    assert "TAR (%) at FAR 0.0001" in shown[1]
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in section.splitlines()
@@ -283,12 +231,10 @@ def test_the_documented_commands_run_and_the_documented_presets_are_the_code_s(
     assert documented == PRESETS
 
 
-def test_intervals_switches_and_wrong_options(
-    small: Small, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_path: Path) -> None:
     rest = ("--ijb", small.root)
     asked = ("--switch", "tar_rule=interpolated", "--far", 0.1, "--resamples", 20)
-    likeness("evaluate", features, *rest, *asked, "--json", tmp_path / "x.json")
+    printed("evaluate", features, *rest, *asked, "--json", tmp_path / "x.json")
     loaded = json.loads((tmp_path / "x.json").read_text())["results"][1]
     assert (
         loaded["counts"]["subjects"],
@@ -304,8 +250,7 @@ def test_intervals_switches_and_wrong_options(
         (identify, "--gallery FILE or --ijb FOLDER"),
         ((*identify, *rest, "--protocol", "closed"), "--protocol"),
     ):
-        assert run_command(*command) == 2
-        assert word in capsys.readouterr().err
+        assert word in refused(*command)
 
 
 def test_what_the_features_hold_decides_which_switches_they_serve(

@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from likeness.modalities.face import images
 from likeness.modalities.synthetic import write_voices
 from likeness.modalities.synthetic_faces import write_faces
 from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.data.pixels import ADAFACE
 from likeness.toolkit.losses.softmax import NormFace
 from likeness.toolkit.training.recipe import Recipe
@@ -54,22 +57,27 @@ def run(*arguments):
         except SystemExit as ended:
             code = ended.code
     return code or 0, out.getvalue(), err.getvalue()
+
+
+for line in sys.stdin:
+    given = []
+    exec(json.loads(line), globals())
+    print(json.dumps(given), file=sys.__stdout__, flush=True)
 """
 
 
-def without_torch(code: str, folder: Path) -> Any:
-    """What `code` puts into `given`, in a process without torch."""
-    whole = f"{WITHOUT}\ngiven = []\n{code}\nprint(json.dumps(given), file=sys.__stdout__)"
-    done = subprocess.run(
-        [sys.executable, "-c", whole],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def without_torch(world: Path) -> Iterator[Callable[[str], Any]]:
+    """Gives what a text puts into `given`, in a process without torch."""
+    command, search = [sys.executable, "-c", WITHOUT], {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=world, env=search, **pipes) as process:
+
+        def ask(code: str) -> Any:
+            print(json.dumps(code), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield ask
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +86,9 @@ def world(_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     for name in ("voices", "trials.txt"):
         (folder / name).symlink_to(_world / name)
-    voice = likeness.load(_world / "runs" / "voices")
+    network = partial(XVector, dim=8, channels=8, pooled=12)  # whose export takes little time
+    of_voices = replace(tiny.BASE, backbone=network)
+    voice = likeness.load(tiny.untrained(folder / "voice", of_voices))
     voice.export(folder / "voice.onnx")
     voice.embed(folder / "voices").save(folder / "torch.npz")
     write_faces(folder / "faces", num_subjects=2, num_shots=2, size=32)
@@ -94,7 +104,7 @@ def world(_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_files_are_compared_embedded_enrolled_and_searched(world: Path) -> None:
+def test_files_are_compared_embedded_enrolled_and_searched(world: Path, without_torch: Any) -> None:
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[1:3])
     code = f"""
 given.append(run("verify", {first!r}, {second!r}, "--model", "voice.onnx", "--json", "v.json"))
@@ -110,7 +120,7 @@ given.append(run("verify", {first!r}, {second!r}, "--model", "voice.onnx", "--fa
 given.append(run("identify", "--gallery", "onnx.npz", "--probes", "onnx.npz", "--fpir", "0.5"))
 given.append([name for name in WITHOUT if name in sys.modules])
 """
-    *ended, imported = without_torch(code, world)
+    *ended, imported = without_torch(code)
     assert not imported
     failed = [(code, err) for code, _, err in ended[:-1] if code]
     assert not failed
@@ -123,19 +133,19 @@ given.append([name for name in WITHOUT if name in sys.modules])
     assert stated["score"] == pytest.approx(float(a @ b), abs=1e-5)
 
 
-def test_images_are_embedded_and_flipped(world: Path) -> None:
+def test_images_are_embedded_and_flipped(world: Path, without_torch: Any) -> None:
     code = """
 items = ["embed", "--model", "face.onnx", "--items", "faces", "--out"]
 given += [run(*items, "plain.npz"), run(*items, "both.npz", "--flip", "concat")]
 """
-    assert not [err for code, _, err in without_torch(code, world) if code]
+    assert not [err for code, _, err in without_torch(code) if code]
     plain, both = (embeddings.read(world / name) for name in ("plain.npz", "both.npz"))
     assert both.matrix.shape[1] == 2 * plain.matrix.shape[1]
     np.testing.assert_array_equal(both.matrix[:, : plain.matrix.shape[1]], plain.matrix)
     assert np.abs(both.matrix[:, plain.matrix.shape[1] :] - plain.matrix).max() > 1e-4
 
 
-def test_the_service_answers(world: Path) -> None:
+def test_the_service_answers(world: Path, without_torch: Any) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx")
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
@@ -162,31 +172,31 @@ answer = asyncio.run(ask())
 given += [answer.status_code, answer.json()["score"]]
 given.append([name for name in WITHOUT if name in sys.modules])
 """
-    status, score, imported = without_torch(code, world)
+    status, score, imported = without_torch(code)
     assert status == 200
     assert not imported
     expected = likeness.load(world / "voice.onnx").verify(first, second).score
     assert score == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_needs_torch_names_the_extra_in_one_sentence(world: Path) -> None:
+def test_what_needs_torch_names_the_extra_in_one_sentence(world: Path, without_torch: Any) -> None:
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
     code = f"""
 given.append(run("verify", {first!r}, {second!r}, "--model", "speechbrain:somewhere"))
 given.append(run("train", "speaker/folders", "--data", "voices", "--out", "run"))
 given.append(run("export", "likeness:voice", "--out", "again.onnx"))
 """
-    for ended, _, err in without_torch(code, world):
+    for ended, _, err in without_torch(code):
         assert ended == 2
         (line,) = [line for line in err.splitlines() if line.startswith("likeness: ")]
         assert "likeness[train]" in line
 
 
-def test_the_model_that_comes_along_needs_no_torch(world: Path) -> None:
+def test_the_model_that_comes_along_needs_no_torch(world: Path, without_torch: Any) -> None:
     write_voices(world / "long", num_speakers=1, num_utterances=2, seconds=(2.0, 2.5))
     first, second = sorted(map(str, (world / "long").rglob("*.flac")))
     code = f"given.append(run('verify', {first!r}, {second!r}, '--json', 'long.json'))"
-    ((ended, _, err),) = without_torch(code, world)
+    ((ended, _, err),) = without_torch(code)
     assert ended == 0, err
     expected = likeness.load(VOICE).verify(first, second)
     stated = json.loads((world / "long.json").read_text())

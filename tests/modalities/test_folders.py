@@ -1,4 +1,4 @@
-"""Folders of any modality are divided by label, and pairs are drawn from them."""
+"""Folders of classes, AN4, and synthetic voices."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+import soundfile
+import torch
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from likeness.modalities import folders
 from likeness.modalities.folders import items, scan, trials
+from likeness.modalities.speaker import an4
+from likeness.modalities.speaker.audio import read
+from likeness.modalities.speaker.features import KaldiFbank
 from likeness.modalities.speaker.folds import stratified_folds
+from likeness.modalities.synthetic import voice, write_voices
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pairs import all_pairs, draw_pairs, hold_out
 from tests.scripts import touch
@@ -125,7 +131,6 @@ def test_drawn_pairs_are_distinct_labelled_and_balanced(
     chosen = of_counts(counts)
     made = draw_pairs(chosen, num_trials, np.random.default_rng(seed))
     total, num_target = len(chosen) * (len(chosen) - 1) // 2, sum(n * (n - 1) // 2 for n in counts)
-    assert made.target is not None
     assert len(made) == min(total, num_trials)
     assert (made.enrol < made.probe).all()
     assert len(set(zip(made.enrol.tolist(), made.probe.tolist(), strict=True))) == len(made)
@@ -150,7 +155,6 @@ def test_every_pair_can_be_drawn() -> None:
 def test_a_large_set_is_drawn_without_listing_its_pairs() -> None:
     chosen = of_counts([100] * 300)
     made = draw_pairs(chosen, 1000, np.random.default_rng(0))
-    assert made.target is not None
     assert (len(made), int(made.target.sum())) == (1000, 500)
 
 
@@ -197,3 +201,105 @@ def test_labels_of_two_values_are_asked_about() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hold_out(items[:10], split="all", test_share=0.2, seed=0, where="DATA")
+
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+@pytest.fixture
+def data() -> Path:
+    if not (DATA / "an4").is_dir():
+        pytest.skip("../shared is absent")
+    return DATA
+
+
+def test_folds_partition_the_speakers_evenly_by_sex(data: Path) -> None:
+    folds = [{item.label for item in an4.items(data, split="test", fold=fold)} for fold in range(5)]
+    speakers = {item.label for item in an4.items(data, split="all")}
+    assert len(speakers) == 54
+    assert set().union(*folds) == speakers
+    assert sorted(map(len, folds)) == [10, 11, 11, 11, 11]
+    women = [sum(str(value).startswith("f") for value in fold) for fold in folds]
+    assert max(women) - min(women) <= 1
+    train = an4.items(data, split="train", fold=2)
+    assert {item.label for item in train} == speakers - folds[2]
+    assert all(item.id.split("/")[0] == item.label and item.path.is_file() for item in train)
+
+
+def test_more_classes_to_train_on(data: Path) -> None:
+    plain = an4.items(data)
+    fast = an4.items(data, speeds=(0.9, 1.1))
+    assert len(fast) == 3 * len(plain)
+    assert len({item.label for item in fast}) == 3 * len({item.label for item in plain})
+
+
+def test_a_file_reads(data: Path) -> None:
+    wave = read(an4.items(data)[0])
+    assert wave.dtype == np.float32
+    assert 0.5 < len(wave) / 16000 < 7
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.sampled_from([8000, 16000, 22050]),
+    st.floats(0.3, 1.0),
+)
+def test_any_voice_is_a_finite_function_of_its_numbers(
+    speaker: int, utterance: int, seed: int, rate_hz: int, seconds: float
+) -> None:
+    wave = voice(speaker, utterance, seed=seed, seconds=(seconds, seconds), rate_hz=rate_hz)
+    assert wave.dtype == np.float32
+    assert wave.shape == (round(seconds * rate_hz),)
+    assert np.isfinite(wave).all()
+    assert 0.1 < np.abs(wave).max() < 1.0
+    assert np.array_equal(
+        wave, voice(speaker, utterance, seed=seed, seconds=(seconds, seconds), rate_hz=rate_hz)
+    )
+
+
+def statistics(speakers: range, utterances: int) -> np.ndarray:
+    """(speakers, utterances, 160) mean and deviation of the log mel energies."""
+    front_end = KaldiFbank(cmn=False).eval()
+    rows = []
+    for speaker in speakers:
+        feats = [
+            front_end(torch.from_numpy(voice(speaker, utterance))[None])[0][0]
+            for utterance in range(utterances)
+        ]
+        rows.append(np.stack([torch.cat((feat.mean(0), feat.std(0))).numpy() for feat in feats]))
+    return np.stack(rows)
+
+
+def test_speakers_are_separable_but_not_trivially() -> None:
+    stats = statistics(range(20), 6)
+    within = np.mean(
+        [np.linalg.norm(stat[:, None] - stat[None], axis=2).sum() / 30 for stat in stats]
+    )
+    centres = stats.mean(1)
+    flat = stats.reshape(-1, stats.shape[2])
+    label = np.repeat(np.arange(20), 6)
+    distance = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+    between = distance[label[:, None] != label[None]].mean()
+    assert within < 0.9 * between
+    # Yet the long-term spectrum alone mistakes speakers: some stranger is nearer than some own
+    # utterance of most.
+    nearest_stranger = np.where(label[:, None] != label[None], distance, np.inf).min(1)
+    farthest_own = np.where(label[:, None] == label[None], distance, 0).max(1)
+    assert (nearest_stranger < farthest_own).mean() > 0.5
+    assert len(centres) == 20
+
+
+def test_written_voices_are_the_same_voices(tmp_path: Path) -> None:
+    write_voices(tmp_path, num_speakers=2, num_utterances=3, seed=5, seconds=(0.5, 0.6))
+    items = folders.scan(tmp_path)
+    assert [item.id for item in items] == [
+        f"spk{speaker:03d}/utt{utterance:02d}.flac"
+        for speaker in range(2)
+        for utterance in range(3)
+    ]
+    wave, rate_hz = soundfile.read(items[4].path, dtype="float32")
+    assert rate_hz == 16000
+    np.testing.assert_allclose(wave, voice(1, 1, seed=5, seconds=(0.5, 0.6)), atol=2**-15)

@@ -61,16 +61,7 @@ def test_every_format(put, words, separator, last, end):
     ]
     assert rows(read_trials(put(end.join(lines) + end))) == PLAIN
     header = separator.join(["enrol", "probe", "target"] if last else ["label", "enrol", "probe"])
-    dressed = end.join(
-        [
-            "\ufeff# made by hand",
-            "",
-            header,
-            *lines[:2],
-            "   ",
-            lines[2],
-        ]
-    )
+    dressed = end.join(["\ufeff# made by hand", "", header, *lines[:2], "   ", lines[2]])
     assert rows(read_trials(put(dressed))) == PLAIN  # no newline at its end either
     assert rows(read_trials(put(gzip.compress(dressed.encode()), "list.txt.gz"))) == PLAIN
 

@@ -1,23 +1,26 @@
-"""Figures of a report against loops and known distributions, bounded; norms of right and wrong
-answers; the frame of a page.
+"""Figures of a report against loops and known distributions: curves, positions of the threshold,
+the map of embeddings, errors by subject; the frame of a page.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
 from likeness.eval.classification import auroc
-from likeness.eval.reports.figures import (
-    det_figure,
-    drawn,
-    histogram_edges,
-    norms_by_correct,
-)
+from likeness.eval.reports.figures import det_figure, drawn, histogram_edges, norms_by_correct
+from likeness.eval.reports.map import embedding_map, neighbours, plane, principal_plane
 from likeness.eval.reports.page import document
-from likeness.eval.types import Scores
+from likeness.eval.reports.subjects import errors_by_subject, who_errs
+from likeness.eval.reports.verification import positions
+from likeness.eval.types import Embeddings, Scores, Trials
 
 
 def made(num: int, gap: float = 2.0, share: float = 0.3, seed: int = 0) -> Scores:
@@ -63,3 +66,139 @@ def test_norms_of_right_and_wrong_answers_are_shown_with_the_auroc() -> None:
     assert f"AUROC of the norm: {auroc(norms, correct):.3f}" in text
     assert text.count('class="plot"') == 1
     assert "All are of one kind" in norms_by_correct(norms, np.ones(200, bool))
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=60))
+def test_every_distinct_score_of_a_short_list_is_a_position(pairs) -> None:
+    values, target = (np.array(each) for each in zip(*pairs, strict=True))
+    target[:2] = True, False
+    made = positions(Scores(values.astype(float), target))
+    assert made.thresholds[:-1].tolist() == sorted(set(values.tolist()))
+    for i, threshold in enumerate(made.thresholds):
+        assert made.false_accepts[i] == np.count_nonzero((values >= threshold) & ~target)
+        assert made.false_rejects[i] == np.count_nonzero((values < threshold) & target)
+    assert (made.false_accepts[-1], made.false_rejects[-1]) == (0, target.sum())
+
+
+def test_positions_of_a_long_list_are_bounded_exact_and_close_where_errors_are_rare() -> None:
+    rng = np.random.default_rng(0)
+    target = rng.random(300_000) < 0.1
+    scores = Scores((2 * target + rng.standard_normal(300_000)).astype(np.float32), target)
+    made = positions(scores, wanted=[0.5, 1.25])
+    assert made.thresholds.size <= 2010
+    assert {0.5, 1.25} <= set(made.thresholds.tolist())
+    for i in range(0, made.thresholds.size, 97):
+        accepted = scores.values >= made.thresholds[i]
+        assert made.false_accepts[i] == np.count_nonzero(accepted & ~target)
+        assert made.false_rejects[i] == np.count_nonzero(~accepted & target)
+    # The first false accepts and the first false rejects have a position each.
+    assert set(range(10)) <= set(made.false_accepts.tolist())
+    assert set(range(10)) <= set(made.false_rejects.tolist())
+    assert np.abs(np.diff(made.false_accepts)).max() < 0.005 * (~target).sum()
+    assert np.abs(np.diff(made.false_rejects)).max() < 0.005 * target.sum()
+
+
+def clusters(
+    num_classes: int, num_each: int, dim: int, seed: int = 0
+) -> tuple[Embeddings, dict[str, str]]:
+    rng = np.random.default_rng(seed)
+    centres = 6 * rng.standard_normal((num_classes, dim))
+    matrix = np.repeat(centres, num_each, axis=0)
+    matrix += rng.standard_normal(matrix.shape)
+    ids = tuple(f"c{i // num_each}/{i}" for i in range(len(matrix)))
+    return Embeddings(ids, matrix), {item_id: item_id.split("/")[0] for item_id in ids}
+
+
+def points_of(text: str) -> dict[str, Any]:
+    """What the page's script tells of the points of a map."""
+    return json.loads(re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)[-1])
+
+
+def test_a_map_keeps_classes_together() -> None:
+    contents, labels = clusters(4, 15, 20)
+    points = plane(contents.unit())
+    number = np.array([int(labels[item_id][1:]) for item_id in contents.ids])
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
+    assert np.mean(number[distance.argmin(axis=1)] == number) > 0.95
+    # no spread, one dimension, zero rows
+    for matrix in (np.full((9, 3), 3**-0.5), np.ones((9, 1)), np.eye(9, 4)):
+        assert np.isfinite(plane(matrix)).all()
+
+
+def test_a_map_is_bounded_and_says_what_it_shows() -> None:
+    contents, labels = clusters(30, 12, 6)
+    text = embedding_map(contents, labels, num_points=40, num_classes=5)
+    assert "40 of 360 items, from 5 of 30 classes" in text
+    points = points_of(text)
+    assert len(points["ids"]) == len(points["planes"]["PCA"][0]) == len(points["neighbours"]) == 40
+    assert {"PCA", "t-SNE"} <= set(points["planes"])
+    assert "40 of 360 items; on" in embedding_map(contents, num_points=40)
+    assert "too few" in embedding_map(*clusters(2, 3, 6))
+    some = {id: f"${label}$" for id, label in labels.items() if label in ("c0", "c1")}
+    assert "$c0$" in embedding_map(contents, some, num_points=40)
+
+
+def test_the_first_plane_is_that_of_the_largest_variance() -> None:
+    contents, _ = clusters(3, 20, 7)
+    unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
+    _, values, _ = np.linalg.svd(unit - unit.mean(axis=0))
+    points = principal_plane(contents.unit())
+    assert np.linalg.norm(points, axis=0) == pytest.approx(values[:2], rel=1e-4)
+    assert principal_plane(np.ones((4, 1))).tolist() == [[0, 0]] * 4
+
+
+def test_a_point_is_told_its_neighbours() -> None:
+    contents, labels = clusters(3, 4, 6)
+    unit = contents.matrix / np.linalg.norm(contents.matrix, axis=1, keepdims=True)
+    similar = unit @ unit.T - 9 * np.eye(12)
+    assert neighbours(contents.unit(), 3).tolist() == np.argsort(-similar, axis=1)[:, :3].tolist()
+    points = points_of(embedding_map(contents, labels))
+    assert points["neighbours"] == neighbours(contents.unit()).tolist()
+
+
+def errors_made(num_subjects: int = 12, num_each: int = 5) -> tuple[Trials, Scores, dict[str, str]]:
+    """Enrolment and probe ids of their own; subject 3 is seldom recognised and 4 passes for 5."""
+    rng = np.random.default_rng(0)
+    enrol, probe = (
+        tuple(f"{side}{s}-{i}" for s in range(num_subjects) for i in range(num_each))
+        for side in "ep"
+    )
+    first, second = (each.ravel() for each in np.indices((len(enrol), len(probe))))
+    of_first, of_second = first // num_each, second // num_each
+    target = of_first == of_second
+    values = 3.0 * target + 0.5 * rng.standard_normal(target.size)
+    values[target & (of_first == 3)] -= 2.5
+    values[(of_first == 5) & (of_second == 4)] += 3
+    subject_of = {name: name[1:].split("-")[0] for name in (*enrol, *probe)}
+    return Trials(enrol, probe, first, second, target), Scores(values, target), subject_of
+
+
+def test_errors_by_subject_are_those_of_a_loop() -> None:
+    trials, scores, subject_of = errors_made()
+    threshold = 1.5
+    by_subject = errors_by_subject(trials, scores, subject_of, threshold)
+    rejects, accepts = {}, {}
+    for i, (a, b) in enumerate(zip(trials.enrol, trials.probe, strict=True)):
+        a, b = subject_of[trials.enrol_ids[a]], subject_of[trials.probe_ids[b]]
+        accepted = scores.values[i] >= threshold
+        if a == b:
+            rejects[a] = rejects.get(a, 0) + (not accepted)
+        else:
+            for side in (a, b):
+                accepts[side] = accepts.get(side, 0) + accepted
+    names = by_subject.names
+    assert [rejects[name] for name in names] == by_subject.false_rejects.tolist()
+    assert [accepts[name] for name in names] == by_subject.false_accepts.tolist()
+    assert by_subject.num_targets.tolist() == [25] * 12
+    assert by_subject.num_nontargets.tolist() == [2 * 5 * 55] * 12
+
+
+def test_the_page_names_the_pairs_and_escapes_them() -> None:
+    trials, scores, subject_of = errors_made()
+    hostile = {id: f"</script><b>{name}" for id, name in subject_of.items()}
+    text = who_errs(trials, scores, hostile)
+    assert "The 100 hardest nontarget trials" in text
+    assert "25 of subjects &lt;/script&gt;&lt;b&gt;4 and &lt;/script&gt;&lt;b&gt;5" in text
+    assert "<b>" not in text
+    assert not who_errs(trials, scores, {})
+    assert not who_errs(trials, scores, dict.fromkeys(subject_of, "one"))

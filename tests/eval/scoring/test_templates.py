@@ -26,11 +26,7 @@ def made(rows: int, dim: int = 3, seed: int = 0) -> Embeddings:
 
 
 def brute(
-    x: np.ndarray,
-    template: list[int],
-    media: list[int],
-    method: str,
-    weights: np.ndarray,
+    x: np.ndarray, template: list[int], media: list[int], method: str, weights: np.ndarray
 ) -> dict[int, np.ndarray]:
     x = x.astype(np.float64) * weights[:, None]
     pooled = {}

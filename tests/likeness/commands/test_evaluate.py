@@ -20,7 +20,7 @@ from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.scoring.origin import Origin, write_origin
 from likeness.eval.thresholds import measure, save
 from likeness.eval.types import Embeddings, Scores, Trials
-from tests.scripts import run_command
+from tests.scripts import printed, refused, run_command
 
 FAST = VerificationSettings(num_resamples=0)
 
@@ -46,13 +46,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_command_writes_the_page_with_what_it_was_made_of(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_the_page_with_what_it_was_made_of(folder: Path) -> None:
     media, out = folder / "faces", ("--report", folder / "out", "--resamples", 20)
     inputs = ("--embeddings", folder / "x.npz", "--media", media)
-    assert run_command("evaluate", folder / "x.txt", *inputs, *out) == 0
-    assert "EER" in capsys.readouterr().out
+    assert "EER" in printed("evaluate", folder / "x.txt", *inputs, *out)
     page = (folder / "out" / "index.html").read_text()
     assert hashlib.sha256((folder / "x.npz").read_bytes()).hexdigest() in page
     assert f"--media {media}" in page
@@ -111,11 +108,7 @@ def test_groups_of_two_lists_do_not_share_a_name(
     ],
 )
 def test_what_cannot_be_written_leaves_nothing(
-    folder: Path,
-    options: tuple[str, ...],
-    word: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, options: tuple[str, ...], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     files.write(Path("few.npz"), Embeddings(("s0/0",), np.ones((1, 4))))
@@ -124,8 +117,7 @@ def test_what_cannot_be_written_leaves_nothing(
     other = Scores(np.arange(4.0), np.arange(4) > 1)
     of_two = replace(origin, meta={"model": "two"})
     save(Path("other.json"), measure(other, of_two, data="x", fars=())[0])
-    assert run_command("evaluate", "x.txt", *options, "--json", "r.json") == 2
-    assert word in capsys.readouterr().err
+    assert word in refused("evaluate", "x.txt", *options, "--json", "r.json")
     assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
 
 

@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import likeness
-from likeness.cli import main
 from likeness.eval.formats import embeddings as files
 from likeness.models.load import in_parts
 from likeness.models.run import load_model
@@ -28,7 +27,7 @@ from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.train import fit
-from tests.scripts import run_command
+from tests.scripts import refused, run_command
 
 PACKAGE = '''"""Networks of somebody else."""
 
@@ -420,9 +419,7 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
         load_model(run, trust=["petnets", "nearby_net"])
 
 
-def test_a_class_that_has_changed_names_its_line(
-    pets: Path, voices: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_class_that_has_changed_names_its_line(pets: Path, voices: Path) -> None:
     run = trained(pets, voices)
     forget()
     (pets / "nearby_net.py").write_text(
@@ -430,9 +427,7 @@ def test_a_class_that_has_changed_names_its_line(
     )
     wave = sorted(voices.rglob("*.flac"))[0]
     trust = ["--trust", "petnets", "--trust", str(pets / "nearby_net.py")]
-    with pytest.raises(SystemExit):
-        main(["verify", str(wave), str(wave), "--model", str(run), *trust])
-    sentence = capsys.readouterr().err.splitlines()[-1]
+    sentence = refused("verify", wave, wave, "--model", run, *trust).splitlines()[-1]
     assert "NameError: name 'gone' is not defined" in sentence
     assert "as they were when it was trained: nearby_net" in sentence
 
@@ -526,11 +521,7 @@ def several(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> P
     ("variant", "entry"), [("nested", "own files"), ("alone", "own files/several_whole.py")]
 )
 def test_a_network_in_several_files_needs_one_trust(
-    variant: str,
-    entry: str,
-    several: Path,
-    voices: Path,
-    capsys: pytest.CaptureFixture[str],
+    variant: str, entry: str, several: Path, voices: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It trains, and each command that `train` names next begins without the files imported."""
     recipe = f"own files/several_recipe.py:{variant}"

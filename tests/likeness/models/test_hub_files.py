@@ -16,7 +16,6 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 from PIL import Image
-from torch import Tensor
 
 from likeness.modalities import folders
 from likeness.models import hub, speechbrain
@@ -28,9 +27,9 @@ from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.recipe import Compute, Recipe, Schedule
-from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
+from likeness.toolkit.training.train import fit
 from tests import tiny_hub
+from tests.toolkit.training.tiny_runs import raising_at
 
 COMMIT = hashlib.sha1(b"likeness").hexdigest()
 
@@ -178,17 +177,11 @@ def test_a_run_stores_the_commit_that_it_started_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In its log and its models. A later commit of the same network changes none of it."""
-
-    def only_one_step(run: Run, batch: Any, made: Recipe) -> Tensor:
-        if run.step == 1:
-            raise RuntimeError("power cut")
-        return step(run, batch, made)
-
-    out = tmp_path / "run"
+    out, cut = tmp_path / "run", raising_at(1, RuntimeError("power cut"))
     start = partial(fit, data=images(tmp_path / "images"), read_initial=read_initial)
     init = {"model": "hub:ann/net@v1", "digest": load(f"hub:{folder}").digest, "revision": COMMIT}
     with pytest.raises(RuntimeError, match="power cut"):
-        start(recipe("ann/net@v1"), out=out, step=only_one_step)
+        start(recipe("ann/net@v1"), out=out, step=cut)
     assert f"commit {COMMIT[:12]}" in capsys.readouterr().err
     assert read_log(out)[0] == {"step": 0, "init": init}
     stated = json.loads((out / "recipe.json").read_text())

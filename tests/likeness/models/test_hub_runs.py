@@ -19,10 +19,9 @@ from likeness.toolkit.models.checkpoint import FORMAT, find_model, read, save
 from likeness.toolkit.models.export import export
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
-from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import fit
-from likeness.toolkit.training.train import step as default_step
 from tests import tiny, tiny_hub
+from tests.toolkit.training.tiny_runs import cut_and_resumed
 
 
 def recipe(folder: Path, **backbone: Any) -> Recipe:
@@ -52,15 +51,7 @@ def test_a_run_resumes_and_its_model_needs_neither_hub_nor_folder(
     )
     changed = recipe(folder, pooling="MHFA", heads=2, compressed=3, dim=8)
     fit(changed, data=voices, out=tmp_path / "whole")
-
-    def until_3(run: Run, batch: Any, recipe: Recipe) -> torch.Tensor:
-        if run.step == 3:
-            raise RuntimeError("power cut")
-        return default_step(run, batch, recipe)
-
-    with pytest.raises(RuntimeError, match="power cut"):
-        fit(changed, data=voices, out=tmp_path / "cut", step=until_3)
-    fit(changed, data=voices, out=tmp_path / "cut", resume=True)
+    cut_and_resumed(changed, at=3, data=voices, out=tmp_path / "cut")
     weights, stated, _ = read(find_model(tmp_path / "whole"), FORMAT)
     again, _, _ = read(find_model(tmp_path / "cut"), FORMAT)
     assert weights.keys() == again.keys()

@@ -368,10 +368,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a forward of another shape": (bad("self.fc(x)"), "does not take an input"),
     "a forward with a mistake": (bad("self.gone(x)"), "no attribute 'gone'"),
     "images for waves": (model("network=Net", "speaker"), "does not take an input of (16000,)"),
-    "no pooling": (
-        model("network=nn.Identity"),
-        "tensor (2, 3, 112, 112), and embeddings",
-    ),
+    "no pooling": (model("network=nn.Identity"), "tensor (2, 3, 112, 112), and embeddings"),
     "several outputs": (bad("super().forward(x), x"), "output=0"),
     "no such output": (model("network=Net, output='embedding'"), "output"),
     "NaN": (bad("super().forward(x) / 0"), "another size"),

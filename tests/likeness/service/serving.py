@@ -160,7 +160,6 @@ def likeness_serve(
             stderr=log,
             text=True,
         )
-    assert process.stdout is not None
     with closing(process.stdout):
         try:
             output = process.stdout.readline()

@@ -183,9 +183,7 @@ def test_the_slider_changes_the_verdict_without_asking_again(
     entry = stored(Model(model).verify(*(folder / one.name for one in examples[:2])).score - 0.15)
     with (
         serving(
-            model,
-            threshold=entry.at(0.1).value,
-            extras=Extras(thresholds=entry, examples=examples),
+            model, threshold=entry.at(0.1).value, extras=Extras(thresholds=entry, examples=examples)
         ) as url,
         page_of(browser, url) as page,
     ):

@@ -30,6 +30,7 @@ from tests.likeness.service.serving import (
     likeness_serve,
     write_model,
 )
+from tests.scripts import refused
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks processes up in /proc")
 
@@ -48,12 +49,29 @@ def client(url: str, **more: Any) -> Any:
     return httpx.Client(base_url=url, headers=WRITE, timeout=TIMEOUT_SECONDS, **more)
 
 
-def test_a_server_answers_bounds_and_ends(model: Path, files: list[bytes], tmp_path: Path) -> None:
+def ask_as_the_docs_do(url: str, file: Path) -> None:
+    """By the client of the page on the service."""
+    text = (ROOT / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(# client\.py\n.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block[1], "client.py", "exec"), names)
+    answer = names["verify"](file, file, url.strip("/"))
+    assert np.isclose(answer["score"], 1)
+    assert answer["same"] is True
+    with pytest.raises(ValueError, match="the second file"):
+        names["verify"](file, Path(__file__), url.strip("/"))
+    assert TOKEN not in text
+
+
+def test_a_server_answers_bounds_and_ends(
+    model: Path, voices: Path, files: list[bytes], tmp_path: Path
+) -> None:
     """One server: what it keeps and logs, how large a request may be, and SIGTERM."""
-    options = ("--gallery", tmp_path / "people", "--max-megabytes", 0.5)
+    options = ("--gallery", tmp_path / "people", "--max-megabytes", 0.5, "--threshold", 0.5)
     with likeness_serve(model, tmp_path, *options) as (url, process), client(url) as asked:
         two = {"first": ("secret.flac", files[0]), "second": files[0]}
         assert asked.post("verify", files=two).json()["score"] == pytest.approx(1)
+        ask_as_the_docs_do(url, next(voices.rglob("*.flac")))
         enrolled = asked.post("enrol", data={"subject": "Quentin"}, files={"files": files[0]})
         assert enrolled.status_code == 201
         assert asked.get("gallery", headers={"Host": "evil.example"}).status_code == 421
@@ -139,22 +157,27 @@ def test_tls(model: Path, files: list[bytes], tmp_path: Path) -> None:
             asked.get("health")
 
 
-@pytest.mark.parametrize("name", ["gallery", "token", "port", "workers"])
+def test_a_short_token_is_refused(model: Path) -> None:
+    assert "at least 16" in refused("serve", "--model", model, "--port", 0, "--token", "short")
+
+
+@pytest.mark.parametrize(
+    "name", ["gallery", "port", pytest.param("workers", marks=pytest.mark.slow)]
+)
 def test_what_cannot_be_served_is_refused_at_the_start(
     name: str, model: Path, tmp_path: Path
 ) -> None:
     """With one sentence and exit code 2, whichever process finds it."""
     open_gallery(str(tmp_path / "other"), {"model": "b" * 64}).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        refused: dict[str, tuple[object, ...]] = {
-            "gallery": ("--gallery", tmp_path / "other"),
-            "token": ("--token", "short"),
+        options = {
+            "gallery": ("--port", 0, "--gallery", tmp_path / "other"),
             "port": ("--port", taken.getsockname()[1]),
-            "workers": ("--workers", 2, "--gallery", tmp_path / "people"),
+            "workers": ("--port", 0, "--workers", 2, "--gallery", tmp_path / "people"),
         }
-        command = [sys.executable, "-m", "likeness", "serve", "--model", model, "--port", 0]
+        command = [sys.executable, "-m", "likeness", "serve", "--model", model, *options[name]]
         ended = subprocess.run(
-            [str(word) for word in (*command, *refused[name])],
+            [str(word) for word in command],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
@@ -184,19 +207,3 @@ def test_two_processes_share_a_gallery(model: Path, files: list[bytes], tmp_path
     finally:
         database.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_the_client_of_the_docs_asks_a_server(model: Path, voices: Path, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
-    block = re.search(r"```python\n(# client\.py\n.*?)```", text, re.DOTALL)
-    assert block is not None
-    names: dict[str, Any] = {}
-    exec(compile(block[1], "client.py", "exec"), names)
-    file = next(voices.rglob("*.flac"))
-    with likeness_serve(model, tmp_path, "--threshold", 0.5) as (url, _):
-        answer = names["verify"](file, file, url.strip("/"))
-        with pytest.raises(ValueError, match="the second file"):
-            names["verify"](file, Path(__file__), url.strip("/"))
-    assert np.isclose(answer["score"], 1)
-    assert answer["same"] is True
-    assert TOKEN not in text

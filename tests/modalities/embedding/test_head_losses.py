@@ -30,7 +30,6 @@ def content() -> dict[str, object]:
 
 def test_the_variants_differ_in_their_loss_and_what_it_needs(content: dict[str, object]) -> None:
     every = content["RECIPES"]
-    assert isinstance(every, dict)
     assert len(every) >= 20
     common = every["softmax"]
     for name, recipe in every.items():
@@ -45,8 +44,6 @@ def test_the_variants_differ_in_their_loss_and_what_it_needs(content: dict[str, 
 
 def test_two_settings_of_every_loss_are_tuned(content: dict[str, object]) -> None:
     every, ranges = content["RECIPES"], content["RANGES"]
-    assert isinstance(every, dict)
-    assert isinstance(ranges, dict)
     assert every.keys() == ranges.keys()
     for name, settings in ranges.items():
         assert len(settings) == 2, name

@@ -23,7 +23,6 @@ SAME = [True, False, True, False]
 
 def contents(path: Path) -> tuple[list[bytes], list[bool]]:
     items, trials = bins.items(path)
-    assert trials.target is not None
     assert trials.enrol.tolist() == list(range(0, len(items), 2))
     assert (trials.probe - trials.enrol == 1).all()
     return [images.encoded(item) for item in items], trials.target.tolist()

@@ -1,4 +1,4 @@
-"""Data sets: pair lists of the field, their images, IJB packs, folders, OpenSphere's lists, ORL."""
+"""Data sets of faces and how their images are read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from scipy.io import savemat
@@ -14,8 +15,11 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials
+from likeness.modalities import synthetic_faces
 from likeness.modalities.face import align, ijb, images, orl, pairs, validation
-from likeness.toolkit.data.images import BadImage, as_channels, encode
+from likeness.toolkit.data.images import BadImage, as_channels, encode, to_pixels
+from likeness.toolkit.data.items import Item
+from tests.modalities.face import bin_file
 
 TINY = encode(np.full((112, 112, 3), 7, np.uint8))
 
@@ -27,7 +31,6 @@ def touch(path: Path) -> Path:
 
 
 def rows(trials: Trials) -> list[tuple[str, str, bool]]:
-    assert trials.target is not None
     sides = (
         [ids[i] for i in side]
         for ids, side in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
@@ -258,9 +261,91 @@ def test_orl(shared: Path) -> None:
         assert {item.label for item in train}.isdisjoint({item.label for item in tests[fold]})
         assert len(train) == 160
     chosen, trials = orl.trials(shared / "data")
-    assert trials.target is not None
     assert (len(chosen), len(trials), int(trials.target.sum())) == (40, 780, 4 * 45)
     with pytest.raises(ValueError, match="fold 5 of 5"):
         orl.items(shared / "data", fold=5)
     with pytest.raises(ValueError, match="fetch the ORL faces"):
         orl.items(shared)
+
+
+PEOPLE = ("Ann_A", "Bob_B")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """DATA/lfw with pairs.txt (1 fold of 1 same and 1 different pair a kind) and DATA/agedb_30.bin
+    of the same images.
+    """
+    items = []
+    for subject, name in enumerate(PEOPLE):
+        for shot in (1, 2):
+            path = tmp_path / "lfw" / name / f"{name}_{shot:04d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(synthetic_faces.face(subject, shot, size=32).image, ".jpg"))
+            items.append(Item(path.name, path))
+    (tmp_path / "lfw" / "pairs.txt").write_text(
+        "2\t1\nAnn_A\t1\t2\nAnn_A\t1\tBob_B\t2\nBob_B\t1\t2\nBob_B\t1\tAnn_A\t2\n", encoding="utf-8"
+    )
+    ids = tuple(item.id for item in items)
+    listed = Trials(
+        ids,
+        ids,
+        np.array([3, 0], dtype=np.int32),
+        np.array([2, 3], dtype=np.int32),
+        np.array([True, False]),
+    )
+    bin_file.write(items, listed, tmp_path / "agedb_30.bin")
+    return tmp_path
+
+
+def compared(items: list[Item], listed: Trials) -> list[tuple[bytes, bytes, bool]]:
+    """What is compared, by the images themselves."""
+    contents = {item.id: images.encoded(item) for item in items}
+    rows = zip(listed.enrol.tolist(), listed.probe.tolist(), listed.target.tolist(), strict=True)
+    return [
+        (contents[listed.enrol_ids[a]], contents[listed.probe_ids[b]], same) for a, b, same in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    "sets", [("lfw", "agedb_30"), ("agedb_30", "lfw"), ("lfw",), ("agedb_30",)]
+)
+def test_pairs_are_those_of_the_sets_in_their_order(data: Path, sets: tuple[str, ...]) -> None:
+    a1, a2, b1, b2 = (
+        data.joinpath("lfw", name, f"{name}_{shot:04d}.jpg").read_bytes()
+        for name in PEOPLE
+        for shot in (1, 2)
+    )
+    expected = {
+        "lfw": [(a1, a2, True), (a1, b2, False), (b1, b2, True), (b1, a2, False)],
+        "agedb_30": [(b2, b1, True), (a1, b2, False)],
+    }
+    items, listed = validation.trials(data, sets=sets)
+    assert compared(items, listed) == [row for name in sets for row in expected[name]]
+    assert all(item.label is None and item.id.split("/")[0] in sets for item in items)
+    assert len({item.id for item in items}) == len(items)
+
+
+RNG = np.random.default_rng(0)
+SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)
+
+
+def test_orl_images_agree_with_opencv(shared: Path) -> None:
+    path = shared / "data" / "orl" / "s1" / "1.pgm"
+    ours = images.read(Item("a", path), size=(112, 92))
+    assert ours.dtype == np.float32
+    assert np.array_equal(ours[0], cv2.imread(str(path), cv2.IMREAD_GRAYSCALE))
+    assert np.array_equal(ours[0], ours[2])
+    with pytest.raises(BadImage, match="112 x 92 pixels, but 112 x 112"):
+        images.read(Item("a", path))
+
+
+def test_fit_resizes(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encode(SMOOTH))
+    item = Item("a", tmp_path / "a.png")
+    resized = images.read(item, size=(20, 28), fit="resize")
+    assert np.array_equal(
+        to_pixels(resized), cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
+    )
+    with pytest.raises(ValueError, match="fit is 'crop'"):
+        images.read(item, fit="crop")  # type: ignore[arg-type]

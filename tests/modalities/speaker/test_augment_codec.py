@@ -1,17 +1,29 @@
-"""Codecs against the definition of G.711 and the band of G.712; level, clipping."""
+"""Codecs, and augmentation in a run that resumes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from likeness.modalities.speaker.augment import clip, volume
+from likeness.modalities.folders import items
+from likeness.modalities.speaker.augment import WESPEAKER_VIEW, clip, volume
 from likeness.modalities.speaker.codec import Codec, round_trip, telephone, transmit
+from likeness.modalities.speaker.features import WESPEAKER_FBANK
+from likeness.modalities.speaker.spec_augment import SpecAugment
 from likeness.modalities.synthetic import voice
+from likeness.models.run import load_model
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training.recipe import Recipe, load, override
+from likeness.toolkit.training.train import fit
+from tests.toolkit.training.tiny_runs import cut_and_resumed, same
 
 VOICE = voice(0, 0)[:32000]
 FILES: tuple[Codec, ...] = ("mp3", "vorbis", "opus")
@@ -133,3 +145,46 @@ def test_silence_stays() -> None:
     silent = np.zeros(100, dtype=np.float32)
     assert not volume(silent, rng()).any()
     assert not clip(silent, rng()).any()
+
+
+TINY = Path(__file__).parents[2] / "tiny.py"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    folder = tmp_path_factory.mktemp("noises")
+    for name in ("musan/noise/a.wav", "musan/music/b.wav", "musan/speech/c.wav"):
+        (folder / name).parent.mkdir(parents=True)
+        soundfile.write(folder / name, voice(len(name) + ord(name[-5]), 0), 16000)
+    (folder / "rirs").mkdir()
+    soundfile.write(folder / "rirs" / "room.wav", np.r_[0.0, 1.0, 0.5, -0.2], 16000)
+    masked = partial(SpecAugment, frontend=partial(WESPEAKER_FBANK, num_mels=16), prob=1.0)
+    base = replace(
+        load(str(TINY))[0],
+        frontend=masked,
+        augment=partial(WESPEAKER_VIEW, seconds=(0.4, 0.5)),
+        measure=None,
+    )
+    return override(
+        base,
+        [
+            f"augment.corrupt.musan={folder / 'musan'}",
+            f"augment.corrupt.rirs={folder / 'rirs'}",
+            "frontend.frontend.low_hz=30",
+        ],
+    )
+
+
+def test_resumes_bit_for_bit_and_embeds_without_masks(
+    recipe: Recipe, voices: Path, tmp_path: Path
+) -> None:
+    fit(recipe, data=voices, out=tmp_path / "whole")
+    cut_and_resumed(recipe, at=7, data=voices, out=tmp_path / "cut")
+    assert same(tmp_path / "whole", tmp_path / "cut")
+    model = load_model(tmp_path / "cut")
+    assert model.embedder.frontend.frontend.low_hz == 30  # type: ignore[union-attr]
+    once, twice = (
+        embed(model.embedder, items(voices, split="all")[:4], model.read)[0].matrix
+        for _ in range(2)
+    )
+    assert np.array_equal(once, twice)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -47,13 +47,7 @@ FRONTENDS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: threads only get in each other's way."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +211,6 @@ def test_silence_has_finite_gradients(name: str) -> None:
     feats, _ = FRONTENDS[name]().eval()(samples, torch.tensor([1.0, 0.5]))
     feats.square().sum().backward()
     assert feats.isfinite().all()
-    assert samples.grad is not None
     assert samples.grad.isfinite().all()
 
 
@@ -343,7 +336,6 @@ def test_silence_reaches_the_floor_and_has_finite_gradients() -> None:
     feats, _ = KaldiFbank(cmn=False)(wave)
     torch.testing.assert_close(feats, torch.full_like(feats, float(np.log(LOG_FLOOR))))
     feats.sum().backward()
-    assert wave.grad is not None
     assert wave.grad.isfinite().all()
 
 

@@ -1,23 +1,37 @@
-"""VoxCeleb's trees and lists, on made-up trees and on the real list where it lies beside the
-checkout.
-"""
+"""Data sets of speakers: VoxCeleb, CN-Celeb and FSDD, and the ids of their lists."""
 
 from __future__ import annotations
 
 import math
 import shutil
+from collections import Counter
+from functools import cache
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from likeness.modalities.speaker import voxceleb
+from likeness.eval.formats import embeddings
+from likeness.eval.formats.trials import read_scores
+from likeness.eval.scoring.templates import enrol
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings, Trials
+from likeness.modalities.speaker import cnceleb, fsdd, voxceleb
+from likeness.modalities.speaker.audio import read
+from likeness.modalities.speaker.lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.items import Item
 from likeness.toolkit.training import recipe as recipes
-from tests.scripts import touch
+from tests.scripts import run_command, touch
 
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
 
 
+load = cache(recipes.load)
 USUAL = {
     "as unpacked": (
         "vox1/dev/wav/id10001",
@@ -149,7 +163,7 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
     per_epoch = 1_092_009 // 256  # drop_last
     start, fixed = (20 - 1) * per_epoch, (40 - 1) * per_epoch
     file = Path(__file__).parents[3] / "recipes" / "speaker" / "voxceleb.py"
-    loss = recipes.load(f"{file}:{variant}")[0].loss(4, 3)
+    loss = load(f"{file}:{variant}")[0].loss(4, 3)
 
     def margin(step: int) -> float:
         loss.at_step(step)
@@ -171,5 +185,114 @@ def test_the_margin_moves_as_wespeakers_scheduler_moves_it(variant: str) -> None
             0.0 if step < start else 0.2 if step >= fixed else 0.2 * share, abs=1e-6
         )
     # conf/*_lm.yaml: .5 from the first step on
-    loss = recipes.load(f"{file}:{variant}_lm")[0].loss(4, 3)
+    loss = load(f"{file}:{variant}_lm")[0].loss(4, 3)
     assert [margin(step) for step in (0, 1, 42_654)] == [0.5] * 3
+
+
+@pytest.fixture
+def cn_data(tmp_path: Path) -> Path:
+    root = tmp_path / "CN-Celeb_flac"
+    names = [
+        "data/id00800/drama-01-001.flac",
+        "data/id00800/vlog-01-002.flac",
+        "data/id00801/vlog-01-001.flac",
+    ]
+    names += [
+        "eval/test/id00800-singing-01-001.flac",
+        "eval/test/id00801-vlog-01-001.flac",
+        "eval/test/id00801-vlog-01-002.flac",
+    ]
+    touch(root, *names)
+    lists = {
+        "eval/lists/enroll.map": "id00800-enroll id00800/drama-01-001.wav "
+        "id00800/vlog-01-002.wav\nid00801-enroll "
+        "id00801/vlog-01-001.wav\n",
+        "eval/lists/trials.lst": "id00800-enroll test/id00801-vlog-01-001.wav 0\nid00800-enroll "
+        "test/id00800-singing-01-001.wav 1\n"
+        "id00801-enroll test/id00801-vlog-01-001.wav 1\n",
+    }
+    for name, text in lists.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_models_of_several_utterances_are_what_score_wants(cn_data: Path, tmp_path: Path) -> None:
+    chosen, models, made = cnceleb.enrolment(cn_data)
+    assert models["id00800-enroll"] == ("id00800/drama-01-001.flac", "id00800/vlog-01-002.flac")
+    ids = tuple(item.id for item in chosen)
+    rows = np.random.default_rng(0).standard_normal((len(ids), 4)).astype(np.float32)
+    embedded = Embeddings(ids, rows)
+    ours = score_trials(made, enrol(embedded, models), embedded)
+    assert [made.probe_ids[j].removesuffix(".flac") for j in made.probe] == [
+        f"test/{name}"
+        for name in ("id00801-vlog-01-001", "id00800-singing-01-001", "id00801-vlog-01-001")
+    ]
+    # cosine of the models' mean rows, in a loop
+    for value, i, j in zip(ours, made.enrol, made.probe, strict=True):
+        mean = np.mean([rows[ids.index(model)] for model in models[made.enrol_ids[i]]], axis=0)
+        probe = rows[ids.index(made.probe_ids[j])]
+        assert value == pytest.approx(
+            mean @ probe / np.linalg.norm(mean) / np.linalg.norm(probe), abs=1e-6
+        )
+    commands = cnceleb.write_lists(cn_data, tmp_path / "lists")
+    assert read_items(tmp_path / "lists" / "items.txt", cn_data) == chosen
+    embeddings.write(tmp_path / "eval.npz", embedded)
+    written = ("eval.npz", "scores.txt")
+    words = commands.splitlines()[1].split()[1:]
+    assert run_command(*(tmp_path / word if word in written else word for word in words)) == 0
+    np.testing.assert_allclose(read_scores(tmp_path / "scores.txt", made)[1], ours, atol=1e-7)
+
+
+def test_every_two_speakers_meet_once_and_were_never_trained_on(shared: Path) -> None:
+    data = shared / "data"
+    speakers = {item.label for item in fsdd.items(data, split="all")}
+    assert len(speakers) == 6
+    pairs = []
+    for fold in range(fsdd.num_folds(data)):
+        test, train = (
+            {str(item.label) for item in fsdd.items(data, split=split, fold=fold)}
+            for split in ("test", "train")
+        )  # type: ignore[arg-type]
+        assert not test & train
+        assert test | train == speakers
+        pairs.append(tuple(sorted(test)))
+    assert Counter(pairs) == Counter(combinations(sorted(map(str, speakers)), 2))
+
+
+def test_ids_name_speaker_digit_and_number(shared: Path) -> None:
+    data = shared / "data"
+    who = fsdd.items(data, split="all")
+    assert all(
+        item.id == f"{item.label}/{item.path.stem.split('_')[0]}_{item.path.stem.split('_')[2]}.wav"
+        for item in who
+    )
+    assert len(fsdd.items(data, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(data))
+    assert read(who[0], rate_hz=fsdd.RATE_HZ).ndim == 1
+
+
+def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
+    both = [Item("x/1.wav", Path("1")), Item("x/1.flac", Path("2")), Item("x/2.flac", Path("3"))]
+
+    def pair(a: str, b: str) -> Trials:
+        return Trials((a,), (b,), np.array([0], np.int32), np.array([0], np.int32))
+
+    chosen, _ = matched(pair("x/1.flac", "x/2.wav"), both, where="list")
+    assert [item.id for item in chosen] == ["x/1.flac", "x/2.flac"]
+    with pytest.raises(ValueError, match=r"2 of.*'x/1.m4a', 'x/3'.*; go"):
+        matched(pair("x/1.m4a", "x/3"), both, where="list", hint="go")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=20),
+    st.sampled_from(["", ".wav", ".flac", ".M4A"]),
+)
+def test_matching_keeps_every_pair(pairs: list[tuple[int, int]], suffix: str) -> None:
+    contents = [Item(f"s{i}/u.v{i}.flac", Path(str(i)), f"s{i}") for i in range(8)]
+    ids = tuple(f"s{i}/u.v{i}{suffix}" for i in reversed(range(8)))
+    index = np.array([[7 - a, 7 - b] for a, b in pairs], dtype=np.int32)
+    chosen, made = matched(Trials(ids, ids, index[:, 0], index[:, 1]), contents, where="list")
+    assert [
+        (made.enrol_ids[i], made.probe_ids[j]) for i, j in zip(made.enrol, made.probe, strict=True)
+    ] == [(contents[a].id, contents[b].id) for a, b in pairs]
+    assert chosen == [contents[i] for i in sorted({i for pair in pairs for i in pair})]

@@ -1,4 +1,4 @@
-"""Networks that were not written for Likeness behind the signature of its backbones."""
+"""Networks of others, and several networks side by side."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.modalities.speaker.features import RawWave
 from likeness.models.run import load_model
+from likeness.toolkit.backbones.beside import Beside
 from likeness.toolkit.backbones.external import External
+from likeness.toolkit.backbones.head import Head
+from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import describe, restore
 from likeness.toolkit.training.recipe import Recipe
 
 
@@ -171,3 +175,44 @@ def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any
     with pytest.raises(ValueError, match="--trust torch"):
         load_model(path)
     assert load_model(path, trust=["torch"]).embedder.dim == 16
+
+
+PARTS = [partial(OrderStatistics, dim=4), partial(OrderStatistics, dim=3, num_bins=2)]
+
+
+def views(seed: int) -> tuple[Tensor, None, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(12, 40, 6, generator=generator), None, torch.arange(12) // 3
+
+
+def test_it_gives_what_each_network_gives_after_learning_from_the_same_batches() -> None:
+    torch.manual_seed(0)
+    beside = Beside(6, networks=PARTS)
+    torch.manual_seed(0)
+    alone = [part(6) for part in PARTS]
+    beside.estimate(iter([views(0), views(1)]))
+    for network in alone:
+        network.estimate(iter([views(0), views(1)]))
+    x, lengths = views(2)[0], torch.linspace(0.4, 1, 12)
+    z = beside.eval()(x, lengths)
+    assert beside.dim == z.shape[1] == 7
+    assert beside.pads_exactly
+    expected = [network.eval()(x, lengths) for network in alone]
+    torch.testing.assert_close(z, torch.cat(expected, dim=1))
+    products = sum(part @ part.T for part in expected)
+    torch.testing.assert_close(z @ z.T, products)
+
+
+def test_a_checkpoint_can_describe_it() -> None:
+    part = partial(Beside, networks=PARTS)
+    again = restore(describe(part), "backbone", kind="module")
+    assert describe(again) == describe(part)
+    assert again(6).dim == 7
+
+
+def test_networks_that_take_different_things_are_refused() -> None:
+    with pytest.raises(ValueError, match="embeddings and features"):
+        Beside(6, networks=[partial(Head), *PARTS])
+    with pytest.raises(ValueError, match="empty"):
+        Beside(6, networks=[])
+    assert Beside(6, networks=PARTS[:1]).dim == 4

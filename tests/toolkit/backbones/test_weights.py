@@ -1,16 +1,28 @@
-"""Published state dicts: what is renamed, dropped and refused."""
+"""Weights of others: names, forms and refusals; importing torchaudio without CUDA."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import zipfile
+from collections import OrderedDict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from likeness.models import load
+from likeness.toolkit.backbones.bninception import BNInception
+from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.weights import load_wespeaker
+from likeness.toolkit.backbones.sfnet import SFNet
+from likeness.toolkit.backbones.vit import FaceViT, ViT
+from likeness.toolkit.backbones.weights import load_published, load_wespeaker, read_weights
 
 
 def make() -> ResNet:
@@ -18,70 +30,37 @@ def make() -> ResNet:
     return ResNet(16, dim=4, width=2, depth=18)
 
 
-def state(**more: Tensor) -> dict[str, Tensor]:
-    torch.manual_seed(1)
-    return {
-        name: torch.randn_like(value) if value.is_floating_point() else value
-        for name, value in make().state_dict().items()
-    } | more
-
-
 def test_classifiers_are_dropped_and_said() -> None:
     backbone = make()
-    inputs = state() | {"projection.weight": torch.zeros(9, 4), "projection.bias": torch.zeros(9)}
-    assert load_wespeaker(
-        backbone, {f"module.{name}": value for name, value in inputs.items()}
-    ) == (
-        "projection.weight",
-        "projection.bias",
-    )
+    classifier = {"projection.weight": torch.zeros(9, 4), "projection.bias": torch.zeros(9)}
+    inputs = trained(backbone) | classifier
+    given = {f"module.{name}": value for name, value in inputs.items()}
+    assert load_wespeaker(backbone, given) == tuple(classifier)
     for name, value in backbone.state_dict().items():
         assert torch.equal(value, inputs[name]), name
 
 
-def test_old_states_without_counters_of_batches_load() -> None:
-    backbone = make()
-    load_wespeaker(
-        backbone,
-        {
-            name: value
-            for name, value in state().items()
-            if not name.endswith("num_batches_tracked")
-        },
-    )
-    assert torch.equal(backbone.state_dict()["seg_1.bias"], state()["seg_1.bias"])
-
-
-def test_averaged_counters_of_batches_load() -> None:
-    """WeSpeaker's average_model.py divides every tensor, so that counters become floats."""
-    backbone = make()
-    load_wespeaker(
-        backbone,
-        {
-            name: value + 0.5 if name.endswith("num_batches_tracked") else value
-            for name, value in state().items()
-        },
-    )
-    assert backbone.state_dict()["bn1.num_batches_tracked"].dtype == torch.int64
+def test_other_counters_of_batches_load() -> None:
+    """None in files of old versions of torch; WeSpeaker's average_model.py divides every tensor, so
+    that counters become floats.
+    """
+    state = trained(make())
+    counters = {name for name in state if name.endswith("num_batches_tracked")}
+    averaged = {name: state[name] + 0.5 for name in counters}
+    for given in ({k: x for k, x in state.items() if k not in counters}, state | averaged):
+        backbone = make()
+        load_wespeaker(backbone, given)
+        assert torch.equal(backbone.state_dict()["seg_1.bias"], state["seg_1.bias"])
+        assert backbone.state_dict()["bn1.num_batches_tracked"].dtype == torch.int64
 
 
 def test_faults_are_counted_and_named_and_nothing_changes() -> None:
     backbone = make()
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    inputs = state(
-        **{
-            "frontend.a": torch.zeros(1),
-            "frontend.b": torch.zeros(1),
-            "frontend.c": torch.zeros(1),
-            "frontend.d": torch.zeros(1),
-        }
-    )
+    inputs = trained(backbone) | {f"frontend.{part}": torch.zeros(1) for part in "abcd"}
     del inputs["bn1.weight"]
     inputs["seg_1.weight"] = torch.zeros(3, 3)
-    with pytest.raises(
-        ValueError,
-        match=r"1 missing .*4 unknown \(frontend.a, ",
-    ) as caught:
+    with pytest.raises(ValueError, match=r"1 missing .*4 unknown \(frontend.a, ") as caught:
         load_wespeaker(backbone, inputs)
     assert "seg_1.weight (3, 3) for (4, 64)" in str(caught.value)
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
@@ -117,3 +96,220 @@ def test_a_network_larger_than_its_weights_is_not_made(
     torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"a\.pt"):
         load.load(f"wespeaker:{tmp_path / 'a.pt'}")
+
+
+RESNET: Any = partial(ImageResNet, depth=18, width=4, blocks=(1, 1, 1, 1), dim=8)
+VIT: Any = partial(ViT, width=8, depth=2, heads=2, patch=4, image_size=8)
+IRESNET: Any = partial(IResNet, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32)
+
+
+def trained(network: Any) -> dict[str, Tensor]:
+    """The network's state with other numbers in it."""
+    torch.manual_seed(1)
+    return {
+        name: torch.randn_like(value) if value.is_floating_point() else value
+        for name, value in network.state_dict().items()
+    }
+
+
+def equal(network: nn.Module, state: dict[str, Tensor], *, but: str = " ") -> bool:
+    return all(
+        torch.equal(value, state[name])
+        for name, value in network.state_dict().items()
+        if not name.startswith(but)
+    )
+
+
+def test_face_transformers_without_masking_leave_the_token_out() -> None:
+    state = trained(FaceViT(3, dim=8, width=8, depth=1, image_size=18))
+    fresh = FaceViT(3, dim=8, width=8, depth=1, image_size=18, masked=0.0)
+    assert load_published(fresh, state) == ("mask_token",)
+    assert equal(fresh, state)
+
+
+def test_torchvision_s_classifier_is_left_out_and_said() -> None:
+    state = trained(RESNET(3)) | {"fc.weight": torch.zeros(1000, 32), "fc.bias": torch.zeros(1000)}
+    fresh = RESNET(3)
+    head = fresh.fc.weight.clone()
+    assert load_published(fresh, state) == ("fc.weight", "fc.bias")
+    assert equal(fresh, state, but="fc.")
+    assert torch.equal(fresh.fc.weight, head)
+    assert (
+        load_published(
+            RESNET(3, dim=0),
+            {name: value for name, value in state.items() if not name.startswith("fc.")},
+        )
+        == ()
+    )
+
+
+def test_bn_inception_s_old_vectors_of_one_row_are_understood() -> None:
+    """bn_inception-9f5701afb96c8044.pth (torch 0.2) has batch norms of shape (1, C), and no
+    counters of batches.
+    """
+    fresh = BNInception(3, dim=8)
+    state = {
+        name: value
+        for name, value in trained(fresh).items()
+        if not name.startswith("last_linear") and "num_batches" not in name
+    }
+    old = {name: value[None] if "_bn." in name else value for name, value in state.items()} | {
+        "last_linear.weight": torch.zeros(1000, 1024)
+    }
+    assert load_published(fresh, old) == ("last_linear.weight",)
+    tensors = fresh.state_dict()
+    assert all(torch.equal(tensors[name], value) for name, value in state.items())
+
+
+def test_dino_s_forms_are_understood() -> None:
+    """A teacher beside its head, DINOv2's blocks in chunks with their mask token, a classifier of
+    timm.
+    """
+    state = trained(VIT(3))
+    teacher = {f"backbone.{name}": value for name, value in state.items()} | {
+        "head.mlp.0.weight": torch.zeros(2, 2),
+        "head.last_layer.weight_g": torch.zeros(2, 1),
+    }
+    chunks = {
+        name.replace("blocks.", "blocks.1.") if name.startswith("blocks.") else name: value
+        for name, value in state.items()
+    } | {"mask_token": torch.zeros(1, 8)}
+    for inputs, left_out in (
+        (teacher, ("head.mlp.0.weight", "head.last_layer.weight_g")),
+        (
+            {f"module.{name}": value for name, value in teacher.items()},
+            ("head.mlp.0.weight", "head.last_layer.weight_g"),
+        ),
+        (chunks, ("mask_token",)),
+        (
+            state | {"head.weight": torch.zeros(10, 8), "head.bias": torch.zeros(10)},
+            ("head.weight", "head.bias"),
+        ),
+    ):
+        for dim in (0, 5):
+            fresh = VIT(3, dim=dim)
+            assert load_published(fresh, inputs) == left_out
+            assert equal(fresh, state, but="head.")
+
+
+def test_another_architecture_is_refused_with_its_names_and_nothing_changes() -> None:
+    fresh = IRESNET(3)
+    before = {name: value.clone() for name, value in fresh.state_dict().items()}
+    other = trained(SFNet(3, dim=8, width=4, depth=10, image_size=32))
+    with pytest.raises(ValueError, match=r"missing") as caught:
+        load_published(fresh, other)
+    assert "layer1.0.conv1.weight (4, 3, 3, 3) for (4, 4, 3, 3)" in str(caught.value)
+    assert equal(fresh, before)
+    with pytest.raises(ValueError, match=r"[12] of another shape \(fc.weight"):
+        load_published(
+            partial(IRESNET, dim=16)(3),
+            {name: value for name, value in before.items() if not name.startswith("features")}
+            | trained_features(16),
+        )
+    with pytest.raises(ValueError, match=r"1 of another shape \(pos_embed"):
+        load_published(VIT(3, image_size=12), trained(VIT(3)))
+
+
+def trained_features(size: int) -> dict[str, Tensor]:
+    return {f"features.{name}": value for name, value in nn.BatchNorm1d(size).state_dict().items()}
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_constructor_starts_from_a_local_file_and_says_so(tmp_path: Path, suffix: str) -> None:
+    state = trained(RESNET(3)) | {"fc.weight": torch.zeros(1000, 32), "fc.bias": torch.zeros(1000)}
+    path = tmp_path / f"resnet{suffix}"
+    save_file(state, path) if suffix == ".safetensors" else torch.save(OrderedDict(state), path)
+    network = RESNET(3, weights=str(path), batch_norm="frozen")
+    assert equal(network, state, but="fc.")
+    assert network.started_from.startswith(f"{len(state) - 2} tensors of {path}, 2 left out (fc.")
+    assert RESNET(3).started_from == ""
+    with pytest.raises(ValueError, match=r"1 of another shape \(conv1.weight"):
+        RESNET(1, weights=str(path))
+
+
+def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
+    state = trained(IRESNET(3))
+    for name in ("state_dict", "state_dict_backbone", "backbone", "teacher", "model"):
+        torch.save({"epoch": 3, name: state, "head": {"w": torch.zeros(2)}}, tmp_path / "a.pt")
+        result = read_weights(tmp_path / "a.pt")
+        assert result.keys() == state.keys()
+    parts = {"backbone": state, "head": {"w": torch.zeros(2)}}
+    # OpenSphere's model_STEP.pth and ckpt_STEP.pth
+    for value in (
+        parts,
+        {"step": 7, "model": parts, "optimizer": {"state": {}, "param_groups": []}},
+    ):
+        torch.save(value, tmp_path / "a.pt")
+        assert equal(IRESNET(3), state) is False
+        fresh = IRESNET(3)
+        assert load_published(fresh, read_weights(tmp_path / "a.pt")) == ()
+        assert equal(fresh, state)
+    torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    assert read_weights(tmp_path / "old.pth").keys() == state.keys()
+
+
+class Opener:
+    """Unpickled, it would write a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.write_text, (self.path, "executed")
+
+
+def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path) -> None:
+    torch.save({"a": Opener(tmp_path / "proof")}, tmp_path / "code.pth")
+    torch.save([torch.zeros(2)], tmp_path / "list.pth")
+    torch.save({"a": 1.0}, tmp_path / "number.pth")
+    torch.save({}, tmp_path / "empty.pth")
+    whole = (tmp_path / "list.pth").read_bytes()
+    (tmp_path / "cut.pth").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "noise.pth").write_bytes(bytes(range(256)) * 8)
+    (tmp_path / "nothing.pth").write_bytes(b"")
+    (tmp_path / "long.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
+    (tmp_path / "cut.safetensors").write_bytes((100).to_bytes(8, "little") + b'{"a":')
+    with zipfile.ZipFile(tmp_path / "other.pth", "w") as archive:
+        archive.writestr("a.txt", "x")
+    for name in (
+        "code.pth",
+        "cut.pth",
+        "noise.pth",
+        "nothing.pth",
+        "long.safetensors",
+        "cut.safetensors",
+        "other.pth",
+    ):
+        with pytest.raises(ValueError, match=f"{name}' cannot be read without running code"):
+            read_weights(tmp_path / name)
+    for name in ("list.pth", "number.pth", "empty.pth"):
+        with pytest.raises(ValueError, match=f"{name}': it holds no mapping of names to tensors"):
+            read_weights(tmp_path / name)
+    with pytest.raises(ValueError, match=r"absent.pth': there is no such file"):
+        BNInception(3, weights=str(tmp_path / "absent.pth"))
+    assert not (tmp_path / "proof").exists()
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+def test_torchaudio_and_speechbrain_import() -> None:
+    code = """
+from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+torchaudio = import_torchaudio()
+assert import_torchaudio() is torchaudio
+import torch
+from torchaudio.compliance.kaldi import fbank
+assert fbank(torch.randn(1, 16000)).shape == (98, 23)
+from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN
+net = ECAPA_TDNN(20, channels=[16, 16, 16, 16, 48], lin_neurons=8).eval()
+assert net(torch.randn(2, 50, 20)).shape == (2, 1, 8)
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr

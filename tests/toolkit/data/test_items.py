@@ -1,7 +1,8 @@
-"""Items in columns: the same items as a list of them, in every process."""
+"""Items and their columns, labels that are none, trials within groups."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 from pathlib import Path
@@ -24,7 +25,9 @@ from likeness.toolkit.data.items import (
     fingerprint,
     label_numbers,
 )
+from likeness.toolkit.data.labels import LabelPattern, alike, suggest_labels
 from likeness.toolkit.data.listing import files_below
+from likeness.toolkit.data.pairs import draw_pairs
 from likeness.toolkit.data.shards import shard_numbers
 from tests.scripts import touch
 
@@ -200,3 +203,97 @@ def test_a_tree_is_listed_as_pathlib_lists_it(
     assert files_below(folders, {".jpg"}) == expected
     monkeypatch.chdir(folders)
     assert files_below(Path(), {".jpg"})[0] == expected[0]._replace(path=Path(expected[0].id))
+
+
+NAMES = ("ann", "bob", "cyd")
+HASHES = [hashlib.sha1(bytes([number])).hexdigest()[:8] for number in range(9)]
+WORDS = [f"{word}/{name}_{i}.wav" for word in ("yes", "no", "up") for name in NAMES for i in (0, 1)]
+DIGITS = [f"{digit}/{digit}_{name}_{i}.wav" for digit in range(4) for name in NAMES for i in (0, 1)]
+HASHED = [f"{word}/{name}_nohash_{i}.wav" for word in ("a", "b") for name in HASHES for i in (0, 1)]
+KEYWORDS = [f"{word}/{n}_NO_{i}.wav" for word in "abcdefgh" for n in NAMES for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("paths", "names", "kind"),
+    [
+        (WORDS, NAMES, "word"),
+        (DIGITS, NAMES, "word"),
+        (HASHED, sorted(HASHES), "word"),
+        (KEYWORDS, NAMES, "word"),
+        ([f"{w}/{n}/{i}.wav" for w in ("a", "b") for n in NAMES for i in "12"], NAMES, "word"),
+        ([f"{w}/take{i}-spk{n}.wav" for w in "ab" for n in "12" for i in "12"], "12", "word"),
+        ([f"wav/{name}/{i}.wav" for name in NAMES for i in (0, 1)], NAMES, "parent"),
+        ([f"{part}/{name}/1.wav" for part in ("train", "test") for name in NAMES], NAMES, "split"),
+    ],
+)
+def test_folders_that_are_no_subjects(paths: list[str], names: list[str], kind: str) -> None:
+    suggested = suggest_labels(paths, are_voices=True)
+    assert suggested.kind == kind
+    assert [name.removeprefix("spk") for name in suggested.names] == list(names)
+    pattern = LabelPattern(suggested.pattern)
+    assert all(pattern.fields(path) is not None for path in paths)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        [f"{name}/{i}.wav" for name in NAMES for i in range(9)],
+        [f"{name}/utt{i:02d}.wav" for name in NAMES for i in range(9)],
+        [f"{name}/session{s}/{i}.wav" for name in NAMES for s in (1, 2) for i in range(9)],
+        [f"{name}/{name}_{i:04d}.wav" for name in NAMES for i in range(9)],
+        [f"{name}/cen{i}-{name}-b.flac" for name in NAMES for i in range(1, 9)],
+        [f"{name}/hello-{name}.flac" for name in NAMES] + [f"{n}/no-{n}.flac" for n in NAMES],
+        [f"{n}/{v}/{i:05d}.wav" for n, v in zip(NAMES, HASHES, strict=False) for i in range(9)],
+        [f"{name}/{part}/1.wav" for name in NAMES for part in ("train", "test")],
+        ["a.wav", "b.wav"],
+        [],
+    ],
+)
+def test_folders_of_subjects_are_left_alone(paths: list[str]) -> None:
+    assert suggest_labels(paths, are_voices=True) is None
+
+
+def test_words_in_the_names_of_images_are_poses() -> None:
+    paths = [f"{name}/{pose}_{i}.png" for name in NAMES for pose in ("left", "frown") for i in "12"]
+    assert suggest_labels(paths, are_voices=False) is None
+
+
+def test_labels_that_differ_in_case_and_blanks() -> None:
+    assert alike(["Ann", "ann", " ann", "bob", "a-b", "A b", "ab"]) == [
+        (" ann", "Ann", "ann"),
+        ("A b", "a-b"),
+    ]
+
+
+@pytest.mark.parametrize("num_trials", [10, 40, 10_000])
+@pytest.mark.parametrize("has_sexes", [False, True])
+@pytest.mark.parametrize("has_sessions", [False, True])
+def test_trials_within_groups_and_across_sessions(
+    num_trials: int, has_sexes: bool, has_sessions: bool
+) -> None:
+    """Against all pairs by loops."""
+    rng = np.random.default_rng(1)
+    labels = [f"s{number}" for number in rng.integers(0, 7, 40)]
+    items = [Item(str(i), Path(str(i)), label) for i, label in enumerate(labels)]
+    sexes = ["fm"[int(label[1]) % 2] for label in labels]
+    sessions = [str(number) for number in rng.integers(0, 3, 40)]
+    allowed = {
+        (i, j): labels[i] == labels[j]
+        for i in range(40)
+        for j in range(i + 1, 40)
+        if (not has_sexes or sexes[i] == sexes[j])
+        and (not has_sessions or labels[i] != labels[j] or sessions[i] != sessions[j])
+    }
+    trials = draw_pairs(
+        items,
+        num_trials,
+        np.random.default_rng(0),
+        same=sexes if has_sexes else None,
+        across=sessions if has_sessions else None,
+    )
+    drawn = list(zip(trials.enrol.tolist(), trials.probe.tolist(), strict=True))
+    assert drawn == sorted(set(drawn))
+    assert [allowed[pair] for pair in drawn] == trials.target.tolist()
+    assert len(drawn) == min(num_trials, len(allowed))
+    if num_trials <= 40:
+        assert trials.target.sum() == num_trials // 2

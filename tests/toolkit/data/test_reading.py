@@ -73,7 +73,6 @@ def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> No
     padded = collate([LEVELS[0], LEVELS[1][..., :5]])
     assert padded.inputs.dtype == torch.uint8
     assert not padded.inputs[1, ..., 5:].any()
-    assert padded.lengths is not None
     assert padded.lengths.tolist() == [1.0, 0.625]
 
 

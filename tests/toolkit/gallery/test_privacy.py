@@ -1,6 +1,4 @@
-"""What is promised of people in a gallery: who is removed is in no file, and no other user of the
-machine reads the files; and a PostgreSQL of a gallery's own leaves nothing running or lying about.
-"""
+"""What a gallery keeps of people, media too, and that it goes with them."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ import pytest
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Embeddings
 from likeness.toolkit.gallery import faiss, media
-from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery
+from likeness.toolkit.gallery.gallery import Gallery, NotEnrolled, exists, open_gallery
 
 META = {"model": "m", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -160,7 +158,6 @@ def holder(place: str) -> tuple[Any, Path]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
 
@@ -200,3 +197,84 @@ def test_a_folder_that_is_no_database_is_one_sentence(version: str, tmp_path: Pa
     (tmp_path / "data" / "PG_VERSION").write_text(f"{version}\n")
     with pytest.raises(LikenessError, match="PostgreSQL cannot be started there"):
         open_gallery(f"postgresql:{tmp_path}", META)
+
+
+ROWS = np.eye(4, dtype=np.float32)
+
+
+def people_of(*rows: int) -> Embeddings:
+    return Embeddings(tuple(map(str, rows)), ROWS[list(rows)], META)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / media.FOLDER).rglob("*") if path.is_file())
+
+
+@pytest.fixture(params=["", "faiss:"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Gallery:
+    if request.param:
+        pytest.importorskip("faiss")
+    return open_gallery(f"{request.param}{tmp_path}", META)
+
+
+def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
+    store: Gallery, tmp_path: Path
+) -> None:
+    assert store.folder == tmp_path  # in which a server keeps media
+    store.enrol(people_of(0, 1, 2), ["Ann", "Ann", "Bob"])
+    assert media.keep(tmp_path, "Ann", ROWS[1], b"second", ".jpg")
+    assert media.keep(tmp_path, "Bob", ROWS[2], b"bob", ".flac")
+    rows = store.enrolments("Ann")
+    assert (rows == ROWS[:2]).all()
+    first, second = media.kept(tmp_path, "Ann", rows)
+    assert first is None
+    assert second.path.read_bytes() == b"second"
+    store.remove(["Ann"])
+    (left,) = files(tmp_path)
+    assert left.read_bytes() == b"bob"
+    store.update(people_of(3), ["Bob"])  # other enrolments in place of the old
+    assert files(tmp_path) == []
+    with pytest.raises(NotEnrolled):
+        store.enrolments("Ann")
+    store.close()
+
+
+def test_a_replacement_that_is_refused_costs_no_media(store: Gallery, tmp_path: Path) -> None:
+    store.enrol(people_of(0), ["Ann"])
+    media.keep(tmp_path, "Ann", ROWS[0], b"Ann", ".jpg")
+    of_another = Embeddings(("x",), ROWS[:1], {**META, "model": "another"})
+    with pytest.raises(ValueError, match="another"):
+        store.update(of_another, ["Ann"])
+    with pytest.raises(ValueError, match="2 subjects for 1"):
+        store.update(people_of(0), ["Ann", "Ann"])
+    assert [path.read_bytes() for path in files(tmp_path)] == [b"Ann"]
+    store.close()
+
+
+def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not media.keep(tmp_path, "Ann", ROWS[0], bytes(media.MAX_BYTES + 1), ".jpg")
+    monkeypatch.setattr(media, "MAX_TOTAL", 10)
+    assert media.keep(tmp_path, "Ann", ROWS[0], bytes(6), ".jpg")
+    assert not media.keep(tmp_path, "Bob", ROWS[1], bytes(6), ".jpg")
+    monkeypatch.setattr(media, "MAX_OF_SUBJECT", 1)
+    assert not media.keep(tmp_path, "Ann", ROWS[1], bytes(1), ".jpg")
+    assert len(files(tmp_path)) == 1
+
+
+def test_names_lead_nowhere_else(tmp_path: Path) -> None:
+    media.keep(tmp_path / "people", "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
+    (kept,) = files(tmp_path / "people")
+    assert kept.is_relative_to(tmp_path / "people" / media.FOLDER)
+
+
+def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path: Path) -> None:
+    media.keep(tmp_path, "Ann", ROWS[0], b"picture", ".jpg")
+    (kept,) = files(tmp_path)
+    left = kept.parent / f".{kept.name}.0123456789ab.part" / kept.name
+    left.parent.mkdir()
+    left.write_bytes(b"half of")
+    second = tmp_path / "the same file by another name"
+    second.hardlink_to(left)
+    media.erase(tmp_path, ["Ann"])
+    assert second.read_bytes() == bytes(7)
+    assert list((tmp_path / media.FOLDER).iterdir()) == []

@@ -156,12 +156,7 @@ def test_group_loss_is_its_formula(
     torch.manual_seed(seed)
     z, y = batch(seed)
     loss = GroupLoss(
-        DIM,
-        CLASSES,
-        temperature=temperature,
-        num_steps=steps,
-        num_anchors=count,
-        classify=classify,
+        DIM, CLASSES, temperature=temperature, num_steps=steps, num_anchors=count, classify=classify
     ).double()
     assert loss.bias is not None
     torch.nn.init.normal_(loss.bias)

@@ -5,7 +5,6 @@ their noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -29,14 +28,7 @@ from likeness.toolkit.vmf.distribution import mean_resultant
 from tests.toolkit.losses import drawn
 from tests.toolkit.losses.drawn import SMOOTH_ROWS, close
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads only wait for each other on tensors this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 batch = partial(drawn.batch, length=2.0)

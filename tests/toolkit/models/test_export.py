@@ -31,7 +31,7 @@ from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
 from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
-from tests.scripts import run_command
+from tests.scripts import printed
 from tests.toolkit.backbones import test_contract as speech
 from tests.toolkit.backbones import test_image_contract as pictures
 
@@ -40,12 +40,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def model_of(frontend: Any, network: Any, read: Any, features: Any = "raw") -> Loaded:
@@ -64,9 +59,7 @@ XVECTOR = partial(XVector, dim=16, channels=8, pooled=12)
 
 
 @pytest.mark.slow  # the export of a front-end and its proof take ten seconds
-def test_a_checkpoint_s_export_embeds_as_it_does(
-    voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -> None:
     """From the command line, read back without anything but the file: ids, norms, digest,
     similarity; and nothing of this machine is in it.
     """
@@ -75,10 +68,8 @@ def test_a_checkpoint_s_export_embeds_as_it_does(
     path, out = tmp_path / "last.safetensors", tmp_path / "model.onnx"
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
     checkpoint.save_model(path, embedder, recipe, similarity="simple:0.3", step=1, metrics={})
-    assert run_command("export", path, "--out", out) == 0
-    assert "8 dimensions" in capsys.readouterr().out
+    assert "8 dimensions" in printed("export", path, "--out", out)
     torch_model, onnx_model = load_model(path), exported_models.load(out)
-    assert onnx_model is not None
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
     (a, _), (b, bad) = (

@@ -45,7 +45,7 @@ from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.compare import load_variants
 from likeness.toolkit.training.recipe import Recipe
-from tests.scripts import run_command
+from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).parents[2] / "tiny.py"
@@ -235,7 +235,6 @@ def verify(cells: list[Cell], runs: Mapping[str, list[Path]], reference: str, nu
         if cell.variant == reference:
             assert result is None
             continue
-        assert result is not None
         ours, theirs = (cell.variant, cell.metric), (reference, cell.metric)
         if np.ptp(np.subtract(values[ours], values[theirs])) > 1e-9:
             paired = scipy.stats.ttest_rel(values[ours], values[theirs])
@@ -316,7 +315,6 @@ def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
     assert reference == "a"
     verify(cells, runs, "a", 200)
     gap = cells[2].difference
-    assert gap is not None
     assert gap.distinguishable
     assert cells[2].interval[0] < cells[0].interval[1]  # although their own intervals overlap
 
@@ -333,9 +331,10 @@ def test_every_variant_sees_the_same_views_in_the_same_order(
         return real(run, batch, recipe)
 
     monkeypatch.setattr(compare, "fit", partial(train.fit, step=noting))
-    chosen = variants(file, "arcface", "simple")
+    short = ["schedule.steps=3", "schedule.save_every=3", "schedule.eval_every=0"]
+    chosen = variants(file, "arcface", "simple", overrides=short)
     compare.compare(chosen, num_seeds=2, data=voices, out=tmp_path / "out")
-    assert {len(steps) for steps in seen.values()} == {STEPS}
+    assert {len(steps) for steps in seen.values()} == {3}
     for seed in (0, 1):
         for ours, theirs in zip(seen["ArcFace", seed], seen["SimPLE", seed], strict=True):
             assert all(map(torch.equal, ours, theirs))
@@ -399,15 +398,9 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
     ],
 )
 def test_wrong_input_gets_one_sentence_and_writes_nothing(
-    options: str,
-    says: str,
-    file: Path,
-    voices: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    options: str, says: str, file: Path, voices: Path, tmp_path: Path
 ) -> None:
-    assert run_command(*command(file, voices, tmp_path / "out", options)) == 2
-    assert says in capsys.readouterr().err
+    assert says in refused(*command(file, voices, tmp_path / "out", options))
     assert not (tmp_path / "out").exists()
 
 
@@ -440,7 +433,6 @@ def test_pairs_are_equal_seeds_and_equal_trial_lists() -> None:
     )
     assert reference == "a"
     assert [cell.variant for cell in cells] == ["a", "b", "d"]
-    assert cells[1].difference is not None
     assert cells[1].difference.num_seeds == 1
     assert cells[1].difference.value == pytest.approx(0.1)
     # Student's t around 0.1 with 20 subjects, of the resampled differences 0.05 and 0
@@ -480,7 +472,6 @@ def test_resamples_without_a_value_count_neither_in_p_nor_in_the_interval() -> N
             reference="a",
         )
         difference = cells[1].difference
-        assert difference is not None
         assert difference.p == pytest.approx(p)
         assert difference.distinguishable == (p < 1)
 
@@ -560,9 +551,7 @@ def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
     # the curve of each metric, the loss of each variant
     assert page.count('class="plot"') == 2 + 2
     gone = html(
-        awkward(),
-        {("a_b|c", 0): [{"step": 1, "loss": 2.0}]},
-        command="likeness compare x && y",
+        awkward(), {("a_b|c", 0): [{"step": 1, "loss": 2.0}]}, command="likeness compare x && y"
     )
     assert "&lt;gone&gt;" in gone
     assert "<gone>" not in gone
@@ -609,9 +598,6 @@ def test_a_group_of_variants_is_compared_by_their_own_names(file: Path, tmp_path
     assert {*of_one} == {*variants(file, overrides=[])}
     assert {*ranges} == {"arcface"}
     assert {*load_variants(f"{grouped}:b", ["simple"])[0]} == {"simple"}
-    assert {*load_variants(str(grouped), ["a.simple", "b.simple"])[0]} == {
-        "a.simple",
-        "b.simple",
-    }
+    assert {*load_variants(str(grouped), ["a.simple", "b.simple"])[0]} == {"a.simple", "b.simple"}
     with pytest.raises(ValueError, match="no variant 'none'"):
         load_variants(f"{grouped}:a", ["none"])

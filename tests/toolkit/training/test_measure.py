@@ -168,13 +168,10 @@ def test_classification_item_by_item(trained: Callable[[str], tuple[Recipe, Path
     assert measured.num_groups == len(tested)
 
 
-def test_what_vmf_predicts_is_its_posterior(
-    trained: Callable[[str], tuple[Recipe, Path]],
-) -> None:
+def test_what_vmf_predicts_is_its_posterior(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
     """The posterior is verified in tests/toolkit/losses; here, its draws are others."""
     recipe, out = trained("vmf")
     model = measure.load_model(out, recipe)
-    assert isinstance(model.loss, VMF)
     model.loss.num_samples = 1500
     few = partial(some, labels={"3": 3, "8": 3}, split="test")
     result = classification(model, NOWHERE, Classification(items=few)).columns
@@ -251,7 +248,6 @@ def test_expected_metrics_are_the_mean_over_draws(
     """
     recipe, out = trained("open_vmf")
     model = measure.load_model(out, recipe)
-    assert isinstance(model.loss, VMF)
     # of classes that it can tell apart, so that the width of the draws matters
     few = partial(some, labels={"0": 8, "1": 8})
     z, labels = torch.from_numpy(embedded(model, few(NOWHERE))), numbers(few(NOWHERE))
@@ -364,7 +360,6 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
         out=tmp_path,
         terms=compare.Terms(ranges=ranges, num_trials=2),
     )
-    assert result.tuned is not None
     tuned = result.tuned["standard"]
     scores = []
     for number in range(2):
@@ -378,7 +373,6 @@ def test_tuning_sees_the_validation_items_alone(tmp_path: Path) -> None:
     assert dict(result.counts) == {"items": 450}
     by_metric = {cell.metric: cell.mean for cell in result.cells}
     assert by_metric == pytest.approx(metrics_of(short, final), abs=1e-12)
-    assert isinstance(short.measure, Classification)
     without = replace(short, measure=replace(short.measure, validation=None))
     with pytest.raises(ValueError, match="no validation"):
         on_validation_classes(without)

@@ -83,8 +83,7 @@ def test_embeddings_that_are_not_finite_stop_a_run(loss: Any, voices: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("grad_clip", "what"),
-    [(0.0, "gradients are"), (1.0, "gradients are"), (0.0, "the loss is")],
+    ("grad_clip", "what"), [(0.0, "gradients are"), (1.0, "gradients are"), (0.0, "the loss is")]
 )
 def test_what_is_not_finite_stops_a_run_before_the_weights_change(
     grad_clip: float, what: str, voices: Path, tmp_path: Path
@@ -113,7 +112,6 @@ def spoil_statistics(run: Run) -> None:
 
 
 def spoil_encoder(run: Run) -> None:
-    assert run.encoder is not None
     dict(run.encoder.named_buffers())["backbone.bn1.running_var"][0] = math.inf
 
 
@@ -169,7 +167,6 @@ def test_steps_that_overflow_in_float16_are_left_out(
         return
     fit(made, data=voices, out=out, step=overflowing)
     newest = run.latest(out)
-    assert newest is not None
     assert newest[1]["step"] == 6
     assert newest[1]["scaler"]["scale"] <= 2.0**14  # both were left out
     assert not not_finite(saved(out))
@@ -198,8 +195,6 @@ def test_views_that_are_not_finite_are_bad_items() -> None:
     views = Views(items, np.zeros(4, np.int64), not_a_number, None, seed=0)
     draws = [Draw(place, 0, place) for place in range(4)]
     batch, bad = collate_views([views[draw] for draw in draws])
-    assert batch is not None
-    assert batch.places is not None
     assert batch.places.tolist() == [0, 3]
     assert [item.id for item in bad] == ["b", "c"]
 

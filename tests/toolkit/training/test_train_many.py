@@ -66,10 +66,7 @@ def test_a_loss_that_indexes_its_classes_itself_is_not_cut() -> None:
     for part in (own, partial(Joint, first=ArcFace, second=own)):
         axes = spread.class_axes(part, 5)
         assert any(name.endswith("beta") for name in axes)
-        with pytest.raises(
-            ValueError,
-            match="MarginLoss",
-        ):
+        with pytest.raises(ValueError, match="MarginLoss"):
             spread.cut(part(5, 4), axes)
     # one boundary for all: nothing of it is cut
     both = partial(Joint, first=ArcFace, second=MarginLoss)
@@ -168,7 +165,6 @@ def test_a_sharded_run_resumes_on_another_number_of_processes(
     alone: Path, two: Path, voices: Path
 ) -> None:
     newest = run.latest(two / "sharded")
-    assert newest is not None
     assert newest[1]["step"] == 3
     shapes = [
         load_file(file)["loss.proxies"].shape[0] for file in sorted(newest[0].glob("*.safetensors"))

@@ -289,10 +289,7 @@ def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None
     assert all(other.exists() for other in others)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\xff\xfe", b"[]", b"{"],
-)
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"{"])
 def test_damaged_files_of_a_run_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
     run.save_run(tmp_path, State(1), ["x"], "y")
     state = tmp_path / "resume" / "000000001" / "state.json"

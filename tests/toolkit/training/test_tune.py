@@ -104,12 +104,11 @@ def test_validation_trials_are_all_pairs() -> None:
 
 @pytest.mark.parametrize("num_pairs", [8, 60, 65, 66])
 def test_of_many_pairs_some_are_drawn_half_of_them_target(num_pairs: int) -> None:
-    """Of 66 pairs, 12 of them target (tests/toolkit/data/test_pairs.py draws more kinds)."""
+    """Of 66 pairs, 12 of them target (tests/toolkit/data/test_items.py draws more kinds)."""
     part = partial(listed, num_classes=12, num_each=3)
     with patch.object(tuning, "MOST_PAIRS", num_pairs):
         (items, trials), (_, again) = (validation_trials(Path(), items=part) for _ in range(2))
     label = {item.id: item.label for item in items}
-    assert trials.target is not None
     named = [
         (trials.enrol_ids[e], trials.probe_ids[p])
         for e, p in zip(trials.enrol, trials.probe, strict=True)
@@ -155,7 +154,6 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     )
     inner = on_validation_classes(outer)
     assert isinstance(inner.measure, Retrieval)
-    assert isinstance(outer.measure, Retrieval)
     assert replace(inner.measure, items=test) == outer.measure
     fitted, retrieved = inner.items(Path()), inner.measure.items(Path())
     assert sorted([*fitted, *retrieved]) == sorted(made(12))
@@ -166,8 +164,7 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     watched = replace(outer, measure=replace(outer.measure, validation=validation))
     # its own validation, where there is one
     assert on_validation_classes(watched) == replace(
-        watched,
-        measure=replace(validation, metrics=outer.metrics, validation=validation),
+        watched, measure=replace(validation, metrics=outer.metrics, validation=validation)
     )
     for other in (Classification(items=test), None):
         with pytest.raises(ValueError, match="no validation"):
@@ -177,7 +174,6 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
 def bowl(made: Recipe, folder: Path) -> float:
     """Least at margin .2 and rate .01: a score that needs no training."""
     keywords = made.loss.keywords  # type: ignore[attr-defined]
-    assert isinstance(keywords["scale"], float)
     return float(
         abs(keywords["margin"] - 0.2) + abs(np.log10(made.optim.lr) + 2) + 0.1 * made.optim.nesterov
     )

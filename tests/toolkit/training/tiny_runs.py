@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ TINY = ROOT / "tests" / "tiny.py"
 CPU = torch.device("cpu")
 
 
+load = cache(recipes.load)
+
+
 def recipe(variant: str = "arcface", *overrides: str, **changes: Any) -> Recipe:
-    changed = replace(recipes.load(f"{TINY}:{variant}")[0], **changes)
+    changed = replace(load(f"{TINY}:{variant}")[0], **changes)
     return recipes.override(changed, list(overrides))
 
 
@@ -40,14 +44,12 @@ def short(variant: str = "arcface", steps: int = 6, **changes: Any) -> Recipe:
 def step_of(out: Path) -> int:
     """The step of a run's last checkpoint."""
     newest = latest(out)
-    assert newest is not None
     return int(newest[1]["step"])
 
 
 def state_of(out: Path) -> dict[str, Tensor]:
     """Every tensor of a run's last checkpoint, the states of generators included."""
     newest = latest(out)
-    assert newest is not None
     return {
         name: value
         for file in sorted(newest[0].glob("*.safetensors"))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,13 +36,7 @@ from tests.toolkit.losses.drawn import GOLDEN, SMOOTH_ROWS, close, tensors
 EXACT = np.load(GOLDEN / "logC_bessel_ratio__mpmath.npz", allow_pickle=False)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads only wait for each other on tensors this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def exact(dim: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Tables of files that are wrong, or made to harm."""
+"""Inputs: tables, open files, and the ending of a file from its first bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from threading import Thread
 import numpy as np
 import pandas
 import pytest
+import soundfile
 import torch
 from PIL import Image
 
 from likeness.files import media_of
-from likeness.inputs import items_of
+from likeness.inputs import items_of, suffix_of
 
 
 @pytest.mark.parametrize("missing", [pandas.NA, pandas.NaT, np.nan, None, ""])
@@ -27,10 +28,7 @@ def test_a_missing_id_is_the_path(missing: object, tmp_path: Path) -> None:
 
 def test_a_missing_path_is_refused() -> None:
     table = pandas.DataFrame({"path": [pandas.NA, "a.wav"], "label": ["ann", "bob"]})
-    with (
-        pytest.raises(ValueError, match="no path"),
-        items_of(table, modality="speaker"),
-    ):
+    with pytest.raises(ValueError, match="no path"), items_of(table, modality="speaker"):
         pass
 
 
@@ -69,3 +67,46 @@ def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match="4 fields"):
         media_of(tmp_path / "bad.txt")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind", "subtype"),
+    [
+        (".wav", "WAV", "PCM_16"),
+        (".wav", "WAVEX", "FLOAT"),
+        (".wav", "RF64", "PCM_16"),
+        (".flac", "FLAC", "PCM_16"),
+        (".ogg", "OGG", "VORBIS"),
+        (".opus", "OGG", "OPUS"),
+        (".aiff", "AIFF", "PCM_16"),
+        (".sph", "NIST", "PCM_16"),
+        (".mp3", "MP3", "MPEG_LAYER_III"),
+    ],
+)
+def test_recordings(suffix: str, kind: str, subtype: str) -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.sin(np.arange(16000) / 9), 16000, format=kind, subtype=subtype)
+    assert suffix_of(file.getvalue()) == suffix_of(file.getvalue()[:64]) == suffix
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [
+        (".jpg", "JPEG"),
+        (".png", "PNG"),
+        (".webp", "WEBP"),
+        (".bmp", "BMP"),
+        (".gif", "GIF"),
+        (".tif", "TIFF"),
+        (".ppm", "PPM"),
+    ],
+)
+def test_images(suffix: str, kind: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (9, 7)).save(file, format=kind)
+    assert suffix_of(file.getvalue()) == suffix
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"RIFF1234AVI ", b"FORM1234ILBM", b"\xff\xd8"])
+def test_what_is_of_no_known_format(content: bytes) -> None:
+    assert suffix_of(content) == ""

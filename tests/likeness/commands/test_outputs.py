@@ -1,4 +1,4 @@
-"""Files of others that lie where a command writes are never removed or replaced."""
+"""Outputs stay unless they are forced, and inputs beside or within them always."""
 
 from __future__ import annotations
 
@@ -14,7 +14,44 @@ from likeness.eval.formats import embeddings
 from likeness.eval.types import Embeddings
 from likeness.extraction import join_parts
 from likeness.toolkit.data import shards
-from tests.scripts import run_command, touch
+from tests.scripts import refused, run_command, touch
+
+SCORES = "ann/1 ann/2 0.9 1\nann/1 bob/1 0.2 0\nbob/1 bob/2 0.8 1\nbob/2 ann/2 0.1 0\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "out", "written"),
+    [("--json", "results.json", "results.json"), ("--report", "report", "report/index.html")],
+)
+def test_outputs_stay_unless_they_are_forced(
+    tmp_path: Path, option: str, out: str, written: str
+) -> None:
+    scores = tmp_path / "scores.txt"
+    scores.write_text(SCORES)
+    words = ("evaluate", scores, "--resamples", 0, option, tmp_path / out)
+    assert run_command(*words) == 0
+    (tmp_path / written).write_text("mine")
+    assert "--force" in refused(*words)
+    assert (tmp_path / written).read_text() == "mine"
+    assert run_command(*words, "--force") == 0
+    assert (tmp_path / written).read_text() != "mine"
+    assert run_command("evaluate", scores, "--json", scores, "--force") == 2
+    assert scores.read_text() == SCORES
+
+
+def test_lists_stay_and_a_device_is_written_to(tmp_path: Path) -> None:
+    for name in ("ann/1.wav", "ann/2.wav", "bob/1.wav", "bob/2.wav"):
+        (tmp_path / "voices" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "voices" / name).write_bytes(b"")
+    words = ("lists", tmp_path / "voices", "--split", "all", "--out", tmp_path / "lists")
+    assert run_command(*words) == 0
+    assert run_command(*words) == 2
+    (tmp_path / "lists" / "items.txt").unlink()
+    assert run_command(*words) == 2  # the trials are there
+    assert run_command(*words, "--force") == 0
+    scores = tmp_path / "scores.txt"
+    scores.write_text(SCORES)
+    assert run_command("evaluate", scores, "--resamples", 0, "--json", "/dev/null") == 0
 
 
 def test_a_folder_of_pieces_with_another_file_is_refused(tmp_path: Path) -> None:
@@ -29,7 +66,7 @@ def test_a_folder_of_pieces_with_another_file_is_refused(tmp_path: Path) -> None
     [("items.left-out.csv", "items.csv"), ("lists/items.txt", "lists"), ("x.scp", "x.ark")],
 )
 def test_an_input_beside_or_within_the_output_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, out: str
+    tmp_path: Path, source: str, out: str
 ) -> None:
     touch(tmp_path, "ann/1.wav", "ann/2.wav")
     given = tmp_path / source
@@ -38,8 +75,7 @@ def test_an_input_beside_or_within_the_output_is_kept(
     before = given.read_bytes()
     command = {"items.csv": "check", "lists": "lists", "x.ark": "embed"}[out]
     first = ("--model", "likeness:voice", "--items", given) if command == "embed" else (given,)
-    assert run_command(command, *first, "--out", tmp_path / out, "--force") == 2
-    assert "is one of the inputs" in capsys.readouterr().err
+    assert "is one of the inputs" in refused(command, *first, "--out", tmp_path / out, "--force")
     assert given.read_bytes() == before
 
 

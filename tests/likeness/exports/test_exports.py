@@ -1,4 +1,4 @@
-"""Smaller models from the command line: their cost on trials, and what is refused."""
+"""Smaller files and the layout of sherpa-onnx."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from torch import nn
 
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.verification import eer
+from likeness.exports import sherpa
 from likeness.exports.cost import OnTrials, measure
 from likeness.modalities import folders
 from likeness.modalities.embedding.rows import Vectors
+from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.load import load
 from likeness.models.run import load_model
@@ -27,8 +29,9 @@ from likeness.toolkit.data.items import Item
 from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
-from tests.scripts import run_command
+from tests.scripts import printed, run_command
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -103,14 +106,13 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
 
 @pytest.mark.slow  # two exports
 def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
-    checkpoint_file: Path, voices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint_file: Path, voices: Path, tmp_path: Path
 ) -> None:
     listed, trials = lists(voices, tmp_path)
     out = tmp_path / "small.onnx"
     words = ["export", checkpoint_file, "--out", out, "--precision", "int8", "--trials", trials]
     words += ["--items", listed, "--far", 0.1]
-    assert run_command(*words, "--max-loss", 100) == 0
-    assert "EER" in capsys.readouterr().out
+    assert "EER" in printed(*words, "--max-loss", 100)
     properties = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     stated = json.loads(properties["likeness"])
     assert stated["precision"] == "int8 dynamic"
@@ -137,10 +139,8 @@ def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
     with pytest.raises(ValueError, match="percentage points"):
         measure(perfect, out, about)
     paired = measure(perfect, out, replace(about, max_loss=rise + 0.01)).paired
-    assert paired is not None
     assert paired.over == "subjects"
     difference = paired.differences["smaller", "eer"]
-    assert difference.interval is not None
     assert difference.interval[0] < rise / 100 < difference.interval[1]
 
 
@@ -162,3 +162,67 @@ def test_a_list_for_calibration_starts_from_the_root(
     words = ("export", checkpoint_file, "--out", tmp_path / "m.onnx", "--precision", "int8")
     assert run_command(*words, "--calibrate", tmp_path / "items.txt", "--root", root) == 2
     assert "voices/absent.wav" in capsys.readouterr().err
+
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+SHERPA = {"window": "povey", "high_hz": -400.0, "snip_edges": False}
+
+
+def voice_model(**settings: Any) -> Loaded:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    fbank = KaldiFbank(**settings)
+    network = ResNet34(fbank.dim, dim=8, width=4, blocks=(1, 1, 1, 1))
+    embedder = TorchEmbedder(fbank, network).eval()
+    return Loaded(embedder, audio.read, "speaker", "cosine", "d" * 64, 7)
+
+
+@pytest.mark.slow  # an export
+@pytest.mark.parametrize("settings", [{}, {"scale": 1.0, "cmn": False}], ids=["cmn", "plain"])
+def test_sherpa_onnx_gives_our_embeddings(
+    settings: dict[str, Any], voices: Path, tmp_path: Path
+) -> None:
+    sherpa_onnx = pytest.importorskip("sherpa_onnx")
+    model, out = voice_model(**SHERPA, **settings), tmp_path / "m.onnx"
+    distance, num = sherpa.write(model, out)
+    assert distance < 1e-6
+    assert num == 15
+    stated = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
+    assert stated["sample_rate"] == "16000"
+    assert stated["normalize_samples"] == ("1" if settings else "0")
+    extractor = sherpa_onnx.SpeakerEmbeddingExtractor(
+        sherpa_onnx.SpeakerEmbeddingExtractorConfig(model=str(out), num_threads=1)
+    )
+    assert extractor.dim == 8
+    for item in folders.items(voices, split="all")[:5]:
+        wave = audio.read(item)
+        stream = extractor.create_stream()
+        stream.accept_waveform(16_000, wave)
+        stream.input_finished()
+        theirs = np.array(extractor.compute(stream))
+        with torch.no_grad():
+            ours = model.embedder(torch.from_numpy(wave)[None])[0].numpy()
+        assert theirs @ ours / np.linalg.norm(theirs) / np.linalg.norm(ours) > 1 - 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"num_mels": 40}, "num_mels"),
+        ({"window": "hamming"}, "window"),
+        ({"high_hz": 7000.0}, "upper edge"),
+        ({"snip_edges": True}, "snip_edges"),
+        ({"scale": 2.0}, "scale"),
+    ],
+)
+def test_filterbanks_that_sherpa_onnx_lacks_are_refused(
+    changed: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        sherpa.write(voice_model(**SHERPA | changed), tmp_path / "m.onnx")
+    assert not [*tmp_path.iterdir()]
+    levelled = replace(voice_model(**SHERPA), read=partial(audio.read, level_dbfs=-26.0))
+    with pytest.raises(ValueError, match="level_dbfs"):
+        sherpa.check(levelled)
