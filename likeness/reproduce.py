@@ -22,7 +22,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files
@@ -112,6 +112,20 @@ def listing() -> str:
     )
 
 
+def in_new_process(command: Sequence[str]) -> None:
+    """Run a command line of `likeness` or `python` by this Python.
+
+    Raises:
+        LikenessError: It failed; its own lines say why.
+    """
+    program, *arguments = command
+    module = ["-m", "likeness"] if program == "likeness" else []
+    if not module and not Path(arguments[0]).is_file():
+        raise LikenessError(f"{arguments[0]} is not there: figures are drawn by scripts of a clone")
+    if subprocess.run([sys.executable, *module, *arguments], check=False).returncode:
+        raise LikenessError(f"this step failed: {shlex.join(command)}")
+
+
 def reproduce(
     name: str,
     data: Path,
@@ -120,6 +134,7 @@ def reproduce(
     settings: Sequence[str] = (),
     rows: Sequence[str] = (),
     seeds: int = 0,
+    run: Callable[[Sequence[str]], None] = in_new_process,
 ) -> str:
     """Train and measure what a table of a paper is missing, and set it beside the paper's numbers.
 
@@ -131,6 +146,7 @@ def reproduce(
         settings: FIELD=VALUE, of all recipes that are trained.
         rows: The rows that are wanted; none stands for all.
         seeds: How many runs each row has; 0 stands for as many as in the paper.
+        run: Runs the command line of a step.
 
     Returns:
         The table, which is also in out/NAME.txt, .md and .tex.
@@ -158,7 +174,7 @@ def reproduce(
     chosen = list(rows or table.rows)
     out.mkdir(parents=True, exist_ok=True)
     for step in _steps(table, chosen, words, settings):
-        _do(step)
+        _do(step, run)
     if not table.columns:
         return f"{name} is in {out}"
     return _written(table, chosen, out)
@@ -200,10 +216,8 @@ def _repeated(
         ]
 
 
-def _do(step: Sequence[str]) -> None:
+def _do(step: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
     """One command line, unless what it makes is there."""
-    from likeness.cli import main
-
     program, *arguments = step
     made = [Path(arguments[arguments.index(name) + 1]) for name in _RESULTS if name in arguments]
     if any(path.is_file() for path in made):
@@ -213,16 +227,8 @@ def _do(step: Sequence[str]) -> None:
     say(f"\n$ {shlex.join(step)}")
     if program == "measure":
         _measure(*arguments)
-    elif program == "likeness":
-        try:
-            main(arguments)
-        except SystemExit as ended:
-            if ended.code:
-                raise
-    elif not Path(arguments[0]).is_file():
-        raise LikenessError(f"{arguments[0]} is not there: figures are drawn by scripts of a clone")
-    elif subprocess.run([sys.executable, *arguments], check=False).returncode:
-        raise LikenessError(f"this step failed: {shlex.join(step)}")
+    else:
+        run(step)
 
 
 def _measure(run: str, recipe: str, *arguments: str) -> None:

@@ -32,7 +32,7 @@ from likeness.toolkit.models.embed import embed_where_readable
 from likeness.toolkit.models.loaded import Loaded
 
 if TYPE_CHECKING:
-    from likeness.evaluation import Evaluation
+    from likeness.eval.protocols.side_by_side import Compared
 
 CALIBRATION = "calibration.json"  # beside a run's checkpoints: taken where no other is named
 NO_DECISION = (
@@ -304,16 +304,17 @@ class VerifiedPairs:
         """The rows as a table of text with a head; what is not known is left empty."""
         return table_text(PairRow._fields, self.rows, ",")
 
-    def evaluation(self) -> Evaluation | None:
+    def evaluation(self) -> Compared | None:
         """Measure the error rates of the pairs with a label, with intervals over subjects.
 
         Subjects are the first folders of the paths, see `likeness.evaluate`.
 
         Returns:
-            What `likeness.evaluate` gives; None where no pair, or every one, is of one subject.
+            The results and their table; None where no pair, or every one, is of one subject.
         """
-        from likeness.eval.scoring.score import Scored
-        from likeness.evaluation import evaluate
+        from likeness.eval.protocols.side_by_side import evaluate_together
+        from likeness.eval.protocols.verification import VerificationSettings
+        from likeness.eval.types import Scores
 
         known = [row for row in self.rows if row.score is not None and row.label is not None]
         if len({row.label for row in known}) < 2:
@@ -323,7 +324,8 @@ class VerifiedPairs:
         scores, labels = np.array([(row.score, row.label) for row in known], dtype=np.float64).T
         names = tuple(first.tolist()), tuple(second.tolist())
         listed = Trials(*names, i.astype(np.int32), j.astype(np.int32), labels == 1)
-        return evaluate(Scored(listed, scores, self.similarity))
+        measured = {self.similarity: (listed, Scores(scores, labels == 1))}
+        return evaluate_together(measured, VerificationSettings())
 
     def summary(self) -> str:
         """What was done, how often the verdicts agree with the labels, and the error rates."""
@@ -352,7 +354,7 @@ class VerifiedPairs:
             lines.append(f"{len(noted):,} pairs have a note ({names}); the first: {noted[0].note}")
         # A small image verifies without scipy.
         if find_spec("scipy") and (evaluation := self.evaluation()) is not None:
-            lines.append(str(evaluation))
+            lines.append(evaluation.table().rstrip())
         return "\n".join(lines)
 
 

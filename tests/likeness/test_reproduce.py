@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,12 +147,22 @@ def test_a_table_runs_in_miniature(
         data = request.getfixturevalue("vox")
         for protocol in ("O_cleaned", "E_cleaned", "H_cleaned"):
             monkeypatch.setitem(voxceleb.PROTOCOLS, protocol, (("trials.txt",), 4, 2))
-    command = ["reproduce", name, *settings_of(recipe), "--data", data, "--out", tmp_path / "out"]
-    assert run_command(*command, "--rows", rows, "--seeds", 1) == 0
-    text = (tmp_path / "out" / f"{name.replace('/', '-')}.txt").read_text(encoding="utf-8")
-    measured = [line for line in text.splitlines() if line.split(" ")[0] in rows.split(",")]
-    assert len(measured) == len(rows.split(","))
+    out = tmp_path / "out"
+    settings, chosen = settings_of(recipe), rows.split(",")
+    text = reproduce.reproduce(
+        name, data, out, settings=settings, rows=chosen, seeds=1, run=in_this_process
+    )
+    assert (out / f"{name.replace('/', '-')}.txt").read_text(encoding="utf-8") == text
+    measured = [line for line in text.splitlines() if line.split(" ")[0] in chosen]
+    assert len(measured) == len(chosen)
     assert any(re.search(r"\d \([\d.±-]+\)", line) for line in measured)
+
+
+def in_this_process(command: Sequence[str]) -> None:
+    if command[0] == "likeness":
+        assert run_command(*command[1:]) == 0
+    else:
+        reproduce.in_new_process(command)
 
 
 def cheaper(table: reproduce.Table, first: str) -> reproduce.Table:
