@@ -300,7 +300,7 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
     with pytest.raises(SystemExit) as ended:
         main(["lists", str(data), "--out", str(tmp_path / "lists"), "--modality", "image"])
     assert not ended.value.code
-    assert "8 items of 4 subjects" in capsys.readouterr().out
+    assert "8 items of 4 of 20 subjects" in capsys.readouterr().out
     listed = read_items(tmp_path / "lists" / "items.txt", data)
     assert all(item.path == data / item.id and item.path.is_file() for item in listed)
     for recipe in MODULES["folders"].RECIPES.values():

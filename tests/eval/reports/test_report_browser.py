@@ -98,9 +98,9 @@ def test_the_page_in_a_browser(page_file: Path, browser: Any, scheme: str, width
         "= () => done(-1); one.preload = 'auto'; one.load()})"
     )
     assert page.eval_on_selector("audio", play) == pytest.approx(0.5, abs=0.05)
-    # a histogram and DET, risk and coverage, a map
+    # a histogram and DET, a Tippett plot, risk and coverage, a map
     page.wait_for_selector("html[data-drawn]", state="attached")
-    assert page.locator("figure.plot .actions").count() == 2 + 1 + 1
+    assert page.locator("figure.plot .actions").count() == 2 + 1 + 1 + 1
     assert [text for text in asked if not text.startswith("data:")] == [page_file.as_uri()]
     assert output == []
     context.close()
