@@ -246,9 +246,12 @@ class Evaluation:
             f"{of.by} {', '.join(f'{row.group} ({row.subjects})' for row in of.groups)}".strip()
             for of in self.compared.grouped
         ]
-        shown = {metric_label(of.metric): of for of in self.results}
-        failed = [f"{name} {100 * of.value:.2f}" for name, of in shown.items() if name[:2] == "FT"]
-        limits = [f"{name}: {threshold_text(of)}" for name, of in shown.items() if of.threshold]
+        several = len(self.compared.scores) > 1
+        named = [(f"{of.system}, " * several + metric_label(of.metric), of) for of in self.results]
+        failed = [
+            f"{name} {100 * of.value:.2f}" for name, of in named if of.metric in ("fte", "fta")
+        ]
+        limits = [f"{name}: {threshold_text(of)}" for name, of in named if of.threshold is not None]
         one = len(self.compared.scores) == 1 and self.settings.fars
         return {
             "What this is": "evidence of what was measured on these data; no certificate",

@@ -113,7 +113,6 @@ def write_page(
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
-        "Test report": table([], stated.items()) if stated else EMPTY,
         "Results": _by_trials(together, lambda names: metric_table(results, names))
         + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
@@ -126,6 +125,7 @@ def write_page(
         "Embedding map": _maps(compared, used),
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(shown.note()),
+        "Test report": table([], stated.items()) if stated else EMPTY,
         "Conventions": prose("Each number above depends on these choices.")
         + conventions_table(results),
         "Recompute": recompute(command, inputs or {}),
