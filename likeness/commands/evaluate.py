@@ -10,7 +10,6 @@ import typer
 from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
-from likeness.eval.small_rates import parse_plan
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -107,6 +106,8 @@ def evaluate(
     """
     options.refuse_beside_ijb(context, ijb, "scores", "fars")
     options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
+    from likeness.eval.small_rates import parse_plan
+
     wanted = None if plan is None else parse_plan(plan)
     if not scores:
         if wanted is None:

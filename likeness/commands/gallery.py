@@ -32,7 +32,6 @@ from likeness.commands.options import (
 from likeness.eval.errors import LikenessError
 from likeness.presence import print_bad
 from likeness.toolkit.console import one_line, say
-from likeness.toolkit.gallery.postgres import masked
 
 if TYPE_CHECKING:
     from likeness.models.filterbanks import Frontend as FrontendName
@@ -121,6 +120,7 @@ def enrol(
         )
     from likeness import galleries
     from likeness.eval.formats.subjects import read_mapping
+    from likeness.toolkit.gallery.postgres import masked
 
     subject_of = read_mapping(subjects) if subjects else None
     done = galleries.enrol(
@@ -253,6 +253,7 @@ def list_subjects(gallery: Gallery) -> None:
     """List who is enrolled, with the number of enrolments and the norm of the template."""
     from likeness import galleries
     from likeness.eval.results import aligned
+    from likeness.toolkit.gallery.postgres import masked
 
     with galleries.opened(gallery) as store:
         entries = store.entries()
