@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from _shared import of_characters
 
@@ -38,10 +39,20 @@ from likeness.losses import (
     SimPLE,
     Softmax,
 )
+from likeness.recipe import Recipe
 
 SOFTMAX = of_characters(Softmax)
 # one expectation over all pairs, on the pairs of the batch alone
 PAIRS = partial(SimPLE, r=1.0, alpha=0.5, b=0.0, reduction="joint")
+
+KAPPA_RATE = 40.0  # at which concentrations move as in image/nivmf
+
+
+def probabilistic(distance: str = "el_nivmf", **settings: Any) -> Recipe:
+    """A loss of the nivMF paper, whose class vectors start at norm 10."""
+    loss = partial(ProbabilisticNCA, distance=distance, **settings)
+    return of_characters(loss, gain=3.0, proxy_lr_scale=10.0)
+
 
 RECIPES = {
     "arcface": of_characters(partial(ArcFace, margin=0.2, scale=30.0)),
@@ -56,7 +67,9 @@ RECIPES = {
         partial(ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0
     ),
     "multi_similarity": of_characters(MultiSimilarity),
-    "el_nivmf": of_characters(  # its class vectors start at norm 10
-        partial(ProbabilisticNCA, distance="el_nivmf"), gain=3.0, proxy_lr_scale=10.0
-    ),
+    "el_nivmf": probabilistic(),
+    "el_nivmf_moving": probabilistic(kappa_lr_scale=KAPPA_RATE),
+    "el_nivmf_jacobian": probabilistic(kappa_lr_scale=KAPPA_RATE, normalizer="jacobian"),
+    "el_nivmf_eq6": probabilistic(kappa_lr_scale=KAPPA_RATE, temperature_inside=False),
+    "el_vmf": probabilistic("el_vmf", kappa_lr_scale=KAPPA_RATE),
 }
