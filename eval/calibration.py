@@ -356,6 +356,8 @@ def _ratios(target: Floats, nontarget: Floats) -> tuple[list[float], list[float]
 
     pooled = np.concatenate([target, nontarget])
     low, high = pooled.min(), pooled.max()
+    if low == high:
+        raise LikenessError(f"all scores of a system are {low:g}; leave it out of the fusion")
     edges = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 513)
     densities = []
     for of in (target, nontarget):

@@ -122,7 +122,9 @@ def generalised_rates(
         f"of all {len(whole):,} trials {int(lost.sum()):,} have a failed item, and are not "
         "accepted; thresholds are held fixed while subjects are drawn"
     )
-    results = []
+    num_targets = int(whole.target.sum())
+    counts = {"targets": num_targets, "nontargets": len(whole) - num_targets}
+    of, results = replace(of, counts={**of.counts, **counts}), []
     for name, rate in rates.items():
         limit, bounds = thresholds.get(name[5:-1], np.inf), Bounds(rate.interval, rate.note)
         results.append(further(of, name, float(rate.value or 0), bounds, limit, remark=remark))

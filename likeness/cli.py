@@ -228,6 +228,7 @@ def _checked(run: Callable[..., None], force: bool = True, **options: Any) -> No
 def _written(out: Path) -> list[Path]:
     """The files that an output may replace: itself, what is written beside it, or in its folder."""
     beside = [f"{out.stem}.left-out{out.suffix}", f"{out.name}.origin.json"]
+    beside.append(f"{out.name}.skipped.txt")
     if out.suffix == ".ark":
         beside += [f"{out.stem}.scp", f"{out.stem}.meta.json"]
     within = ("index.html", "items.txt", "trials.txt", "labels.txt")

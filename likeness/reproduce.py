@@ -157,8 +157,8 @@ def reproduce(
     known = tables()
     if name not in known:
         raise LikenessError(
-            f"{name!r} is no table{suggest(name, list(known))}; `likeness reproduce --list` names "
-            "them"
+            f"`likeness reproduce --list` names the tables; {name!r} is none of them"
+            f"{suggest(name, list(known))}"
         )
     table = known[name]
     table = replace(table, seeds=seeds or table.seeds)
@@ -172,7 +172,6 @@ def reproduce(
         "seeds": str(table.seeds),
     }
     chosen = list(rows or table.rows)
-    out.mkdir(parents=True, exist_ok=True)
     for step in _steps(table, chosen, words, settings):
         _do(step, run)
     if not table.columns:
@@ -277,6 +276,7 @@ def _written(table: Table, rows: Sequence[str], out: Path) -> str:
         "md": f"{piped(shown)}\n\n{remark}\n",
         "tex": f"% {remark}\n{tabular(shown)}",
     }
+    out.mkdir(parents=True, exist_ok=True)
     for ending, text in texts.items():
         with atomic_path(out / f"{table.name.replace('/', '-')}.{ending}") as partial:
             partial.write_text(text, encoding="utf-8")

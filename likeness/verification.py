@@ -345,7 +345,7 @@ class VerifiedPairs:
         if labelled := sum(row.label is not None for row in decided):
             false_accepts = sum(bool(row.same) for row in wrong)
             lines.append(
-                f"of {labelled:,} pairs with a label: {false_accepts:,} false accepts, "
+                f"of {labelled:,} compared pairs with a label: {false_accepts:,} false accepts, "
                 f"{len(wrong) - false_accepts:,} false rejects"
             )
         noted = [row for row in self.rows if row.note]

@@ -112,6 +112,7 @@ def evaluate(
     if not scores:
         if wanted is None:
             raise LikenessError("evaluate needs SCORES to measure, or --plan for a test to come")
+        options.refuse_idle(context, ("json_file", "report", "save_to"), "SCORES", scores)
         say(wanted.text())
         return
     if ijb is not None:
