@@ -314,7 +314,8 @@ def fit_ratio_fusion(
         target: (P,) which trials are target trials.
         systems: (K,) what gave the scores, in words; "" where nobody knows.
         spoof: (P,) which of the others imitate the target; None for none.
-        p_target: The prior at which it is to be good. A low one is for low false-accept rates.
+        p_target: The prior at which it is to be good. A low one is for low false-accept rates. With
+            spoofs it is .5.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -55,7 +55,8 @@ class Differential:
         """What the number shows, for everybody."""
         name = f"{self.rate.upper()} at {self.at}"
         if self.value is None:
-            return f"{name}: no group shows an error, so that nothing can be compared."
+            why = "a group has no such trials, or none shows an error"
+            return f"{name}: {why}, so that nothing can be compared."
         verb = "accepts strangers" if self.rate == "fmr" else "refuses the right person"
         text = f"a group shows no error; the Gini coefficient is {self.value:.2f}"
         if self.measure != "gini":

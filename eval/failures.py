@@ -99,7 +99,7 @@ def generalised_rates(
     whole, ids, lost = failures
     assert whole.target is not None
     # below every threshold, at which such a trial is never accepted
-    values = np.full(len(whole), scores.values.min() - 1)
+    values = np.full(len(whole), np.nextafter(scores.values.min(), -np.inf))
     values[~lost] = scores.values
     numbers, _ = subjects_of(whole, subject_of)
     if numbers is None:  # there are no intervals then

@@ -230,7 +230,7 @@ def parse_plan(text: str) -> Plan:
     return made
 
 
-def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float:
+def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float | None:
     """How much the false accepts of two nontarget trials that share a subject go together.
 
     Args:
@@ -240,20 +240,22 @@ def correlation_of(scores: Scores, subjects: ArrayLike, far: float) -> float:
             the FAR that leaves as many.
 
     Returns:
-        The correlation, at least 0.
+        The correlation, at least 0; None for fewer than 60 nontarget trials, and without errors.
 
     Example:
-        >>> pairs = [[0, 1], [0, 2], [1, 2], [1, 3], [2, 3], [0, 3]]
-        >>> scores = Scores([9.0, 1, 1, 0, 0, 0, 0], [True] + 6 * [False])
-        >>> correlation_of(scores, [[0, 0], *pairs], 0.34)
-        0.0
+        >>> pairs = [[i, j] for j in range(20) for i in range(j)]  # person 0 is taken for everybody
+        >>> scores = Scores([9.0, *(float(i == 0) for i, _ in pairs)], [True] + 190 * [False])
+        >>> round(correlation_of(scores, [[0, 0], *pairs], 0.1), 2)
+        0.44
     """
     nontarget, pairs = scores.nontargets, np.asarray(subjects)[~scores.target]
-    far = max(far, min(1.0, LEAST_ERRORS / nontarget.size))
+    if nontarget.size < 2 * LEAST_ERRORS:
+        return None
+    far = max(far, LEAST_ERRORS / nontarget.size)
     errors = (nontarget >= tar_threshold(scores.targets, nontarget, far)).astype(np.float64)
     rate = errors.mean()
     if not 0 < rate < 1:
-        return 0.0
+        return None
     numbers = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape)
     sums, squares, counts = (
         np.bincount(numbers.ravel(), np.repeat(of, 2))

@@ -391,6 +391,10 @@ def evaluate(
     if failures is not None:
         if listed is None or listed.target is None:
             raise LikenessError("failures need the whole list of trials with labels (--trials)")
+        if listed.spoof is not None:
+            raise LikenessError(
+                "failures are counted among targets and nontargets; leave the spoofs out"
+            )
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
     attacked = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -46,7 +48,9 @@ class Doubt(NamedTuple):
         """The doubt in a sentence."""
         if self.finding == "twins":
             return f"{self.subject} and {self.looks_like} may be one"
-        fits = f"fits its others at {self.own:.2f}, and {self.looks_like} at {self.other:.2f}"
+        fits = f"fits its others at {self.own:.2f}"
+        if self.other is not None and np.isfinite(self.other):
+            fits += f", and {self.looks_like} at {self.other:.2f}"
         why = "may be somebody else, or spoilt" if self.finding == "misfit" else "may be poor"
         return f"{self.subject}: {self.item} {why} ({fits})"
 
@@ -148,7 +152,8 @@ def check(gallery: Gallery, threshold: float | None = None) -> Checked:
     same = {frozenset(pair) for pair in [*pairs, *zip(names.tolist())]}
     probes = Embeddings(tuple(map(str, good)), made.rows[good], gallery.meta)
     strangers = []
-    for place, matches in zip(good.tolist(), gallery.search(probes, k=3 + len(pairs)), strict=True):
+    most = max(Counter(chain(*pairs)).values(), default=0)  # twins of one subject
+    for place, matches in zip(good.tolist(), gallery.search(probes, k=2 + most), strict=True):
         who = made.subjects[place]
         others = [m.score for m in matches if frozenset((who, m.subject)) not in same]
         strangers += others[:1]

@@ -37,7 +37,7 @@ from likeness.eval.formats.files import json_object
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.reports.comparison import piped, tabular
 from likeness.eval.results import aligned
-from likeness.toolkit.console import say
+from likeness.toolkit.console import Interrupted, say
 from likeness.toolkit.training.assign import suggest
 
 _RESULTS = ("--out", "--json")  # what a step makes; where it is there, the step is not done again
@@ -117,12 +117,19 @@ def in_new_process(command: Sequence[str]) -> None:
 
     Raises:
         LikenessError: It failed; its own lines say why.
+        Interrupted: After Ctrl-C, when the step has ended.
     """
     program, *arguments = command
     module = ["-m", "likeness"] if program == "likeness" else []
     if not module and not Path(arguments[0]).is_file():
         raise LikenessError(f"{arguments[0]} is not there: figures are drawn by scripts of a clone")
-    if subprocess.run([sys.executable, *module, *arguments], check=False).returncode:
+    with subprocess.Popen([sys.executable, *module, *arguments]) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # the step saves what it has
+            process.wait()
+            raise Interrupted("stopped by Ctrl-C; the same command goes on") from None
+    if code:
         raise LikenessError(f"this step failed: {shlex.join(command)}")
 
 
@@ -172,6 +179,8 @@ def reproduce(
         "seeds": str(table.seeds),
     }
     chosen = list(rows or table.rows)
+    if table.relative_to and table.relative_to not in chosen:
+        chosen.append(table.relative_to)
     for step in _steps(table, chosen, words, settings):
         _do(step, run)
     if not table.columns:
@@ -185,6 +194,13 @@ def _steps(
     """Every command line of a table, in order."""
     own = {row: [each for each in table.row_steps if _fits(row, each["rows"])] for row in rows}
     trained = [row for row in rows if not any(each.get("apart") for each in own[row])]
+    # a row that is another one's run, measured otherwise
+    trained += [
+        row.removesuffix(each["suffix"])
+        for row in rows
+        for each in own[row]
+        if each.get("suffix") and row.removesuffix(each["suffix"]) not in trained
+    ]
     if trained or not rows:
         for text in table.steps:
             yield from _repeated(text, table, {**words, "rows": ",".join(trained)}, settings)
@@ -285,11 +301,12 @@ def _written(table: Table, rows: Sequence[str], out: Path) -> str:
 
 def _text(table: Table, row: str, column: Sequence[str], out: Path, printed: str) -> str:
     """A cell: what was measured, and what the paper prints."""
-    digits = len(printed.partition("±")[0].partition(".")[2])
+    numbers = [number.partition("±")[0] for number in table.rows[row]]
+    digits = max(len(number.partition(".")[2]) for number in numbers)
     values = _values(table, row, column, out)
-    if table.relative_to and values:
-        base = np.mean(_values(table, table.relative_to, column, out))
-        values = [float(value / base) - 1 for value in values]
+    if table.relative_to:
+        base = _values(table, table.relative_to, column, out)
+        values = [float(value / np.mean(base)) - 1 for value in values if base]
     if not values:
         return f"- ({printed})"
     factor = 100 if table.percent else 1

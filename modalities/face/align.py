@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -310,11 +311,9 @@ def _some_faces(detector: Any, pixels: Pixels) -> Faces:
     faces = detect(detector, pixels)
     if len(faces.boxes):
         return faces
-    least, detector.det_thresh = detector.det_thresh, _LEAST_SEEN
-    try:
-        scores = detect(detector, pixels).scores
-    finally:
-        detector.det_thresh = least
+    curious, least = copy(detector), detector.det_thresh  # other threads use the detector itself
+    curious.det_thresh = _LEAST_SEEN
+    scores = detect(curious, pixels).scores
     seen = "nothing like a face was seen"
     if len(scores):
         seen = f"the best score seen is {scores.max():.2f}; --min-score sets the lowest"

@@ -276,9 +276,10 @@ class Gallery:
         pool: PoolScores,
     ) -> list[tuple[Match, ...]]:
         """Compares the probes with all enrolments, or with several templates of each subject."""
-        names, items, rows = self.everything()
+        made = self.everything()
+        names, items, rows = made
         if by == "subject":
-            names, rows = several_templates(self.everything(), num_templates, self._store.meta)
+            names, rows = several_templates(made, num_templates, self._store.meta)
             items = [""] * len(names)
         norms = np.linalg.norm(rows, axis=1)
         is_first = [by == "item" or name != before for before, name in pairwise(["", *names])]
