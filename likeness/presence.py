@@ -109,7 +109,8 @@ def print_bad(bad: Sequence[Bad], others: str) -> None:
     alike: dict[str, list[Bad]] = {}
     for item in bad:
         # Reasons name the file first, and numbers of their own.
-        alike.setdefault(re.sub(r"\d+", "", item.reason.partition(": ")[2]), []).append(item)
+        reason = item.reason.partition(": ")[2] or item.reason
+        alike.setdefault(re.sub(r"\d+", "", reason), []).append(item)
     groups = list(alike.values())
     for first, *more in groups[:NUM_NAMED]:
         ids = f"{first.id} and {len(more):,} more {others}" if more else first.id
