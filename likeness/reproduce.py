@@ -10,7 +10,10 @@ stand for something else:
     {row} {trained}   one row, for each of which the step is repeated; its name without `suffix`
     {set}             one data set of `sets`: the step is repeated for each
     {seed} {seeds}    one seed: the step is repeated for each; and how many there are
-    {preset}          the row's preset of IJB's switches
+    {preset} {runs}   the row's preset of IJB's switches; the folder of the table's runs in {out}
+
+A table with `like` takes what it does not state from that earlier table of the paper, whose
+row_steps come after its own.
     {recipes} {examples}   the folders of these names in a clone
 """
 
@@ -64,6 +67,7 @@ class Table:
         percent: Whether fractions are shown in percent.
         relative_to: The row whose values the others are shown relative to.
         presets: Row -> preset of IJB's switches; "" is that of all other rows.
+        runs: What {runs} stands for.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Table:
     percent: bool = True
     relative_to: str = ""
     presets: Mapping[str, str] = field(default_factory=dict)
+    runs: str = ""
 
     @property
     def rows(self) -> dict[str, list[str]]:
@@ -98,8 +103,10 @@ def tables() -> dict[str, Table]:
     found = {}
     for paper in ("vmf", "nivmf", "simple"):
         stated = tomllib.loads((folder / f"{paper}.toml").read_text(encoding="utf-8"))
-        for key, values in stated.items():
-            found[f"{paper}/{key}"] = Table(f"{paper}/{key}", **values)
+        for key, own in stated.items():
+            other = stated.get(own.pop("like", ""), {})
+            steps = [*own.get("row_steps", ()), *other.get("row_steps", ())]
+            found[f"{paper}/{key}"] = Table(f"{paper}/{key}", **other | own | {"row_steps": steps})
     return found
 
 
@@ -223,7 +230,7 @@ def _repeated(
     """The command lines of a step: one for each data set and seed that it names."""
     sets = table.sets if "{set}" in text else [""]
     for name, seed in itertools.product(sets, table.numbers_in(text)):
-        values = {**words, "set": name, "seed": str(seed)}
+        values = {**words, "runs": table.runs, "set": name, "seed": str(seed)}
         yield [
             part
             for word in shlex.split(text)
@@ -324,7 +331,7 @@ def _values(table: Table, row: str, column: Sequence[str], out: Path) -> list[fl
         file += "/{row}/seed-{seed}/result.json"
     values: list[float] = []
     for seed in table.numbers_in(file):
-        path = out / file.format(row=row, seed=seed)
+        path = out / file.format(row=row, seed=seed, runs=table.runs)
         if not path.is_file():
             continue
         stated = json_object(path)

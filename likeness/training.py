@@ -9,7 +9,6 @@ import math
 import shlex
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
@@ -143,8 +143,8 @@ def check_training(
         begun.append(time.perf_counter())
         return step(run, batch, of)
 
-    with tempfile.TemporaryDirectory() as folder:
-        items, out = planned.items, Path(folder) / "run"
+    with temporary_folder() as folder:
+        items, out = planned.items, folder / "run"
         fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
     seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
     lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]

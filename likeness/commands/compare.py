@@ -17,6 +17,7 @@ from likeness.commands.options import (
     Recipe,
     Root,
     TrainingData,
+    names_in,
     stoppable,
 )
 from likeness.toolkit.console import say
@@ -85,7 +86,7 @@ def compare(
     from likeness.training import with_data_settings
 
     chosen, ranges = comparing.load_variants(
-        recipe_files.located(recipe), _names(variants), overrides or []
+        recipe_files.located(recipe), names_in(variants), overrides or []
     )
     chosen = {
         name: with_data_settings(value, columns=",".join(columns or ()), label=label, root=root)
@@ -98,15 +99,10 @@ def compare(
             data=data,
             out=out,
             terms=comparing.Terms(
-                reference, _names(allow_different), ranges, tune, str(context.obj)
+                reference, names_in(allow_different), ranges, tune, str(context.obj)
             ),
             read_initial=read_initial,
         )
     say(f"\n{table(result)}\nReport: {out / 'report' / 'index.html'}")
     if result.failed:
         raise typer.Exit(1)
-
-
-def _names(text: str) -> list[str]:
-    """The names in a text that separates them by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]

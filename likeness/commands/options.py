@@ -328,6 +328,11 @@ def size_of(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
+def names_in(text: str) -> list[str]:
+    """The names in a text that separates them by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value: object) -> None:
     """Refuse options that would change nothing.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import Overrides, TrainingData, stoppable
+from likeness.commands.options import Overrides, TrainingData, names_in, stoppable
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -42,8 +42,7 @@ def reproduce(
         say(reproducing.listing())
         return
     with stoppable():
-        wanted = [name.strip() for name in rows.split(",") if name.strip()]
         text = reproducing.reproduce(
-            table, data, out, settings=overrides or [], rows=wanted, seeds=seeds
+            table, data, out, settings=overrides or [], rows=names_in(rows), seeds=seeds
         )
     say(f"\n{text}")
