@@ -30,6 +30,7 @@ from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
+from likeness.toolkit.data.reading import Array
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.proxy import ProxyAnchor
 from likeness.toolkit.losses.simple import SimPLE
@@ -87,6 +88,12 @@ STEPS: list[tuple[str, Recipe, int, int]] = [
         "IResNet-50, SimPLE, 65,536 keys",
         replace(FACE, loss=SimPLE, memory=Memory(65_536)),
         MS1MV2,
+        256,
+    ),
+    (
+        "ResNet34, ArcFace, 2 s, compiled",
+        replace(SPEECH, compute=Compute(compile=True)),
+        VOXCELEB,
         256,
     ),
 ]
@@ -229,9 +236,12 @@ def _arcface_torch(
 
 
 def _memory_read(shape: tuple[int, ...]) -> Callable[[Item], Any]:
-    """Return a function that gives random inputs that are in memory already."""
+    """Return a function that gives random waves, or levels of images, that are in memory."""
     rng = np.random.default_rng(0)
-    kept = [rng.random(shape, dtype=np.float32) for _ in range(64)]
+    if len(shape) == 1:
+        kept: list[Array] = [rng.random(shape, dtype=np.float32) for _ in range(64)]
+    else:
+        kept = [rng.integers(256, size=shape, dtype=np.uint8) for _ in range(64)]
     return lambda item: kept[int(item.id) % len(kept)]
 
 
@@ -240,7 +250,8 @@ def extraction(setting: Setting) -> Table:
     table = Table(
         ["network", "batch", "items/s", "bare items/s", "of the bare pass", "GiB"],
         "Inputs are in memory on the CPU, so that nothing is decoded. The bare pass gets one batch "
-        "that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` leaves it.",
+        "of float32 that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` "
+        "leaves it.",
     )
     makers: dict[str, tuple[Recipe, tuple[int, ...]]] = {
         "IResNet-50, 112 x 112": (FACE, (3, 112, 112)),
@@ -294,7 +305,7 @@ def loops(setting: Setting) -> Table:
 
 def _loop_cells(base: Recipe, setting: Setting) -> list[object]:
     """Return items a second of fit() and of the bare step, and their ratio."""
-    number, size = setting.size(120, 6), setting.size(64, 8)
+    number, size = setting.size(400, 6), setting.size(64, 8)
     recipe = replace(
         base,
         sampling=replace(base.sampling, batch_size=size),

@@ -7,15 +7,17 @@ here imports torch.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.progress import as_part, report
+from likeness.eval.progress import report
 from likeness.eval.types import Embeddings, name_first
 from likeness.toolkit.backbones.part_outputs import is_tensor
 from likeness.toolkit.data.items import Item
@@ -177,62 +179,96 @@ def embedded_rows(
     """
     sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
-    window: list[tuple[int, Array]] = []
-    num_values = 0
-    num_read = num_done = 0  # items
-    report("embedding", num_done, len(items))
+    report("embedding", 0, len(items))
     reader = read_beside(partial(inputs_of, items, reading_for(read)), workers)
+    before: tuple[_Batch, Callable[[], Floats]] | None = None
     try:
         with closing(reader):
-            for position, value in reader:
-                if isinstance(value, Bad):
-                    bad.append((position, value))
-                elif value is not None:
-                    is_bytes = value.dtype == np.uint8
-                    value = value if is_bytes else value.astype(np.float32, copy=False)
-                    window.append((position, value))
-                    num_values += value.size
-                if value is None or isinstance(value, Bad):
-                    num_read += 1
-                    report("embedding", num_done, len(items), note=f"{num_read:,} read")
-                is_last = num_read == len(items)
-                if is_last or len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
-                    with as_part(num_done, len(items)):
-                        _add_window(sums, window, embedder, items, batch_size, read)
-                    num_done, window, num_values = num_read, [], 0
+            # A GPU embeds one batch while the next one is read.
+            for batch in chain(_batches(reader, bad, embedder, items, batch_size), [None]):
+                begun = None if batch is None else (batch, _begin(embedder, batch, items, read))
+                if before is not None:
+                    _add(sums, *before)
+                    report("embedding", before[0].num_done, len(items))
+                before = begun
     finally:
-        report("embedding", num_done, num_done)
+        report("embedding", len(items), len(items))
     return _means(sums, bad, items)
 
 
-def _add_window(
-    sums: _Sums,
-    window: list[tuple[int, Array]],
+class _Batch(NamedTuple):
+    """Inputs of nearly equal length.
+
+    Attributes:
+        positions: Which of the items each of the B inputs is of.
+        sizes: Their lengths (B,) as they were read.
+        inputs: (B, ..., T), padded.
+        lengths: Their relative lengths (B,); None where nothing is padded.
+        num_done: How many items have no input in a later batch.
+    """
+
+    positions: list[int]
+    sizes: list[int]
+    inputs: Array
+    lengths: NDArray[np.float64] | None
+    num_done: int
+
+
+def _batches(
+    reader: Iterable[tuple[int, Array | Bad | None]],
+    bad: list[tuple[int, Bad]],
     embedder: Embedder,
     items: Sequence[Item],
     batch_size: int,
-    read: Read | ReadParts,
-) -> None:
-    """Embed a window of inputs and add them to the sums of their items."""
-    sizes = [value.shape[-1] for _, value in window]
-    numbered = [(place, value) for place, (_, value) in enumerate(window)]
-    done, last = 0, {position: place for place, (position, _) in enumerate(window)}
-    ends = set(last.values())  # where the last input of an item stands
-    for places, inputs, lengths in _buckets(numbered, batch_size, embedder):
-        try:
-            z = embedder.embed_batch(inputs, lengths).astype(np.float64)
-        except ValueError as error:  # the network cannot take one of these inputs
-            ids = dict.fromkeys(items[window[place][0]].id for place in places)
-            raise LikenessError(
-                f"{error}; it is among ({name_first(ids)}), which {name_of(read)} reads: remove "
-                "it, or change how it is read (min_seconds lengthens recordings)"
-            ) from error
-        for place, row in zip(places, z, strict=True):
-            position, size = window[place][0], sizes[place]
-            total, weight = sums.get(position, (np.zeros(1), 0))
-            sums[position] = total + size * row, weight + size
-        done += sum(place in ends for place in places)
-        report("embedding", done, None)
+) -> Iterator[_Batch]:
+    """Yield what is read in batches of about equal length, and collect the items in `bad` that
+    cannot be read.
+    """
+    window: list[tuple[int, Array]] = []
+    num_values = num_read = num_done = 0  # the last two count items
+    for position, value in reader:
+        if isinstance(value, Bad):
+            bad.append((position, value))
+        elif value is not None:
+            value = value if value.dtype == np.uint8 else value.astype(np.float32, copy=False)
+            window.append((position, value))
+            num_values += value.size
+        if value is None or isinstance(value, Bad):
+            num_read += 1
+            report("embedding", num_done, len(items), note=f"{num_read:,} read")
+        is_last = num_read == len(items)
+        if is_last or len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
+            # where the last input of an item stands
+            ends = {position: place for place, (position, _) in enumerate(window)}
+            for group in _groups([value for _, value in window], batch_size, embedder):
+                positions = [window[place][0] for place, _ in group]
+                sizes = [window[place][1].shape[-1] for place, _ in group]
+                num_done += sum(ends[window[place][0]] == place for place, _ in group)
+                inputs, lengths = padded([value for _, value in group])
+                yield _Batch(positions, sizes, inputs, lengths, num_done)
+            num_done, window, num_values = num_read, [], 0
+
+
+def _begin(
+    embedder: Embedder, batch: _Batch, items: Sequence[Item], read: Read | ReadParts
+) -> Callable[[], Floats]:
+    """Begin to embed a batch; a network that cannot take one of its inputs is told which items."""
+    try:
+        return embedder.begin_batch(batch.inputs, batch.lengths)
+    except ValueError as error:
+        ids = dict.fromkeys(items[position].id for position in batch.positions)
+        raise LikenessError(
+            f"{error}; it is among ({name_first(ids)}), which {name_of(read)} reads: remove "
+            "it, or change how it is read (min_seconds lengthens recordings)"
+        ) from error
+
+
+def _add(sums: _Sums, batch: _Batch, embeddings: Callable[[], Floats]) -> None:
+    """Add the embeddings of a batch to the sums of their items."""
+    rows = embeddings().astype(np.float64)
+    for position, size, row in zip(batch.positions, batch.sizes, rows, strict=True):
+        total, weight = sums.get(position, (np.zeros(1), 0))
+        sums[position] = total + size * row, weight + size
 
 
 def _means(
@@ -305,24 +341,19 @@ def _stacked(
     )
 
 
-def _buckets(
-    window: list[tuple[int, Array]], batch_size: int, embedder: Embedder
-) -> Iterator[tuple[list[int], Array, NDArray[np.float64] | None]]:
-    """Yield batches of inputs of nearly equal length.
+def _groups(
+    inputs: list[Array], batch_size: int, embedder: Embedder
+) -> Iterator[list[tuple[int, Array]]]:
+    """Yield (place, input) in groups of nearly equal length.
 
-    The lengths in a batch are equal for a backbone whose embeddings padding would change.
-
-    Yields:
-        The numbers of the inputs, the batch (B, ..., T), and the relative lengths (B,) or None.
+    The lengths in a group are equal for a backbone whose embeddings padding would change.
     """
     if not embedder.pads_exactly:
         # Samples past the last whole frame change nothing. Without them, more lengths are equal.
-        window = [
-            (place, value[..., : embedder.used_length(value.shape[-1])]) for place, value in window
-        ]
+        inputs = [value[..., : embedder.used_length(value.shape[-1])] for value in inputs]
     longest_padding = _LONGEST_PADDING if embedder.pads_exactly else 1.0
     group: list[tuple[int, Array]] = []
-    for position, value in sorted(window, key=lambda pair: pair[1].shape[-1]):
+    for place, value in sorted(enumerate(inputs), key=lambda pair: pair[1].shape[-1]):
         most = _CPU_BATCH_SAMPLES if embedder.is_on_cpu and value.ndim == 1 else _BATCH_VALUES
         full = len(group) == batch_size or (len(group) + 1) * value.size > most
         if group and (
@@ -330,15 +361,8 @@ def _buckets(
             or value.shape[-1] > longest_padding * group[0][1].shape[-1]
             or value.shape[:-1] != group[0][1].shape[:-1]
         ):
-            yield _group(group)
+            yield group
             group = []
-        group.append((position, value))
+        group.append((place, value))
     if group:
-        yield _group(group)
-
-
-def _group(
-    group: list[tuple[int, Array]],
-) -> tuple[list[int], Array, NDArray[np.float64] | None]:
-    """Pad the inputs of one batch to one length."""
-    return [position for position, _ in group], *padded([value for _, value in group])
+        yield group

@@ -49,6 +49,14 @@ class Embedder(Protocol):
             LikenessError: The network cannot take these inputs.
         """
 
+    def begin_batch(
+        self, inputs: Array, lengths: NDArray[np.float64] | None = None
+    ) -> Callable[[], Floats]:
+        """Begin what `embed_batch` does, and return what waits for the embeddings.
+
+        A GPU works meanwhile.
+        """
+
     def used_length(self, length: int) -> int:
         """Return how much of an input of this length has a part in its embedding."""
 
@@ -81,12 +89,23 @@ class Flipped:
 
     def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
         """Return the embeddings (B, dim) of images (B, C, H, W)."""
+        return self.begin_batch(inputs, lengths)()
+
+    def begin_batch(
+        self, inputs: Array, lengths: NDArray[np.float64] | None = None
+    ) -> Callable[[], Floats]:
+        """Begin what `embed_batch` does, and return what waits for the embeddings."""
         sides: tuple[Array, Any] = (inputs, np.ascontiguousarray(inputs[..., ::-1]))
-        z, mirrored = (self._embedder.embed_batch(side, lengths) for side in sides)
-        if self._flip == "concat":
-            return np.concatenate((z, mirrored), axis=1)
-        both: Floats = z + mirrored
-        return both if self._flip == "sum" else both / np.float32(2)
+        begun = [self._embedder.begin_batch(side, lengths) for side in sides]
+
+        def joined() -> Floats:
+            z, mirrored = (wait() for wait in begun)
+            if self._flip == "concat":
+                return np.concatenate((z, mirrored), axis=1)
+            both: Floats = z + mirrored
+            return both if self._flip == "sum" else both / np.float32(2)
+
+        return joined
 
 
 @dataclass(frozen=True)

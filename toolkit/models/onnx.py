@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,13 @@ class OnnxEmbedder:
         name = self.session.get_inputs()[0].name
         rows = [self.session.run(None, {name: group})[0] for group in groups]
         return np.concatenate(rows).astype(np.float32, copy=False)
+
+    def begin_batch(
+        self, inputs: Array, lengths: NDArray[np.float64] | None = None
+    ) -> Callable[[], Floats]:
+        """Do what `embed_batch` does, and return what gives the embeddings."""
+        rows = self.embed_batch(inputs, lengths)
+        return lambda: rows
 
     def used_length(self, length: int) -> int:
         """Return the length itself: what the graph leaves out of an input is not known here."""

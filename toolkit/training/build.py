@@ -99,7 +99,7 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     if distributed.world() > 1 and parallel.sync_batch_norm:
         backbone = batch_norm.synced(backbone, device)
     embedder = TorchEmbedder(frontend, backbone, features=features_of(loss)).to(device)
-    if compute.channels_last:
+    if compute.is_channels_last(device.type):
         embedder.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     frozen = prepare(embedder, tuning)
     later = frozen if tuning.freeze_until else []

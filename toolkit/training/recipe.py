@@ -94,7 +94,8 @@ class Compute:
         prefetch: The number of batches that each of them prepares ahead.
         threads: CPU threads of training; 0 leaves the number to torch.
         cache: Whether what was read is kept in memory.
-        channels_last: Whether image batches have this memory layout.
+        channels_last: Whether networks and batches of images have this memory layout; None for a
+            GPU alone, where two-dimensional convolutions are up to 2.8 times as fast in it.
         compile: Whether torch.compile compiles the backbone, for crops of one length. After eight
             lengths it stays uncompiled.
         deterministic: Whether operations that are not deterministic are refused, which is slower on
@@ -107,9 +108,17 @@ class Compute:
     prefetch: int = 2
     threads: int = 0
     cache: bool = False
-    channels_last: bool = False
+    channels_last: bool | None = None
     compile: bool = False
     deterministic: bool = False
+
+    def is_channels_last(self, device: str) -> bool:
+        """Whether the layout is channels_last on a device.
+
+        >>> Compute().is_channels_last("cuda"), Compute().is_channels_last("cpu")
+        (True, False)
+        """
+        return device == "cuda" if self.channels_last is None else self.channels_last
 
 
 @dataclass(frozen=True)
