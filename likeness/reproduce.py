@@ -166,7 +166,8 @@ def reproduce(
         The table, which is also in out/NAME.txt, .md and .tex.
 
     Raises:
-        LikenessError: There is no such table or row, or a step failed.
+        LikenessError: There is no such table or row, `out` holds results of other settings, or a
+            step failed.
     """
     known = tables()
     if name not in known:
@@ -185,6 +186,11 @@ def reproduce(
         "examples": str(recipe_files.folder().parent / "examples"),
         "seeds": str(table.seeds),
     }
+    kept, text = out / "settings.txt", "\n".join(sorted(settings))
+    if kept.is_file() and kept.read_text(encoding="utf-8") != text:
+        raise LikenessError(f"{out} holds results of other settings ({kept}); choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    kept.write_text(text, encoding="utf-8")
     chosen = list(rows or table.rows)
     if table.relative_to and table.relative_to not in chosen:
         chosen.append(table.relative_to)

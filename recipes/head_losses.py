@@ -95,9 +95,11 @@ RECIPES = {
     "magface": with_loss(partial(MagFace, margin_low=0.1, margin_high=0.4, scale=30.0), gain=20.0),
     "vmf": with_loss(partial(VMF, resultant=0.7)),
     "el_nivmf": with_loss(partial(ProbabilisticNCA, distance="el_nivmf"), gain=10.0),
+    "el_vmf": with_loss(partial(ProbabilisticNCA, distance="el_vmf"), gain=10.0),
     "hyperbolic": with_loss(partial(Hyperbolic, c=1e-5)),
     "simple": SIMPLE,
     "simple_cosine": replace(SIMPLE, similarity="cosine"),
+    "simple_margin": replace(SIMPLE, loss=partial(SIMPLE.loss, margin=1.0)),
     "simple_no_bank": replace(SIMPLE, memory=None),
     "proxy_anchor": with_loss(partial(ProxyAnchor, margin=0.1, scale=32.0)),
     "proxy_nca_pp": with_loss(ProxyNCAPlusPlus),
@@ -113,13 +115,14 @@ _RATE = {"optim.lr": Range(1e-4, 1e-2, log=True)}
 _SCALE = {"loss.scale": Range(10.0, 64.0, log=True)}
 _GAIN = {"backbone.gain": Range(0.3, 30.0, log=True)}
 _SCALED = "arcface cosface spherefacer sphereface2 adaface magface proxy_anchor soft_triple"
-_SEE_NORMS = "softmax el_nivmf hyperbolic simple simple_cosine simple_no_bank"
+_SEE_NORMS = "softmax el_nivmf el_vmf hyperbolic simple simple_cosine simple_no_bank"
 
 # What `likeness compare --tune` searches on validation subjects: the learning rate of each loss,
 # and the setting that matters most beside it.
 RANGES = {
     **dict.fromkeys(_SCALED.split(), _RATE | _SCALE),
     **dict.fromkeys(_SEE_NORMS.split(), _RATE | _GAIN),
+    "simple_margin": _GAIN | {"loss.margin": Range(0.1, 5.0, log=True)},
     "cosine": _RATE | {"loss.tau": Range(1.5, 4.0)},
     "vmf": _RATE | {"loss.resultant": Range(0.3, 0.9)},
     "proxy_nca_pp": _RATE | {"loss.temperature": Range(0.03, 0.3, log=True)},

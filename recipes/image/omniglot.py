@@ -61,6 +61,10 @@ RECIPES = {
     "cosine": of_characters(partial(Cosine, tau=2.773)),
     "vmf": of_characters(partial(VMF, resultant=0.7), proxy_lr_scale=10.0),
     "simple": of_characters(partial(PAIRS, b_theta=0.3), gain=3.913),
+    "simple_margin": of_characters(partial(PAIRS, b_theta=0.3, margin=2.0), gain=3.913),
+    "simple_cosine_margin": of_characters(
+        partial(PAIRS, product="cosine", scale=12.84, b=-3.7, margin=2.0)
+    ),
     # its bias starts at the log odds of 3 positives among the 127 other rows
     "simple_cosine": of_characters(partial(PAIRS, product="cosine", scale=12.84, b=-3.7)),
     "proxy_anchor": of_characters(

@@ -7,7 +7,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,17 @@ def cheaper(table: reproduce.Table, first: str) -> reproduce.Table:
         sets=[first] if first in table.sets else table.sets,
         steps=[text.replace("--tune 9", "--tune 1") for text in table.steps],
     )
+
+
+def test_results_of_other_settings_are_not_taken_as_finished(tmp_path: Path) -> None:
+    def reproduce_with(*settings: str) -> None:
+        run = partial(list.append, [])  # nothing is trained
+        with suppress(LikenessError, OSError):
+            reproduce.reproduce("simple/8", tmp_path, tmp_path / "out", settings=settings, run=run)
+
+    reproduce_with("schedule.steps=10")
+    with pytest.raises(LikenessError, match="other settings"):
+        reproduce.reproduce("simple/8", tmp_path, tmp_path / "out", settings=["schedule.steps=20"])
 
 
 def test_what_is_asked_for_wrongly_is_said() -> None:

@@ -1,0 +1,354 @@
+"""Tests the claims of the three papers on data that is small and at hand.
+
+    python benchmarks/claims.py --data ../shared/data --out runs/claims
+    python benchmarks/claims.py --data ../shared/data --out runs/claims --only omniglot
+
+Measures: differences of two losses, paired by seed and by class or subject, with three seeds each,
+    and the AUROC of an embedding's norm. `likeness compare` trains and measures; what is in OUT is
+    not run again. Heads are linear layers on embeddings of a network that is whitened on other
+    people (histograms of gradients for faces, statistics of the filterbank for voices), and two
+    settings of every loss are picked in five trials on training subjects.
+    What it does not show: how these losses do with a million images and deep networks.
+Peers: none.
+Limit: none.
+Needs: omniglot/, mnist/, speechocean/, an4/, librispeech/, orl/ and gt/ in the folder of --data.
+Takes: three hours of one core.
+Gives: docs/reference/claims.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import cv2
+import numpy as np
+from corpora import Cell, run_cell
+from folds import train_and_score
+from numpy.typing import NDArray
+from performance import ROOT, parser_of
+
+from likeness.eval import per_item
+from likeness.eval.bootstrap import bounds, drawn_groups
+from likeness.modalities import folders
+from likeness.models.run import load_model
+from likeness.toolkit.data.pairs import all_pairs
+from likeness.toolkit.models.embed import embed
+from likeness.toolkit.training import measure
+from likeness.toolkit.training import recipe as recipes
+
+SEEDS = 3
+HEADS = ("speechocean", "an4", "gt", "orl")
+VOICES = {
+    "speechocean": Cell(("an4", "librispeech"), "speechocean"),
+    "an4": Cell(("speechocean", "librispeech"), "an4"),
+}
+RETRIEVAL_LOSSES = "softmax,softmax_euclidean,cosine,arcface,vmf,simple,simple_margin"
+HEAD_LOSSES = "softmax,cosine,arcface,vmf,hyperbolic,el_nivmf,el_vmf,simple,simple_margin"
+
+
+class Case(NamedTuple):
+    """A data set with what is trained on it, and the metric that decides."""
+
+    recipe: str
+    variants: str
+    metric: str
+    higher_is_better: bool
+    what: str
+    settings: tuple[str, ...] = ()
+
+
+CASES = {
+    "omniglot": Case(
+        "image/omniglot",
+        f"{RETRIEVAL_LOSSES},simple_cosine,simple_cosine_margin,el_nivmf_moving,el_vmf",
+        "map@r",
+        True,
+        "Omniglot, 331 characters",
+        ("--allow-different", "measure.similarity"),
+    ),
+    "mnist": Case(
+        "image/vmf:mnist",
+        "standard,hyperbolic,cosine,arcface,vmf",
+        "accuracy",
+        True,
+        "MNIST, 10,000 test images",
+        ("schedule.steps=1500", "schedule.eval_every=500"),
+    ),
+    **{
+        name: Case("head_losses", HEAD_LOSSES, "eer", False, f"heads, {name}", ("--tune", "5"))
+        for name in HEADS
+    },
+}
+
+
+class Row(NamedTuple):
+    """One test of a claim, which holds where the value is above 0.
+
+    Attributes:
+        what: The data.
+        compared: What is set against what.
+        metric: Its name.
+        value: How much the claim's side is better.
+        over: The interval over classes or subjects; None where there is none.
+        seeds: The interval over seeds; None where it is not asked for.
+    """
+
+    what: str
+    compared: str
+    metric: str
+    value: float
+    over: tuple[float, float] | None
+    seeds: tuple[float, float] | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What may be said."""
+        ends = [self.over, self.over if self.seeds is None else self.seeds]
+        if any(pair is not None and pair[0] <= 0 <= pair[1] for pair in ends) or None in ends:
+            return "cannot tell"
+        return "holds" if self.value > 0 else "does not hold"
+
+
+Tests = Callable[[Path, Path], Iterator[Row]]
+
+
+def compare(name: str, data: Path, out: Path, reference: str, variants: str) -> dict[str, Any]:
+    """Run `likeness compare`, and return its comparison.json."""
+    case = CASES[name]
+    source = out / f"{name}.npz" if name in HEADS else data
+    command = [sys.executable, "-m", "likeness", "compare", case.recipe, *case.settings]
+    command += ["--seeds", str(SEEDS), "--data", str(source), "--out", str(out / name)]
+    command += ["--variants", variants, "--reference", reference]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    loaded: dict[str, Any] = json.loads((out / name / "comparison.json").read_text())
+    return loaded
+
+
+def better(
+    winner: str, others: str, *names: str, metric: str = "", higher: bool | None = None
+) -> Tests:
+    """Test on each of the data sets whether a loss is better than each of the others."""
+
+    def rows(data: Path, out: Path) -> Iterator[Row]:
+        for name in names:
+            case = CASES[name]
+            sign = 1 if (case.higher_is_better if higher is None else higher) else -1
+            for other in others.split(","):
+                made = compare(name, data, out, other, f"{winner},{other}")
+                wanted = metric or case.metric
+                cell = next(
+                    each["difference"]
+                    for each in made["cells"]
+                    if (each["variant"], each["metric"]) == (winner, wanted)
+                )
+                ends = [
+                    pair and tuple(sorted(sign * end for end in pair))
+                    for pair in (cell["interval"], cell["seed_interval"])
+                ]
+                value = sign * cell["value"]
+                yield Row(case.what, f"{winner}, {other}", wanted, value, ends[0], ends[1])
+
+    return rows
+
+
+def norms(name: str, variant: str) -> Tests:
+    """Test whether longer embeddings are those of right answers, and of images that are whole.
+
+    The value is the AUROC less one half, as the mean over seeds.
+    """
+
+    def rows(data: Path, out: Path) -> Iterator[Row]:
+        case = CASES[name]
+        file, _, group = case.recipe.partition(":")
+        spec = f"{ROOT}/recipes/{file}.py:{'.'.join(filter(None, (group, variant)))}"
+        recipe = recipes.load(spec)[0]
+        settings = measure.settings_of(recipe.measure)[-1]
+        items = measure.items_of(settings, data)["items"]
+        kinds: dict[str, list[per_item.PerItem]] = {"right answers": [], "blur": [], "noise": []}
+        for seed in range(SEEDS):
+            folder = out / name / variant / f"seed-{seed}"
+            kinds["right answers"].append(per_item.read(folder / measure.TEST))
+            loaded = load_model(folder)
+            whole = embed(loaded.embedder, items, loaded.read)[0]
+            labels = np.unique([item.label for item in items], return_inverse=True)[1]
+            for kind in ("blur", "noise"):
+                spoilt = embed(loaded.embedder, items, partial(degraded, loaded.read, kind))[0]
+                norm = np.concatenate([each.norms() for each in (whole, spoilt)])
+                columns = {"norm": norm, "correct": np.repeat([1.0, 0.0], len(items))}
+                ids = (*whole.ids, *(f"{id} {kind}" for id in whole.ids))
+                groups = np.concatenate([labels, labels])
+                kinds[kind].append(per_item.PerItem(ids, columns, groups, "classes"))
+        for kind, measured in kinds.items():
+            correct = "recall@1" if "recall@1" in measured[0].columns else "correct"
+            auroc = {"auroc": partial(per_item.norm_auroc, correct=correct)}
+            value = float(np.mean([auroc["auroc"](each.columns) for each in measured]))
+            draws = [per_item.resample(auroc, each, num_resamples=200) for each in measured]
+            drawn = np.mean([each["auroc"] for each in draws], axis=0)
+            groups = measured[0].groups
+            number = range(len(measured[0].ids)) if groups is None else groups
+            ends = bounds(drawn, value, 0.95, drawn_groups(number, measured[0].over)).ends
+            over = ends and (ends[0] - 0.5, ends[1] - 0.5)
+            yield Row(case.what, f"{variant}: {kind}", "AUROC - .5", value - 0.5, over)
+
+    return rows
+
+
+def degraded(read: Callable[[Any], NDArray[Any]], kind: str, item: Any) -> NDArray[Any]:
+    """Read an image (C, H, W) with levels of 0 to 255, and blur it or add noise."""
+    image = read(item).astype(np.float32)
+    if kind == "blur":
+        return np.stack([cv2.GaussianBlur(plane, (0, 0), 1.5) for plane in image])
+    rng = np.random.default_rng(crc32(item.id.encode()))
+    return np.clip(image + rng.normal(0, 64, image.shape), 0, 255).astype(np.float32)
+
+
+CLAIMS: dict[str, tuple[str, list[Tests]]] = {
+    "No proxies are needed": (
+        "SimPLE, Sec. 1 and 3: pairs do without class vectors. A loss of pairs against softmax.",
+        [better("simple", "softmax", "omniglot", *HEADS)],
+    ),
+    "No normalisation is needed": (
+        "SimPLE, Sec. 3: the generalised inner product of raw embeddings against the cosine.",
+        [better("simple", "simple_cosine", "omniglot")],
+    ),
+    "A margin is unnecessary for pairs": (
+        "SimPLE, Sec. 2: the same loss without and with a margin between the pairs.",
+        [
+            better("simple", "simple_margin", "omniglot", *HEADS),
+            better("simple_cosine", "simple_cosine_margin", "omniglot"),
+        ],
+    ),
+    "The norm tells certainty": (
+        "vMF, Sec. 4.4, and nivMF, Sec. 5: longer embeddings of right answers and of whole images.",
+        [
+            norms("omniglot", "softmax"),
+            norms("omniglot", "vmf"),
+            norms("omniglot", "simple"),
+            norms("mnist", "vmf"),
+        ],
+    ),
+    "Non-isotropy helps": (
+        "nivMF, Sec. 4: a concentration for each axis against one for all.",
+        [
+            better("el_nivmf_moving", "el_vmf", "omniglot"),
+            better("el_nivmf", "el_vmf", *HEADS),
+        ],
+    ),
+    "Spherical beats Euclidean and hyperbolic": (
+        "vMF, Sec. 4: softmax on cosines against that on products and distances.",
+        [
+            better("cosine", "softmax_euclidean", "omniglot"),
+            better("cosine", "standard,hyperbolic", "mnist"),
+            better("cosine", "hyperbolic", *HEADS),
+        ],
+    ),
+    "vMF lowers the calibration error": (
+        "vMF, Sec. 4.3: the error of the confidences, before a temperature is fitted.",
+        [
+            better(
+                "vmf", "standard,hyperbolic,cosine,arcface", "mnist", metric="ece_l2", higher=False
+            )
+        ],
+    ),
+    "ArcFace is best for retrieval": (
+        "vMF, Sec. 4.2: against each of the losses that the paper has beside it.",
+        [
+            better("arcface", "softmax_euclidean,cosine,vmf", "omniglot"),
+            better("arcface", "softmax,cosine,vmf", *HEADS),
+        ],
+    ),
+}
+
+
+def prepare(data: Path, out: Path) -> None:
+    """Embed the data of the heads, by networks that are whitened on other people."""
+    for name, cell in VOICES.items():
+        run_cell("estimated", cell, data, out / "voices", 0)
+        (out / f"{name}.npz").write_bytes((out / f"voices/estimated/{cell.name}.npz").read_bytes())
+    recipe = recipes.load(f"{ROOT}/recipes/face/orl.py:estimated")[0]
+    for name, other in (("gt", "orl"), ("orl", "gt")):
+        tested, known = (folders.scan(data / folder) for folder in (name, other))
+        folder = out / "faces"
+        train_and_score(
+            replace(recipe, measure=None),
+            known,
+            tested,
+            all_pairs(tested),
+            data=data,
+            folder=folder,
+            name=name,
+        )
+        (out / f"{name}.npz").write_bytes((folder / f"{name}.npz").read_bytes())
+
+
+def page(data: Path, out: Path) -> Iterator[str]:
+    """The lines of the page."""
+    yield from HEAD.format(date=date.today().isoformat()).splitlines()
+    sections: list[str] = []
+    yield "| claim | holds | does not hold | cannot tell |"
+    yield "|---|---|---|---|"
+    for claim, (about, tests) in CLAIMS.items():
+        rows = [row for test in tests for row in test(data, out)]
+        verdicts = [row.verdict for row in rows]
+        counts = [verdicts.count(kind) for kind in ("holds", "does not hold", "cannot tell")]
+        yield f"| {claim} | {counts[0]} | {counts[1]} | {counts[2]} |"
+        sections += [
+            "",
+            f"## {claim}",
+            about,
+            "",
+            "| data | compared | metric | better by | over classes | over seeds | |",
+            "|---|---|---|---|---|---|---|",
+            *map(line, rows),
+        ]
+    yield from sections
+
+
+def line(row: Row) -> str:
+    """A row of a table."""
+    ends = ["-" if pair is None else f"{pair[0]:+.3f} to {pair[1]:+.3f}" for pair in row[4:]]
+    cells = (row.what, row.compared, row.metric, f"{row.value:+.4f}", *ends, row.verdict)
+    return f"| {' | '.join(cells)} |"
+
+
+HEAD = """# What the papers claim, and what holds here
+Each claim of the three papers that small data can test. `python benchmarks/claims.py --data DATA
+--out runs/claims` trains what is missing and writes this page; {date}, three seeds, one core of an
+AMD EPYC.
+
+A row sets two losses against each other under equal terms: "better by" is how much the first is
+better than the second. The first interval is over classes or subjects, of whom equal ones are drawn
+for both, and the second over seeds; both hold 95 %. A claim **holds** in a row whose intervals are
+above 0, **does not hold** where they are below, and else nobody can tell. A loss that does not hold
+here may well do so with the networks and the data of its paper.
+"""
+
+
+def main() -> None:
+    """Train what is missing, and write the page."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of runs")
+    parser.add_argument("--only", default="", help="train on these data sets alone, with commas")
+    arguments = parser.parse_args()
+    data, out = arguments.data.resolve(), arguments.out.resolve()
+    names = arguments.only.split(",") if arguments.only else list(CASES)
+    if set(names) & set(HEADS):
+        prepare(data, out)
+    for name in names:
+        compare(name, data, out, "", CASES[name].variants)
+    if not arguments.only:
+        (ROOT / "docs/reference/claims.md").write_text("\n".join(page(data, out)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
