@@ -53,6 +53,8 @@ VOICES = {
 }
 RETRIEVAL_LOSSES = "softmax,softmax_euclidean,cosine,arcface,vmf,simple,simple_margin"
 HEAD_LOSSES = "softmax,cosine,arcface,vmf,hyperbolic,el_nivmf,el_vmf,simple,simple_margin"
+# Half of the subjects are tested.
+HEAD_SETTINGS = ("--tune", "5", "items.test_share=0.5", "measure.trials.test_share=0.5")
 
 
 class Case(NamedTuple):
@@ -84,7 +86,7 @@ CASES = {
         ("schedule.steps=1500", "schedule.eval_every=500"),
     ),
     **{
-        name: Case("head_losses", HEAD_LOSSES, "eer", False, f"heads, {name}", ("--tune", "5"))
+        name: Case("head_losses", HEAD_LOSSES, "eer", False, f"heads, {name}", HEAD_SETTINGS)
         for name in HEADS
     },
 }
@@ -276,7 +278,7 @@ def prepare(data: Path, out: Path) -> None:
         (out / f"{name}.npz").write_bytes((out / f"voices/estimated/{cell.name}.npz").read_bytes())
     recipe = recipes.load(f"{ROOT}/recipes/face/orl.py:estimated")[0]
     for name, other in (("gt", "orl"), ("orl", "gt")):
-        tested, known = (folders.scan(data / folder) for folder in (name, other))
+        tested, known = (folders.scan(data / folder, "face") for folder in (name, other))
         folder = out / "faces"
         train_and_score(
             replace(recipe, measure=None),

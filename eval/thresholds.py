@@ -49,7 +49,8 @@ class Threshold:
     Attributes:
         at: "eer" for the equal error rate, "far" for a false-accept rate that was asked for.
         far: The false-accept rate: the one that was asked for, or the one measured at the EER.
-        frr: The share of target trials that it rejects, as measured.
+        frr: The share of target trials that it rejects, as measured; None where nobody knows it,
+            because the threshold comes from unlabelled items.
         value: The threshold: accept if score >= value.
         guarantee: What stands behind a rate that is kept with a confidence over subjects; None for
             a rate that was measured only.
@@ -57,12 +58,12 @@ class Threshold:
 
     at: Literal["eer", "far"]
     far: float
-    frr: float
+    frr: float | None
     value: float
     guarantee: Guarantee | None = None
 
     def __post_init__(self) -> None:
-        rates = 0 <= self.far <= 1 and 0 <= self.frr <= 1
+        rates = 0 <= self.far <= 1 and 0 <= (self.frr or 0) <= 1
         if self.at not in ("eer", "far") or not rates or not math.isfinite(self.value):
             raise LikenessError(
                 f"threshold {self.value} at {self.at!r} with FAR {self.far} and FRR {self.frr} "
@@ -130,6 +131,9 @@ class Thresholds:
         points: The thresholds, that of the EER first.
         curve: Further thresholds by rising value, whose FAR falls and whose FRR rises; empty
             where there are fewer than 20 trials of either kind.
+        unlabelled: How many unlabelled items the thresholds were estimated from; 0 for those that
+            were measured on trials.
+        centre: The mean direction of these items, which is subtracted from all embeddings.
 
     Example:
         >>> scores = Scores([3, 2, 1, 0] * 10, [True, True, False, False] * 10)
@@ -148,11 +152,14 @@ class Thresholds:
     date: str
     points: tuple[Threshold, ...]
     curve: tuple[Place, ...] = ()
+    unlabelled: int = 0
+    centre: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         Date.fromisoformat(self.date)
         subjects = () if self.subjects is None else (self.subjects,)
-        check_counts("trials and subjects", (self.targets, self.nontargets, *subjects))
+        counts = (self.unlabelled,) if self.unlabelled else (self.targets, self.nontargets)
+        check_counts("trials and subjects", (*counts, *subjects))
         if not self.data or not self.data.isprintable():
             raise LikenessError(f"{self.data!r} is no name of data; give a printable one")
 
@@ -170,7 +177,9 @@ class Thresholds:
                 return point
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
         remedy = f"evaluate with --far {far} and save anew"
-        if isinstance(far, float) and far * self.nontargets < LEAST_ERRORS:
+        if self.unlabelled:
+            remedy = f"estimate it by `likeness threshold --far {far}`"
+        elif isinstance(far, float) and far * self.nontargets < LEAST_ERRORS:
             remedy = f"measure on more trials than {self.nontargets:,} nontarget trials"
         raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
@@ -190,7 +199,7 @@ class Thresholds:
         lines = [f"thresholds at {', '.join(point.name for point in self.points)}"]
         lines += [
             f"{point.name}: threshold {point.value:.4g}, measured FAR "
-            f"{100 * point.guarantee.measured_far:.3g} %, FRR {100 * point.frr:.3g} %; of "
+            f"{100 * point.guarantee.measured_far:.3g} %, FRR {100 * (point.frr or 0):.3g} %; of "
             f"{point.guarantee.pairs:,} trials without a common subject "
             f"{point.guarantee.allowed:,} may pass"
             for point in self.points
@@ -200,6 +209,9 @@ class Thresholds:
 
     def source(self, point: Threshold) -> str:
         """Where a threshold comes from, such as "FAR 1 %, measured on X: 12 subjects, ..."."""
+        if self.unlabelled:
+            items = f"{self.unlabelled:,} unlabelled items of {self.data}"
+            return f"{point.name}, estimated from {items}, {self.date}"
         sizes = [f"{self.targets + self.nontargets:,} trials", self.date]
         if self.subjects is not None:
             sizes.insert(0, f"{self.subjects:,} subjects")
@@ -382,6 +394,7 @@ def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
                 "origin": Origin(**entry["origin"]),
                 "points": tuple(map(_point_from, entry["points"])),
                 "curve": tuple(Place(*map(float, row)) for row in entry["curve"]),
+                "centre": tuple(map(float, entry.get("centre", ()))),
             }
         )
         for entry in document["measured"]

@@ -39,6 +39,7 @@ from likeness.commands import (
     retrieve,
     score,
     serve,
+    threshold,
     train,
     verify,
 )
@@ -52,7 +53,7 @@ GROUPS = {  # of commands, in the order of --help
     "Data": (check, lists, align),
     "Train": (train, compare, reproduce),
     "Measure": (embed, score, fit, evaluate, identify, retrieve),
-    "Use": (verify, gallery, export, serve),
+    "Use": (verify, gallery, threshold, export, serve),
 }
 _OUTPUTS = {"out", "json_file", "report", "page"}  # options of what is written
 _RESUME = (

@@ -380,6 +380,39 @@ class Model:
         threshold, source = rule.decide(rule.read(self.source), self.meta)
         return Comparer(self.loaded, self.calibration, threshold, source)
 
+    def estimate_thresholds(
+        self,
+        unlabelled: Any,
+        out: str | Path,
+        *,
+        fars: Sequence[float] = (0.01,),
+        data: str = "",
+        workers: int = 0,
+    ) -> Thresholds:
+        """Estimate thresholds for a new place from its recordings or images, without labels.
+
+        `likeness.load(MODEL, thresholds=out)` and `--thresholds` of `verify` and `serve` then
+        decide by them. See docs/how-to/new_place.md.
+
+        Args:
+            unlabelled: 50 items or more of the place, as `embed` takes them. They are of those who
+                will be compared there, or of 30 other people or more.
+            out: the .json file to write.
+            fars: the false-accept rates, from 0.001 to 0.1.
+            data: what the items are called; by default the name of the folder or file.
+            workers: processes that read files beside this one.
+
+        Raises:
+            LikenessError: there are too few items, or a rate is out of range.
+        """
+        from likeness.eval.thresholds import save
+        from likeness.thresholds import estimate
+
+        embeddings = self.embed(unlabelled, workers=workers)
+        is_named = isinstance(unlabelled, str | Path)
+        name = data or (Path(unlabelled).resolve().name if is_named else "unlabelled items")
+        return save(out, estimate(self.loaded, embeddings, fars, data=name))
+
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
         """Write front-end and network as one ONNX file that other systems can run.
 
@@ -466,8 +499,9 @@ def load(
         device: where the network runs; by default a GPU, if there is one.
         trust: packages of others, and Python files, that may be imported because parts of the model
             are of them. Nothing else of others is imported.
-        thresholds: a file of thresholds that `likeness evaluate --save-to FILE.json` wrote. By
-            default those in the run's folder, or beside the .onnx file, are taken.
+        thresholds: a file of thresholds that `likeness evaluate --save-to FILE.json` or `likeness
+            threshold` wrote; with the latter the model embeds as it does at that place. By default
+            those in the run's folder, or beside the .onnx file, are taken.
 
     Returns:
         The model.
@@ -487,6 +521,7 @@ def load(
 
     from likeness.models import load as loading
     from likeness.models.trust import entries_of
+    from likeness.thresholds import at_place, find
     from likeness.verification import calibration_for
 
     name = str(model)
@@ -497,6 +532,9 @@ def load(
         frontend=frontend,
         trust=entries_of(trust),
     )
+    if thresholds is not None and (here := at_place(loaded, find(name, thresholds))) is not loaded:
+        # a calibration is of the scores elsewhere
+        loaded, calibration = here, False if calibration is None else calibration
     fitted = calibration_for(loaded, name, calibration)
     made = Model(loaded, fitted, source=name, thresholds_file=thresholds)
     loaded.embedder.to_device(device or "")

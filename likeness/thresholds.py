@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date as Date
 from numbers import Real
 from os import PathLike
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -17,10 +19,20 @@ from likeness.eval.formats.provenance import digest, sha256
 from likeness.eval.formats.subjects import CONNECTED
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
-from likeness.eval.thresholds import LEAST_ERRORS, Far, OverSubjects, Thresholds, load, save
-from likeness.eval.types import Trials
+from likeness.eval.thresholds import (
+    LEAST_ERRORS,
+    Far,
+    OverSubjects,
+    Threshold,
+    Thresholds,
+    load,
+    save,
+)
+from likeness.eval.types import Embeddings, Trials
+from likeness.eval.unlabelled import centre_of, threshold
 from likeness.included import resolved
 from likeness.toolkit.gallery.store import contradictions
+from likeness.toolkit.models.loaded import Centred, Embedder, Loaded
 
 FILE = "thresholds.json"  # in the folder of a run
 SAVE = "likeness evaluate SCORES --save-to MODEL"
@@ -83,6 +95,11 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
         fits = origin.system == system and not origin.calibration
         if fits and not contradictions(origin.meta, meta):
             return entry, ""
+    if entries[0].unlabelled and "centre" not in meta:
+        return None, (
+            f"the thresholds are of {entries[0].data}, where embeddings lack a mean; they are for "
+            "`verify` and `serve` with --thresholds, and not for galleries or this model's scores"
+        )
     return None, (
         f"none of the stored thresholds holds here: they are for [{entries[0].origin.system}], and "
         f"these scores are [{system}]; measure them anew with `{SAVE}`, from scores of this model "
@@ -113,6 +130,58 @@ def look_up(
             None,
             "the file of stored thresholds cannot be read; the server said why at its start",
         )
+
+
+def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
+    """The model as it embeds where its thresholds were estimated from unlabelled items.
+
+    It compares by the cosine there.
+
+    Raises:
+        LikenessError: The thresholds are of another model.
+    """
+    centre = entries[0].centre if entries else ()
+    if not centre:
+        return model
+    if (entries[0].origin.model, len(centre)) != (model.digest, model.embedder.dim):
+        raise LikenessError(
+            f"the thresholds are of another model ({entries[0].origin.system}); estimate them "
+            "anew with `likeness threshold`"
+        )
+    embedder = cast(Embedder, Centred(model.embedder, centre))
+    settings = {**model.settings, "centre": digest([repr(centre)])[:16]}
+    return replace(model, embedder=embedder, similarity="cosine", settings=settings)
+
+
+def estimate(
+    model: Loaded, embeddings: Embeddings, fars: Sequence[float], *, data: str
+) -> Thresholds:
+    """Estimate thresholds for a place from the embeddings of its unlabelled items.
+
+    Args:
+        model: What embedded them.
+        embeddings: The items, of whom nobody is named.
+        fars: The false-accept rates.
+        data: What the items are called.
+
+    Raises:
+        LikenessError: There are too few items, or a rate is out of range.
+    """
+    unit = embeddings.unit()
+    points = tuple(Threshold("far", far, None, threshold(unit, far)) for far in fars)
+    found = Thresholds(
+        Origin("", {"model": model.digest}),
+        data,
+        subjects=None,
+        targets=0,
+        nontargets=0,
+        date=Date.today().isoformat(),
+        points=points,
+        unlabelled=len(embeddings.ids),
+        centre=tuple(centre_of(unit).tolist()),
+    )
+    meta = at_place(model, [found]).meta
+    return replace(found, origin=Origin(Scoring().system(meta), meta))
 
 
 @dataclass(frozen=True)

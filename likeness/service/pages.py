@@ -144,6 +144,8 @@ def slider(thresholds: Thresholds | None, reason: str) -> dict[str, Any]:
         >>> slider(None, "no threshold is stored")["places"]
         []
     """
+    if thresholds is not None and thresholds.unlabelled:
+        thresholds, reason = None, "of thresholds from unlabelled items nobody knows the errors"
     if thresholds is None:
         return {"reason": reason, "marks": [], "places": []}
     least_far, least_frr = (
@@ -153,7 +155,7 @@ def slider(thresholds: Thresholds | None, reason: str) -> dict[str, Any]:
     for point in thresholds.points:
         # A guaranteed rate is a bound; beside the curve stands what was measured.
         far = point.far if point.guarantee is None else point.guarantee.measured_far
-        rows.setdefault(point.value, (max(far, least_far), max(point.frr, least_frr)))
+        rows.setdefault(point.value, (max(far, least_far), max(point.frr or 0.0, least_frr)))
     return {
         "reason": "",
         "data": thresholds.data,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet
 import pytest
+import soundfile
 from PIL import Image
 
 import likeness as front_door
@@ -353,3 +354,46 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
         assert word in refused(*command, *wrong, "--force")
     assert run_command("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "x.csv") == 2
     assert "--model is needed" in capsys.readouterr().err
+
+
+def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    (world / "lobby").mkdir()
+    for number in range(52):
+        wave = rng.normal(0, 0.1, 12_000) + 0.2 * np.sin(np.arange(12_000) / (5 + number % 13))
+        soundfile.write(world / f"lobby/{number}.wav", wave, 16_000)
+    ask = ("threshold", "--model", "runs/voices", "--unlabelled", "lobby", "--out", "lobby.json")
+    assert run_command(*ask, "--far", 0.05) == 0
+    assert "estimated from 52 unlabelled items of lobby" in capsys.readouterr().out
+
+    plain = front_door.load("runs/voices")
+    here = front_door.load("runs/voices", thresholds="lobby.json")
+    before, after = plain.embed("lobby"), here.embed("lobby")
+    centre = before.unit().mean(axis=0)
+    expected = before.unit() - centre
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(after.unit(), expected, atol=1e-4)
+    np.testing.assert_allclose(after.norms, before.norms, rtol=1e-4)
+    assert here.similarity == "cosine"
+
+    verdict = here.verify("lobby/0.wav", "lobby/1.wav", far=0.05)
+    stored = here.thresholds.at(0.05)
+    assert stored.frr is None
+    assert verdict.threshold == stored.value
+    assert verdict.score == pytest.approx(float(expected[0] @ expected[1]), abs=1e-3)
+    files = ("lobby/0.wav", "lobby/1.wav", "--model", "runs/voices", "--thresholds", "lobby.json")
+    assert "lobby" in printed("verify", *files, "--far", 0.05)
+    assert "`likeness threshold --far 0.01`" in refused("verify", *files, "--far", 0.01)
+
+    # what was enrolled elsewhere lacks no mean
+    gallery = ("--gallery", "people")
+    assert run_command("gallery", "enrol", "voices", "--model", "runs/voices", *gallery) == 0
+    assert "galleries" in refused("gallery", "search", "a.wav", *gallery, *files[2:], "--far", 0.05)
+    with pytest.raises(front_door.LikenessError, match="another model"):
+        front_door.load("likeness:voice", thresholds="lobby.json")
+    shutil.rmtree("lobby")
+    (world / "lobby").mkdir()
+    assert "lobby" in refused(*ask, "--force")
+    assert front_door.load("runs/voices", thresholds="lobby.json").thresholds is not None

@@ -5,7 +5,7 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.unlabelled import centred
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array, Floats, Read
 
@@ -106,6 +107,32 @@ class Flipped:
             return both if self._flip == "sum" else both / np.float32(2)
 
         return joined
+
+
+class Centred:
+    """An embedder whose embeddings lack the mean direction of a place; they keep their norms.
+
+    Args:
+        embedder: The embedder, which does all else.
+        centre: (D,), see likeness.eval.unlabelled.
+    """
+
+    def __init__(self, embedder: Embedder, centre: Sequence[float]):
+        self._embedder, self._centre = embedder, np.asarray(centre)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_embedder"], name)
+
+    def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
+        """Return the embeddings (B, dim) of inputs (B, ...)."""
+        return self.begin_batch(inputs, lengths)()
+
+    def begin_batch(
+        self, inputs: Array, lengths: NDArray[np.float64] | None = None
+    ) -> Callable[[], Floats]:
+        """Begin what `embed_batch` does, and return what waits for the embeddings."""
+        wait = self._embedder.begin_batch(inputs, lengths)
+        return lambda: centred(wait(), self._centre).astype(np.float32)
 
 
 @dataclass(frozen=True)

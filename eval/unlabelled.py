@@ -1,0 +1,88 @@
+"""A threshold for a new place from its unlabelled items: recordings or images of nobody knows whom.
+
+In a new place a model takes more people for one than it did where its threshold was measured: all
+items there share the microphone, the room, the light or the language. That is a mean direction,
+which is subtracted. What is left of the scores of two different people has nearly the same shape
+wherever it was looked at: above its median it is `_TAIL` times as wide as a normal distribution of
+the width that it has below. The lower half holds no pair of one person, so nobody's name is needed.
+
+How well this holds is measured in docs/reference/results.md by benchmarks/thresholds.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from likeness.eval.errors import LikenessError
+from likeness.eval.types import Floats
+
+LEAST_ITEMS = 50
+LEAST_FAR, LARGEST_FAR = 0.001, 0.1  # what was measured
+_MOST_ITEMS = 2_000  # two million pairs say no less than all of a larger set
+_TAIL = 1.15
+_ROUNDS = 3  # in which the share of pairs of one person is estimated, and these are left out
+
+
+def centre_of(unit: NDArray[np.floating]) -> Floats:
+    """Return the mean direction (D,) of unit embeddings (N, D)."""
+    mean: Floats = np.asarray(unit, np.float64).mean(axis=0)
+    return mean
+
+
+def centred(rows: NDArray[np.floating], centre: Floats) -> Floats:
+    """Return embeddings (N, D) without the mean direction of a place; each keeps its norm.
+
+    Example:
+        >>> centred(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0.5, 0.5])).round(3).tolist()
+        [[1.414, -1.414], [-0.707, 0.707]]
+    """
+    rows = np.asarray(rows, np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    turned: Floats = rows / np.maximum(lengths, 1e-30) - centre
+    turned *= lengths / np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), 1e-30)
+    return turned
+
+
+def threshold(unit: NDArray[np.floating], far: float) -> float:
+    """Estimate the cosine that a share `far` of the pairs of different people reaches.
+
+    Args:
+        unit: (N, D) unit embeddings of the place's items, before they are centred.
+        far: The false-accept rate.
+
+    Returns:
+        The threshold on the cosine of centred embeddings: accept if score >= threshold.
+
+    Raises:
+        LikenessError: There are too few items, or the rate is out of the range that was measured.
+
+    Example:
+        >>> people = np.random.default_rng(0).normal(size=(200, 64))
+        >>> round(threshold(people / np.linalg.norm(people, axis=1, keepdims=True), 0.01), 2)
+        0.35
+    """
+    if len(unit) < LEAST_ITEMS:
+        raise LikenessError(
+            f"{len(unit)} unlabelled items are too few for a threshold; give {LEAST_ITEMS} or more"
+        )
+    if not LEAST_FAR <= far <= LARGEST_FAR:
+        raise LikenessError(
+            f"far {far}: a threshold from unlabelled items is for rates of {LEAST_FAR:g} to "
+            f"{LARGEST_FAR:g}; measure smaller ones on labelled trials (`likeness evaluate`)"
+        )
+    chosen = np.linspace(0, len(unit) - 1, min(len(unit), _MOST_ITEMS)).astype(int)
+    rows = centred(unit[chosen], centre_of(unit))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    scores = np.sort((rows @ rows.T)[np.triu_indices(len(rows), 1)])
+    same, value = 0.0, 1.0
+    for _ in range(_ROUNDS):
+        others = scores[: round(len(scores) * (1 - same))]
+        median = float(np.median(others))
+        below = others[others < median] - median
+        width = float(np.sqrt(np.mean(below**2)))
+        # The mean is one of these items. New ones lie 2 / N nearer to each other.
+        value = median + _TAIL * float(norm.isf(far)) * width + 2 / len(unit)
+        same = float(np.clip((scores >= value).mean() - far, 0.0, 0.5))
+    return value

@@ -1,0 +1,59 @@
+"""`likeness threshold`: a threshold for a new place from its unlabelled recordings or images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from likeness.commands import options
+from likeness.commands.options import output_file
+from likeness.included import model_for
+from likeness.toolkit.console import say
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
+    "lobby.json"
+)
+def threshold(
+    unlabelled: Annotated[
+        Path,
+        typer.Option(
+            help="50 files or more of the place, a folder or a list; nobody is named.", exists=True
+        ),
+    ],
+    out: Annotated[Path, output_file("The file of thresholds to write.", ".json")],
+    model: options.ModelName = None,
+    far: Annotated[
+        list[float] | None,
+        typer.Option(help="A false-accept rate, from 0.001 to 0.1; may be repeated [0.01]."),
+    ] = None,
+    data_name: Annotated[
+        str, typer.Option(help="What the place is called (default: the folder's name).")
+    ] = "",
+    detector: options.ModelDetector = None,
+    min_score: options.MinScore = None,
+    frontend: options.Frontend = "wespeaker",
+    workers: options.Workers = 0,
+    trust: options.Trust = None,
+) -> None:
+    """Estimate a threshold for a new place from its files, without knowing who is in them.
+
+    The mean of the place's embeddings is subtracted from all others from then on. The files are of
+    the people who will be compared, or of 30 others or more.
+    """
+    import likeness
+
+    chosen = model_for(model, [unlabelled])
+    loaded = likeness.load(
+        chosen, detector=detector, min_score=min_score, frontend=frontend, trust=trust or ()
+    )
+    fars = tuple(far or (0.01,))
+    found = loaded.estimate_thresholds(unlabelled, out, fars=fars, data=data_name, workers=workers)
+    for point in found.points:
+        say(f"threshold {point.value:.4g} at {found.source(point)}")
+    say(f"decide by it: likeness verify A B --model {chosen} --far {fars[0]:g} --thresholds {out}")
