@@ -372,12 +372,14 @@ class Service:
                     f"the model cannot embed this ({type(error).__name__})"
                 ) from None
             if embeddings is None or bad:
-                (path,) = (str(item.path) for item in items if item.id == bad[0].id)
-                reason = bad[0].reason  # which names the file, unless the network refuses it
+                path_of = {item.id: str(item.path) for item in items}
+                reasons = [  # a reason names the file, unless the network refuses it
+                    f"{'' if path_of[of.id] in of.reason else f'{of.id}: '}{of.reason}"
+                    for of in bad
+                ]
                 raise LikenessError(
                     f"with this {self.model.modality} model, {len(bad)} of {len(files)} files "
-                    f"cannot be read: {'' if path in reason else f'{bad[0].id}: '}{reason}"
-                    f"{remedy_for(self.model)}"
+                    f"cannot be read: {'; '.join(reasons)}{remedy_for(self.model)}"
                 )
             return Embeddings(embeddings.ids, embeddings.matrix, self.model.meta)
 

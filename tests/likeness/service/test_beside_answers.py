@@ -123,6 +123,9 @@ def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any
     assert refused.status_code == 422
     assert "the second file: the image has 96 x 128 pixels" in refused.json()["error"]
     assert "--detector" in refused.json()["error"]
+    refused = ask("POST", "/verify", files={"first": b"no image", "second": photograph()})
+    assert "the first file: " in refused.json()["error"]
+    assert "the second file: the image has 96 x 128 pixels" in refused.json()["error"]
     chosen = ask("POST", "/verify", files={"first": crop, "second": crop}, data={"first_face": 0})
     assert chosen.status_code == 422
     whole = ask("POST", "/faces", files={"file": crop}).json()
