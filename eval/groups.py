@@ -228,8 +228,8 @@ _Draws = dict[str, Floats]
 
 def _own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
     """The rates of a group at a threshold of its own."""
+    metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
     if not (part.scores.targets.size and part.scores.nontargets.size):
-        metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
         return dict.fromkeys(metrics, Rate(None)), {}
     only_rates = replace(settings, p_targets=(), llr=False)
     measured = evaluate(part.scores, only_rates, subjects=part.subjects)
@@ -238,6 +238,7 @@ def _own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Ra
             result.value, result.interval, str(result.conventions.get("interval_note", ""))
         )
         for result in measured.results
+        if result.metric in metrics
     }
     # NaN of fewer than 5 subjects, which no ratio takes
     return rates, {} if measured.resamples is None else measured.resamples.values

@@ -344,10 +344,15 @@ class VerifiedPairs:
         wrong = [row for row in decided if row.label is not None and row.same is not row.label]
         if labelled := sum(row.label is not None for row in decided):
             false_accepts = sum(bool(row.same) for row in wrong)
+            false_rejects = len(wrong) - false_accepts
+            same = sum(bool(row.label) for row in decided)
             lines.append(
                 f"of {labelled:,} compared pairs with a label: {false_accepts:,} false accepts, "
-                f"{len(wrong) - false_accepts:,} false rejects"
+                f"{false_rejects:,} false rejects"
             )
+            if 0 < same < labelled:
+                right = 1 - (false_accepts / (labelled - same) + false_rejects / same) / 2
+                lines[-1] += f", balanced accuracy {right:.2%}"
         noted = [row for row in self.rows if row.note]
         if noted:
             names = name_first(f"{row.first} {row.second}" for row in noted)

@@ -198,7 +198,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert rows[0]["score"] == rows[1]["score"]
     assert [bool(row["note"]) for row in rows] == [False, False, False, True, True]
     assert "nobody.wav" in rows[3]["note"]
-    assert "1 false accepts, 0 false rejects" in shown.err
+    assert "1 false accepts, 0 false rejects, balanced accuracy 50.00%" in shown.err
     # The error rates are those of `evaluate` on the pairs that have a score and a label.
     known = [
         (float(row["score"]), row["label"] == "true")
