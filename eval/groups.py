@@ -424,10 +424,14 @@ def notes(grouped: Grouped) -> list[str]:
     sentences = [
         "Groups: trials with both sides in the group; `across groups` has sides in two. "
         f"Intervals: {drawn}; the thresholds of all trials held fixed.",
-        "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
-        "so that it exceeds 1 by chance alone: look at its interval.",
         *(f"{_mark(row)} {'; '.join(row.flags)}." for row in rows if row.flags),
     ]
+    if any((ratio.value or 0) > 1 for ratio in grouped.ratios.values()):
+        sentences.insert(
+            1,
+            "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these "
+            "trials, so that it exceeds 1 by chance alone: look at its interval.",
+        )
     noted = {rate.note for row in rows for rate in row.rates.values() if rate.interval is not None}
     if any(note.startswith(NO_ERROR) for note in noted):
         sentences.append("Where no error was seen, the interval is the exact bound over subjects.")
@@ -435,8 +439,9 @@ def notes(grouped: Grouped) -> list[str]:
         missing = [rate.note for rate in row.rates.values() if rate.interval is None]
         sentences += [f"{row.group}: {note}." for note in dict.fromkeys(missing) if note]
     apart = grouped.differentials  # the ratio and the Gini coefficient of each rate
-    shown = zip(apart[::2], apart[1::2], strict=True)
-    return sentences + [(other if of.value is None else of).sentence() for of, other in shown]
+    pairs = zip(apart[::2], apart[1::2], strict=True)
+    shown = [other if of.value is None else of for of, other in pairs if of.value != 1]
+    return sentences + [each.sentence() for each in shown]
 
 
 def table(grouped: Sequence[Grouped]) -> str:

@@ -23,7 +23,7 @@ from likeness.eval.formats import trials
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.similarity import pairs as similarities
-from likeness.eval.types import Trials, name_first
+from likeness.eval.types import Trials, counted, name_first
 from likeness.files import table_text, write_rows
 from likeness.included import resolved
 from likeness.presence import refuse_missing_files
@@ -347,8 +347,9 @@ class VerifiedPairs:
             false_rejects = len(wrong) - false_accepts
             same = sum(bool(row.label) for row in decided)
             lines.append(
-                f"of {labelled:,} compared pairs with a label: {false_accepts:,} false accepts, "
-                f"{false_rejects:,} false rejects"
+                f"of {labelled:,} compared pairs with a label: "
+                f"{counted(false_accepts, 'false accept')}, "
+                f"{counted(false_rejects, 'false reject')}"
             )
             if 0 < same < labelled:
                 right = 1 - (false_accepts / (labelled - same) + false_rejects / same) / 2
@@ -389,7 +390,16 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
         ...     read_pairs(path)
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
-    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
+    pairs = list(map(Pair, *trials.read_pairs(source, columns=columns)))
+    label_of: dict[frozenset[str], bool] = {}
+    for pair in pairs:
+        key, label = frozenset(pair[:2]), pair.label
+        if label is not None and label_of.setdefault(key, label) is not label:
+            raise LikenessError(
+                f"{pair.first} {pair.second} is labelled both as one subject and as two; remove "
+                "one of the labels"
+            )
+    return pairs
 
 
 def verify_pairs(
