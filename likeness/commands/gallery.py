@@ -137,7 +137,7 @@ def enrol(
     print_bad(done.bad, "files")
     for doubt in done.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
-    if done.doubts:
+    if len(done.doubts) > _MOST_SAID:
         say(f"{len(done.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if done.skipped:
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
