@@ -421,17 +421,16 @@ def notes(grouped: Grouped) -> list[str]:
         else "none were computed"
     )
     rows = (*grouped.groups, grouped.across)
+    worst = (
+        "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
+        "so that it exceeds 1 by chance alone: look at its interval."
+    )
     sentences = [
         "Groups: trials with both sides in the group; `across groups` has sides in two. "
         f"Intervals: {drawn}; the thresholds of all trials held fixed.",
+        *([worst] * any((ratio.value or 0) > 1 for ratio in grouped.ratios.values())),
         *(f"{_mark(row)} {'; '.join(row.flags)}." for row in rows if row.flags),
     ]
-    if any((ratio.value or 0) > 1 for ratio in grouped.ratios.values()):
-        sentences.insert(
-            1,
-            "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these "
-            "trials, so that it exceeds 1 by chance alone: look at its interval.",
-        )
     noted = {rate.note for row in rows for rate in row.rates.values() if rate.interval is not None}
     if any(note.startswith(NO_ERROR) for note in noted):
         sentences.append("Where no error was seen, the interval is the exact bound over subjects.")

@@ -391,13 +391,11 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
     pairs = list(map(Pair, *trials.read_pairs(source, columns=columns)))
-    label_of: dict[frozenset[str], bool] = {}
-    for pair in pairs:
-        key, label = frozenset(pair[:2]), pair.label
-        if label is not None and label_of.setdefault(key, label) is not label:
+    labels = {(frozenset(pair[:2]), pair.label) for pair in pairs}
+    for first, second, label in pairs:
+        if label and (frozenset((first, second)), False) in labels:
             raise LikenessError(
-                f"{pair.first} {pair.second} is labelled both as one subject and as two; remove "
-                "one of the labels"
+                f"{first} {second} is labelled both as one subject and as two; remove a label"
             )
     return pairs
 

@@ -62,8 +62,7 @@ _TAR_RULES = {
     "interpolated": "interpolated: linear between adjacent ROC points",
 }
 _ACCURACY = (
-    "mean of the shares of target and of nontarget trials that are decided rightly, at the best "
-    "threshold of these trials: optimistic"
+    "balanced: the mean of TAR and 1 - FAR, at the best threshold of these trials: optimistic"
 )
 
 
