@@ -61,9 +61,7 @@ _TAR_RULES = {
     "nearest": "nearest: the ROC point of the nearest FAR, which may exceed it",
     "interpolated": "interpolated: linear between adjacent ROC points",
 }
-_ACCURACY = (
-    "balanced: the mean of TAR and 1 - FAR, at the best threshold of these trials: optimistic"
-)
+_ACCURACY = "the mean of TAR and 1 - FAR at the best threshold of these trials: optimistic"
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ FORMAT = "likeness.checkpoint/1"
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
 LOSS = "loss."  # before the names of the loss's tensors, as "frontend." and "backbone." are
 _FOREIGN = (
-    "for weights of another project write own.py with MODEL = likeness.Network(modality=..., "
-    "network=CLASS, weights=FILE, ...), and give own.py as the model "
-    "(docs/tutorials/own_network.md)"
+    "for weights of another project write own.py with MODEL = likeness.Network(network=CLASS, "
+    "weights=FILE, ...), and give own.py as the model (docs/tutorials/own_network.md)"
 )
 
 
