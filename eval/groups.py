@@ -228,8 +228,8 @@ _Draws = dict[str, Floats]
 
 def _own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
     """The rates of a group at a threshold of its own."""
+    metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
     if not (part.scores.targets.size and part.scores.nontargets.size):
-        metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
         return dict.fromkeys(metrics, Rate(None)), {}
     only_rates = replace(settings, p_targets=(), llr=False)
     measured = evaluate(part.scores, only_rates, subjects=part.subjects)
@@ -238,6 +238,7 @@ def _own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Ra
             result.value, result.interval, str(result.conventions.get("interval_note", ""))
         )
         for result in measured.results
+        if result.metric in metrics
     }
     # NaN of fewer than 5 subjects, which no ratio takes
     return rates, {} if measured.resamples is None else measured.resamples.values
@@ -420,11 +421,14 @@ def notes(grouped: Grouped) -> list[str]:
         else "none were computed"
     )
     rows = (*grouped.groups, grouped.across)
+    worst = (
+        "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
+        "so that it exceeds 1 by chance alone: look at its interval."
+    )
     sentences = [
         "Groups: trials with both sides in the group; `across groups` has sides in two. "
         f"Intervals: {drawn}; the thresholds of all trials held fixed.",
-        "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
-        "so that it exceeds 1 by chance alone: look at its interval.",
+        *([worst] * any((ratio.value or 0) > 1 for ratio in grouped.ratios.values())),
         *(f"{_mark(row)} {'; '.join(row.flags)}." for row in rows if row.flags),
     ]
     noted = {rate.note for row in rows for rate in row.rates.values() if rate.interval is not None}
@@ -434,8 +438,9 @@ def notes(grouped: Grouped) -> list[str]:
         missing = [rate.note for rate in row.rates.values() if rate.interval is None]
         sentences += [f"{row.group}: {note}." for note in dict.fromkeys(missing) if note]
     apart = grouped.differentials  # the ratio and the Gini coefficient of each rate
-    shown = zip(apart[::2], apart[1::2], strict=True)
-    return sentences + [(other if of.value is None else of).sentence() for of, other in shown]
+    pairs = zip(apart[::2], apart[1::2], strict=True)
+    shown = [other if of.value is None else of for of, other in pairs if of.value != 1]
+    return sentences + [each.sentence() for each in shown]
 
 
 def table(grouped: Sequence[Grouped]) -> str:

@@ -28,7 +28,15 @@ from likeness.eval.cores import num_cores, num_threads
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Scores
-from likeness.eval.verification import AnyFloats, check_costs, eer, min_dcf, num_allowed, tar_at_far
+from likeness.eval.verification import (
+    AnyFloats,
+    balanced_accuracy,
+    check_costs,
+    eer,
+    min_dcf,
+    num_allowed,
+    tar_at_far,
+)
 
 Counts = NDArray[np.int64]
 Subjects = NDArray[np.integer[Any]]
@@ -195,6 +203,9 @@ def weighted(metric: Metric) -> Weighted | None:
         return Weighted(partial(_eer, method=method), _eer_cells)
     if function is min_dcf:
         return Weighted(partial(_min_dcf, **keywords), partial(_min_dcf_cells, **keywords))
+    if function is balanced_accuracy:
+        cells = partial(_min_dcf_cells, p_target=0.5)
+        return Weighted(lambda block: 1 - _min_dcf(block, p_target=0.5) / 2, cells)
     if function is tar_at_far and rule == "strict":
         far = keywords["far"]
         return Weighted(partial(_tar_at_far, far=far), partial(_tar_at_far_cells, far=far))

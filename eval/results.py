@@ -17,6 +17,7 @@ from typing import Any, Literal
 from likeness.eval.bootstrap import Bounds, Ends
 from likeness.eval.formats.files import atomic_path
 from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.types import counted
 
 SCHEMA = "likeness.results/1"
 NO_INTERVAL = "no interval"
@@ -121,6 +122,7 @@ def metric_label(metric: str) -> str:
     kind, _, number = metric.rstrip(")").partition("(")
     names = {
         "eer": "EER (%)",
+        "balanced_accuracy": "balanced accuracy (%)",
         "min_dcf": f"minDCF (p = {number})",
         "actual_dcf": f"actual DCF (p = {number})",
         "tar_at_far": f"TAR (%) at FAR {number}",
@@ -240,7 +242,7 @@ def _interval_note(result: Result) -> str:
     if "level" not in c:
         return "No intervals were computed."
     over = (
-        f"over {subjects:,} subjects ({c['subjects_from']})"
+        f"over {counted(subjects, 'subject')} ({c['subjects_from']})"
         if subjects is not None
         else f"over trials, hence optimistic ({c['subjects_from']})"
     )

@@ -68,10 +68,11 @@ class Independent(NamedTuple):
         """The bound of a metric that saw no error.
 
         Args:
-            metric: "eer", "min_dcf(P)" or "tar_at_far(FAR)", or of a group "global_tar(AT)" or
-                "global_far(AT)".
-            settings: Their level is the confidence. The bounds of an EER and a DCF are of both
-                errors at once, so that each has half of what is left. Their costs are of a DCF.
+            metric: "eer", "balanced_accuracy", "min_dcf(P)" or "tar_at_far(FAR)", or of a group
+                "global_tar(AT)" or "global_far(AT)".
+            settings: Their level is the confidence. The bounds of an EER, an accuracy and a DCF are
+                of both errors at once, so that each has half of what is left. Their costs are of a
+                DCF.
 
         Example:
             >>> from likeness.eval.protocols.verification import VerificationSettings
@@ -96,7 +97,14 @@ class Independent(NamedTuple):
         if kind == "min_dcf":
             of_miss, of_fa = check_costs(float(number), settings.c_miss, settings.c_fa)
             high = min(1.0, of_miss * frr + of_fa * far)
-        return Bounds((1 - high, 1.0) if "tar" in kind else (0.0, high), note)
+        if kind == "balanced_accuracy":
+            high = (frr + far) / 2
+        return Bounds((1 - high, 1.0) if is_of_right(kind) else (0.0, high), note)
+
+
+def is_of_right(metric: str) -> bool:
+    """Whether a metric is a share of right decisions, which is 1 where no error was seen."""
+    return "tar" in metric or metric == "balanced_accuracy"
 
 
 def exact_bounds(drawn: Drawn, value: float, level: float) -> Bounds:
@@ -154,7 +162,7 @@ def or_exact(
     names = [
         name
         for name, interval in intervals.items()
-        if interval.ends is None and values[name] == float("tar" in name)
+        if interval.ends is None and values[name] == float(is_of_right(name))
     ]
     counts = independent(scores, subjects) if names else Independent(0, 0, False)
     return {**intervals, **{name: counts.bound(name, settings) for name in names}}

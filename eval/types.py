@@ -53,6 +53,15 @@ def name_first(offenders: Iterable[str]) -> str:
     return ", ".join(map(quoted, listed[:_SHOWN])) + (", ..." if len(listed) > _SHOWN else "")
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "subject"), counted(2000, "subject")
+    ('1 subject', '2,000 subjects')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Refuses a value that is not among the names that a setting may have.
 

@@ -528,6 +528,32 @@ def min_dcf_threshold(
     return _min_dcf(sort_scores(target, nontarget, labels=labels), p_target, c_miss, c_fa).threshold
 
 
+def balanced_accuracy(
+    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
+) -> float:
+    """The best balanced accuracy: the mean of the shares of target and of nontarget trials that one
+    threshold decides rightly, 1 - (FAR + FRR) / 2.
+
+    It does not depend on how many trials of either kind there are. The threshold is that of the
+    minDCF at p_target = 0.5, and is chosen on the same trials, so the accuracy elsewhere is lower.
+
+    Args:
+        target: As for `eer`; so are `nontarget` and `labels`.
+        nontarget: (N,) scores, or None with labels.
+        labels: (P,) booleans, or None.
+
+    Returns:
+        The accuracy as a fraction, from 0.5.
+
+    Raises:
+        LikenessError: As for `sort_scores`.
+
+    >>> balanced_accuracy([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.85])
+    0.75
+    """
+    return 1 - min_dcf(target, nontarget, labels=labels, p_target=0.5) / 2
+
+
 def actual_dcf(
     target_llr: ArrayLike,
     nontarget_llr: ArrayLike | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 
 from likeness.eval.cleaning import Fit, fit_of, suspects, twins
 from likeness.eval.ranks import Counts
-from likeness.eval.types import Embeddings, Floats
+from likeness.eval.types import Embeddings, Floats, counted
 from likeness.files import write_rows
 from likeness.toolkit.gallery.gallery import Gallery
 
@@ -78,12 +78,15 @@ class Checked:
 
     def summary(self) -> str:
         """What was found, and how often a stranger will pass for somebody, in a few lines."""
-        lines = [f"{self.enrolments:,} enrolments of {self.subjects:,} subjects were compared"]
+        of = counted(self.subjects, "subject")
+        lines = [f"{counted(self.enrolments, 'enrolment')} of {of}, compared with each other"]
         for finding, said in _FINDINGS.items():
             count = sum(doubt.finding == finding for doubt in self.doubts)
             lines.append(f"{count:,} {said}" if count else f"no {said}")
         if self.alone:
-            lines.append(f"{self.alone:,} subjects have one enrolment: nothing says if it fits")
+            lines.append(
+                f"{counted(self.alone, 'subject')} with one enrolment: nothing says if it fits"
+            )
         among = f"among {self.subjects:,} subjects a stranger passes for somebody in"
         count = len(self.strangers)
         for share in (0.1, 0.01):

@@ -63,6 +63,7 @@ from likeness.eval.uncertainty import e_aurc as e_aurc
 from likeness.eval.uncertainty import quality_auroc as quality_auroc
 from likeness.eval.uncertainty import risk_coverage as risk_coverage
 from likeness.eval.verification import actual_dcf as actual_dcf
+from likeness.eval.verification import balanced_accuracy as balanced_accuracy
 from likeness.eval.verification import cllr as cllr
 from likeness.eval.verification import det as det
 from likeness.eval.verification import eer as eer

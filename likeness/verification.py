@@ -23,7 +23,7 @@ from likeness.eval.formats import trials
 from likeness.eval.formats.writing import atomic_path
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.similarity import pairs as similarities
-from likeness.eval.types import Trials, name_first
+from likeness.eval.types import Trials, counted, name_first
 from likeness.files import table_text, write_rows
 from likeness.included import resolved
 from likeness.presence import refuse_missing_files
@@ -344,10 +344,16 @@ class VerifiedPairs:
         wrong = [row for row in decided if row.label is not None and row.same is not row.label]
         if labelled := sum(row.label is not None for row in decided):
             false_accepts = sum(bool(row.same) for row in wrong)
+            false_rejects = len(wrong) - false_accepts
+            same = sum(bool(row.label) for row in decided)
             lines.append(
-                f"of {labelled:,} compared pairs with a label: {false_accepts:,} false accepts, "
-                f"{len(wrong) - false_accepts:,} false rejects"
+                f"of {labelled:,} compared pairs with a label: "
+                f"{counted(false_accepts, 'false accept')}, "
+                f"{counted(false_rejects, 'false reject')}"
             )
+            if 0 < same < labelled:
+                right = 1 - (false_accepts / (labelled - same) + false_rejects / same) / 2
+                lines[-1] += f", balanced accuracy {right:.2%}"
         noted = [row for row in self.rows if row.note]
         if noted:
             names = name_first(f"{row.first} {row.second}" for row in noted)
@@ -384,7 +390,14 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
         ...     read_pairs(path)
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
-    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
+    pairs = list(map(Pair, *trials.read_pairs(source, columns=columns)))
+    labels = {(frozenset(pair[:2]), pair.label) for pair in pairs}
+    for first, second, label in pairs:
+        if label and (frozenset((first, second)), False) in labels:
+            raise LikenessError(
+                f"{first} {second} is labelled both as one subject and as two; remove a label"
+            )
+    return pairs
 
 
 def verify_pairs(

@@ -35,6 +35,7 @@ from likeness.eval.verification import (
     Measured,
     TarRule,
     actual_dcf,
+    balanced_accuracy,
     check_costs,
     check_rate,
     cllr,
@@ -60,6 +61,7 @@ _TAR_RULES = {
     "nearest": "nearest: the ROC point of the nearest FAR, which may exceed it",
     "interpolated": "interpolated: linear between adjacent ROC points",
 }
+_ACCURACY = "the mean of TAR and 1 - FAR at the best threshold of these trials: optimistic"
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,7 @@ def evaluate(
         intervals, resamples = bounds_of(resampled, scores, subjects, **draws_of(settings))
         values = {name: each.measured.value for name, each in measures.items()}
         intervals = or_exact(intervals, values, scores, subjects, settings)
+        resamples.values.pop("balanced_accuracy")  # no further test: it is of the same ROC
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
         "ties": "one operating point per distinct score",
@@ -287,10 +290,11 @@ def _measures(
     measured = verification_metrics(
         target,
         nontarget,
-        p_targets=settings.p_targets,
+        p_targets=(*settings.p_targets, 0.5),
         fars=settings.fars,
         tar_rule=settings.tar_rule,
     )
+    best = measured["min_dcf(0.5)"]
     metric: Metric = partial(eer, method=settings.eer_method)
     if settings.eer_method != "interpolated":
         measured["eer"] = measured["eer"]._replace(value=metric(target, nontarget))
@@ -314,6 +318,8 @@ def _measures(
             measured[name] = measured[name]._replace(threshold=np.nan)
         metric = partial(tar_at_far, far=far, rule=settings.tar_rule)
         measures[name] = _Measure(metric, measured[name], conventions)
+    at_best = best._replace(value=1 - best.value / 2)
+    measures["balanced_accuracy"] = _Measure(balanced_accuracy, at_best, {"rule": _ACCURACY})
     if settings.llr:
         measures |= _llr_measures(target, nontarget, settings)
     return measures

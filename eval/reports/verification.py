@@ -58,7 +58,7 @@ from likeness.eval.results import (
     metric_text,
     threshold_text,
 )
-from likeness.eval.types import Embeddings, Floats, Ints, Scores, Trials
+from likeness.eval.types import Embeddings, Floats, Ints, Scores, Trials, counted
 from likeness.eval.uncertainty import errors_at, risk_coverage, trial_quality
 from likeness.eval.verification import sort_scores, threshold_at_eer
 
@@ -200,7 +200,7 @@ def _error_sentence(result: Result) -> str:
         level = 100 * float(result.conventions["level"])
         sentence += f", {low} to {high} % with {level:g} % confidence"
     counts = result.counts
-    of = f"{counts['subjects'] or 0:,} subjects"
+    of = counted(counts["subjects"] or 0, "subject")
     if counts["subjects"] is None:
         of = f"{(counts['targets'] or 0) + (counts['nontargets'] or 0):,} trials"
     return f"{sentence}; {of}."

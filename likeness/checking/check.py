@@ -303,7 +303,7 @@ class _Result:
         several, same_label = [], []
         conflicts: dict[int | str, str] = {}
         for rows in rows_of.values():
-            labels = sorted({str(self.labels[row]) for row in rows})
+            labels = sorted({str(self.labels[row] or "no label") for row in rows})
             if len(labels) > 1:
                 several.append(rows)
                 conflicts |= dict.fromkeys(rows, f"it is there under {' and '.join(labels)}")

@@ -15,7 +15,6 @@ from likeness.commands.options import (
     Modality,
     Root,
     Trust,
-    each_once,
     input_file,
     refuse_idle,
     writes,
@@ -108,20 +107,19 @@ def check(
     from likeness.checking import report
 
     refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
-    with each_once():
-        checked = likeness.check(
-            data,
-            modality,
-            columns=",".join(columns or ()),
-            label=label,
-            root=root,
-            test=test,
-            decode=decode,
-            embeddings=embeddings,
-            model=None if model is None else likeness.load(model, trust=trust or ()),
-            near=near,
-            clean=clean,
-        )
+    checked = likeness.check(
+        data,
+        modality,
+        columns=",".join(columns or ()),
+        label=label,
+        root=root,
+        test=test,
+        decode=decode,
+        embeddings=embeddings,
+        model=None if model is None else likeness.load(model, trust=trust or ()),
+        near=near,
+        clean=clean,
+    )
     say(report.as_text(checked))
     if json_file is not None:
         report.write_json(json_file, checked)

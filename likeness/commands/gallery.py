@@ -120,6 +120,7 @@ def enrol(
         )
     from likeness import galleries
     from likeness.eval.formats.subjects import read_mapping
+    from likeness.eval.types import counted
     from likeness.toolkit.gallery.postgres import masked
 
     subject_of = read_mapping(subjects) if subjects else None
@@ -136,13 +137,13 @@ def enrol(
     print_bad(done.bad, "files")
     for doubt in done.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
-    if done.doubts:
+    if len(done.doubts) > _MOST_SAID:
         say(f"{len(done.doubts):,} doubts; `likeness gallery check` lists all", error=True)
     if done.skipped:
         say(f"{len(done.skipped):,} subjects were enrolled before and stay as they are")
     say(
-        f"{done.files:,} files of {done.subjects:,} subjects enrolled in "
-        f"{masked(gallery)}, which has {done.size:,} subjects now"
+        f"{counted(done.files, 'file')} of {counted(done.subjects, 'subject')} enrolled in "
+        f"{masked(gallery)}, which has {counted(done.size, 'subject')} now"
     )
 
 
@@ -253,6 +254,7 @@ def list_subjects(gallery: Gallery) -> None:
     """List who is enrolled, with the number of enrolments and the norm of the template."""
     from likeness import galleries
     from likeness.eval.results import aligned
+    from likeness.eval.types import counted
     from likeness.toolkit.gallery.postgres import masked
 
     with galleries.opened(gallery) as store:
@@ -260,7 +262,7 @@ def list_subjects(gallery: Gallery) -> None:
     rows = [["subject", "enrolments", "norm"]]
     rows += [[e.subject, f"{e.enrolments:,}", f"{e.norm:.4g}"] for e in entries]
     say("\n".join(map(one_line, aligned(rows))))
-    say(f"{len(entries):,} subjects in {masked(gallery)}", error=True)
+    say(f"{counted(len(entries), 'subject')} in {masked(gallery)}", error=True)
 
 
 @app.command(epilog="Example: likeness gallery remove ann bob --gallery people")

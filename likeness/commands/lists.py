@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import DATA_HELP, Columns, LabelPattern, Modality, Root, each_once
+from likeness.commands.options import DATA_HELP, Columns, LabelPattern, Modality, Root
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -63,12 +63,11 @@ def lists(
     """
     from likeness.lists import Draw, draw_lists, items, modality_of, write_lists
 
-    with each_once():
-        named = ",".join(columns or ())
-        kind = modality or modality_of(data, columns=named, label=label, root=root)
-        every = items(data, kind, columns=named, label=label, root=root)
-        draw = Draw(split, test_share, seed, num_trials, same_sex, cross_session)
-        chosen, trials = draw_lists(every, draw, where=str(data))
+    named = ",".join(columns or ())
+    kind = modality or modality_of(data, columns=named, label=label, root=root)
+    every = items(data, kind, columns=named, label=label, root=root)
+    draw = Draw(split, test_share, seed, num_trials, same_sex, cross_session)
+    chosen, trials = draw_lists(every, draw, where=str(data))
     write_lists(out, chosen, trials, root or (data if data.is_dir() else data.parent))
     target = 0 if trials.target is None else int(trials.target.sum())
     whose = f"{len(set(chosen.labels))} of {len(set(every.labels))} subjects"

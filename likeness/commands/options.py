@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -14,7 +13,7 @@ import typer
 from likeness.eval.errors import LikenessError
 from likeness.models import filterbanks
 from likeness.presence import check_written, refuse_missing_model
-from likeness.toolkit.console import Interrupted, say, warn
+from likeness.toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -363,16 +362,6 @@ def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -
     else:
         goes = {"ijb", "num_resamples", "json_file", *allowed, *of_ijb}
         refuse_idle(context, sorted(context.params.keys() - goes), "files in place of --ijb", "")
-
-
-@contextmanager
-def each_once() -> Iterator[None]:
-    """What the block warns of is printed at its end, each sentence once."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for text in dict.fromkeys(str(warning.message) for warning in caught):
-        warn(text)
 
 
 @contextmanager

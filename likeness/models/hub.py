@@ -104,7 +104,8 @@ def find_files(source: str, *, weights: bool = True) -> Files:
     if weights and not (paths and all(path.is_file() and path.parent == folder for path in paths)):
         raise LikenessError(
             f"hub:{source} holds no {_WEIGHTS}, or not all files of its {_INDEX}; weights in other "
-            "files may hold code and are not read: save them by transformers' save_pretrained"
+            "files may hold code and are not read: save them by transformers' save_pretrained "
+            "(docs/how-to/hub.md)"
         )
     return Files(config, preprocessor, tuple(paths) if weights else (), revision)
 
@@ -128,12 +129,12 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     """
     if not _ID.fullmatch(source):
         raise LikenessError(
-            f"{model} is neither a folder nor an id on the hub such as facebook/dinov2-small or "
-            "facebook/dinov2-small@REVISION; correct it"
+            f"{model} is neither a folder nor an id on the Hugging Face hub, ORGANISATION/NAME or "
+            "ORGANISATION/NAME@REVISION; correct it"
         )
     from huggingface_hub import HfApi, snapshot_download
 
-    name, _, tag = source.partition("@")
+    name, at, tag = source.partition("@")
     download = partial(snapshot_download, name, revision=tag or None, allow_patterns=list(patterns))
     try:
         HfApi().model_info(name, revision=tag or None, timeout=_SECONDS)
@@ -144,9 +145,12 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
     try:
         return Path(download(local_files_only=True))
     except Exception:  # nothing was fetched before: the first error says why
+        copy, revision = name.partition("/")[2], f" --revision {tag}" if at else ""
         raise LikenessError(
             f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in "
-            "the cache; connect, or fetch its files elsewhere and give the folder"
+            f"the cache; where there is a network, run `hf download {name}{revision} --local-dir "
+            f"{copy}`, copy the folder {copy} ({', '.join(patterns)}), and give "
+            f"{model.partition(':')[0]}:{copy} (docs/how-to/hub.md)"
         ) from None
 
 

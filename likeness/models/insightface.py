@@ -131,7 +131,8 @@ def find(source: str) -> Pack:
     if not path.is_dir() or stated:
         raise LikenessError(
             f"insightface:{source}: {path} is no file; give a recognition .onnx file or the folder "
-            "of an unpacked pack (nothing is downloaded, and only of a file are pixels stated)"
+            "of an unpacked pack (nothing is downloaded: docs/how-to/photographs.md says where "
+            "they are; and only of a file are pixels stated)"
         )
     if _has_manifest(path):
         raise LikenessError(

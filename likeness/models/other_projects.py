@@ -68,6 +68,13 @@ def load_speechbrain(source: str) -> Loaded:
 
 def load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
+    if not file.is_file():
+        raise LikenessError(
+            f"wespeaker:{path}: there is no file {file}, and nothing is downloaded; where there is "
+            "a network, run `hf download Wespeaker/wespeaker-voxceleb-resnet293-LM avg_model.pt "
+            "--local-dir english`, copy the folder english, and give wespeaker:english "
+            "(docs/how-to/hub.md)"
+        )
     backbone, part = state_dicts.read_wespeaker(file)
     fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **SETTINGS[frontend])
     loaded = _speaker(fbank(), backbone, _summed(file, frontend))

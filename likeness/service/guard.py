@@ -88,7 +88,6 @@ class Limits:
         waiting: Uploads that may arrive or wait beside them.
         max_seconds: Of one recording.
         max_values: Samples x channels of one recording: a minute of 23 channels at 48 kHz.
-        max_pixels: Of one image: 33 megapixels.
     """
 
     max_bytes: int = 16 * 2**20
@@ -97,7 +96,6 @@ class Limits:
     waiting: int = 100
     max_seconds: float = 60.0
     max_values: int = 2**26
-    max_pixels: int = 2**25
 
 
 def metrics_text() -> str:

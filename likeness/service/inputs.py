@@ -17,6 +17,7 @@ import numpy as np
 import soundfile
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.reports.media import MAX_JPEG_PIXELS, MAX_PIXELS
 from likeness.modalities.face import align
 from likeness.modalities.face import images as face_images
 from likeness.modalities.speaker import audio
@@ -49,7 +50,7 @@ def takes(model: Loaded, limits: Limits) -> dict[str, Any]:
     """
     read, settings = _reading(model)
     kind, size, formats = "images", (None, None), list(_IMAGES)
-    most = f"up to {limits.max_pixels / 1e6:.0f} megapixels"
+    most = f"up to {MAX_PIXELS / 1e6:.0f} megapixels (JPEG {MAX_JPEG_PIXELS / 1e6:.0f})"
     text = f"Images of {most}."
     if model.modality == "speaker":
         kind, formats = "recordings", [*_SOUNDS, *(["M4A"] if find_spec("av") else [])]

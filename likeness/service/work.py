@@ -33,7 +33,6 @@ from likeness.inputs import suffix_of
 from likeness.service import inputs, pages
 from likeness.service.guard import Limits
 from likeness.service.pages import Example
-from likeness.toolkit.data.images import SUFFIXES, open_encoded
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.gallery import media
@@ -220,7 +219,6 @@ class Service:
         each that the network would get, and the number of the face that is taken by itself.
         """
         with self._turns, private_items([file]) as items:
-            open_encoded(file, items[0].id, max_pixels=self.limits.max_pixels)
             return inputs.find_faces(self.model, items[0])
 
     def identify(
@@ -365,13 +363,7 @@ class Service:
         """
         with self._turns, private_items(files) as items:
             chosen = dict(zip((item.id for item in items), faces, strict=True))
-            whole = reading_for(inputs.choosing(self.model, chosen).read)
-
-            def read(item: Item) -> Any:
-                if item.suffix in SUFFIXES:
-                    open_encoded(item.path.read_bytes(), item.id, max_pixels=self.limits.max_pixels)
-                return whole(item)
-
+            read = reading_for(inputs.choosing(self.model, chosen).read)
             try:
                 embeddings, bad = embed_where_readable(self.model.embedder, items, read, part=True)
             except RuntimeError as error:  # of a network that cannot take this input
@@ -380,12 +372,14 @@ class Service:
                     f"the model cannot embed this ({type(error).__name__})"
                 ) from None
             if embeddings is None or bad:
-                (path,) = (str(item.path) for item in items if item.id == bad[0].id)
-                reason = bad[0].reason  # which names the file, unless the network refuses it
+                path_of = {item.id: str(item.path) for item in items}
+                reasons = [  # a reason names the file, unless the network refuses it
+                    f"{'' if path_of[of.id] in of.reason else f'{of.id}: '}{of.reason}"
+                    for of in bad
+                ]
                 raise LikenessError(
                     f"with this {self.model.modality} model, {len(bad)} of {len(files)} files "
-                    f"cannot be read: {'' if path in reason else f'{bad[0].id}: '}{reason}"
-                    f"{remedy_for(self.model)}"
+                    f"cannot be read: {'; '.join(reasons)}{remedy_for(self.model)}"
                 )
             return Embeddings(embeddings.ids, embeddings.matrix, self.model.meta)
 

@@ -55,7 +55,8 @@ def read(
             height, width = pixels.shape[:2]
             raise BadImage(
                 f"{item.name}: the image has {height} x {width} pixels, but {size[0]} x {size[1]} "
-                "are wanted; align it (likeness.modalities.face.align), or choose another fit"
+                f"are wanted; align it by a detector, or read it with fit='resize' "
+                "(docs/how-to/own_networks.md)"
             )
         pixels = _resize(pixels, size)
     return as_channels(pixels, dtype)

@@ -21,12 +21,13 @@ from likeness.eval.bootstrap import Drawn, bounds, interval, intervals, resample
 from likeness.eval.errors import LikenessError
 from likeness.eval.resampling import weighted
 from likeness.eval.types import Scores
-from likeness.eval.verification import eer, min_dcf, tar_at_far
+from likeness.eval.verification import balanced_accuracy, eer, min_dcf, tar_at_far
 
 FAST = {
     "eer": eer,
     "eer nearest": partial(eer, method="nearest"),
     "min_dcf": partial(min_dcf, p_target=0.05),
+    "accuracy": balanced_accuracy,
     "min_dcf costs": partial(min_dcf, p_target=0.3, c_miss=10.0, c_fa=2.0),
     "tar": partial(tar_at_far, far=0.1),
     "tar strict": partial(tar_at_far, far=0.29, rule="strict"),

@@ -202,6 +202,7 @@ def test_a_group_without_errors_or_without_impostors_of_its_own_has_no_ratio_and
     assert "eer" not in made.ratios
     assert any("fewer than 20" in flag for flag in y.flags)
     assert "y* 1 subjects, fewer than 20" in table([made])
+    assert "Worst to best: " not in table([made])  # nothing differs
 
 
 def test_an_item_may_have_another_group_than_its_subject() -> None:

@@ -106,7 +106,7 @@ def test_json_carries_schema_switches_digests_and_version(results, tmp_path):
     document = json.loads((tmp_path / "r.json").read_text())
     assert (document["schema"], document["inputs"]) == (SCHEMA, {"scores.txt": "ab" * 32})
     assert document["version"] == likeness.__version__
-    assert len(document["results"]) == 12
+    assert len(document["results"]) == 14
     by_name = {result["metric"]: result["conventions"] for result in document["results"]}
     assert "interpolated" in by_name["eer"]["method"]
     costs = {"p_target": 0.05, "c_miss": 1.0, "c_fa": 1.0}
@@ -141,9 +141,10 @@ def test_table_lines_up_and_speaks_percent(results):
     assert lines[1][place:].split()[0] == f"{results[0].threshold:.4g}"
     value = f"{100 * results[0].value:.2f}"
     assert re.match(rf"EER \(%\) +{value}  \[ *[\d.]+, +[\d.]+\] ", lines[1])
-    starts = {line.index("[") for line in lines[1:7]} | {line.rindex("[") for line in lines[1:7]}
+    starts = {line.index("[") for line in lines[1:8]} | {line.rindex("[") for line in lines[1:8]}
     assert len(starts) == 2  # one column of intervals per system
-    assert lines[7].split() == ["targets", "8", "8"]
+    assert lines[7].startswith("balanced accuracy (%)")
+    assert lines[8].split() == ["targets", "8", "8"]
     assert "TAR (%) at FAR 0.001: too few" in "\n".join(lines)
 
 

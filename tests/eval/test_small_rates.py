@@ -64,6 +64,7 @@ def test_where_no_error_was_seen_the_results_have_the_exact_bound() -> None:
     assert found["eer"].interval == pytest.approx((0, max(both)))
     assert found["tar_at_far(0.5)"].interval == pytest.approx((1 - (1 - 0.05 ** (1 / 12)), 1))
     assert found["min_dcf(0.05)"].interval == (0, min(1, both[0] + 19 * both[1]))
+    assert found["balanced_accuracy"].interval == pytest.approx((1 - sum(both) / 2, 1))
     assert "3/6" in str(found["eer"].conventions["interval_note"])
     alone = evaluate(scores, settings).results[0]  # nobody knows who is who
     assert alone.interval == pytest.approx((0, 1 - 0.025 ** (1 / 12)))

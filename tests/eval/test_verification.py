@@ -18,8 +18,11 @@ from sklearn.isotonic import IsotonicRegression
 
 from likeness.eval import verification
 from likeness.eval.errors import LikenessError
+from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.types import Scores
 from likeness.eval.verification import (
     actual_dcf,
+    balanced_accuracy,
     cllr,
     det,
     eer,
@@ -137,6 +140,20 @@ def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, 
     )
     assert cost / min(c_miss * p, c_fa * (1 - p)) == pytest.approx(value, abs=1e-12)
     assert value <= 1 + 1e-12
+
+
+@given(pairs)
+def test_balanced_accuracy_is_the_best_mean_of_two_shares_of_right_decisions(scores):
+    best = max(1 - (far + frr) / 2 for _, far, frr in brute_points(*scores))
+    assert balanced_accuracy(*scores) == pytest.approx(float(best), abs=1e-12)
+    target, nontarget = map(np.array, scores)
+    unsampled = VerificationSettings(num_resamples=0)
+    values = np.append(target, nontarget)
+    labelled = Scores(values, np.arange(values.size) < target.size)
+    result = evaluate(labelled, unsampled).result("balanced_accuracy")
+    limit = np.inf if result.threshold is None else result.threshold
+    shares = np.mean(target >= limit), np.mean(nontarget < limit)
+    assert result.value == pytest.approx(np.mean(shares), abs=1e-12)
 
 
 @pytest.mark.parametrize("bits", [(1, 1), (3, 2), (4, 4), (13, 4)])

@@ -71,6 +71,7 @@ def test_train_embed_score_evaluate(
         "eer",
         "min_dcf(0.1)",
         "tar_at_far(0.5)",
+        "balanced_accuracy",
     }
     assert f"{100 * document['results'][0]['value']:.2f}" in shown
     page = (tmp_path / "report" / "index.html").read_text()

@@ -71,7 +71,7 @@ def test_a_gallery_of_single_enrolments_says_what_it_cannot_say() -> None:
     rows, names = people(5, 1)
     checked = check(gallery_of(rows, names))
     assert (checked.alone, list(checked.doubts)) == (5, [])
-    assert "5 subjects have one enrolment" in checked.summary()
+    assert "5 subjects with one enrolment" in checked.summary()
     assert check(gallery_of(rows[:1], names[:1])).summary()
 
 

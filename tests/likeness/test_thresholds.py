@@ -18,6 +18,7 @@ import soundfile
 from PIL import Image
 
 import likeness as front_door
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.guarantee import guaranteed_threshold
@@ -199,7 +200,7 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert rows[0]["score"] == rows[1]["score"]
     assert [bool(row["note"]) for row in rows] == [False, False, False, True, True]
     assert "nobody.wav" in rows[3]["note"]
-    assert "1 false accepts, 0 false rejects" in shown.err
+    assert "1 false accept, 0 false rejects, balanced accuracy 50.00%" in shown.err
     # The error rates are those of `evaluate` on the pairs that have a score and a label.
     known = [
         (float(row["score"]), row["label"] == "true")
@@ -234,6 +235,10 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     ):
         Path("list.txt").write_text(list_of_pairs)
         assert run_command("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
+    for again in ("a.wav b.wav 0", "b.wav a.wav 0"):
+        Path("list.txt").write_text(f"a.wav b.wav 1\na.wav b.wav 1\n{again}\n")
+        with pytest.raises(LikenessError, match="wav is labelled both"):
+            read_pairs("list.txt")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, first_line
 
 # The layers over the training classes of WeSpeaker, 3D-Speaker and IDRnD.
 _CLASSIFIERS = ("projection.", "classifier.", "cls_head.")
@@ -145,10 +145,13 @@ def read_weights(path: str | Path, *, key: str = "") -> dict[str, Tensor]:
             "torch.save, or leave weights empty"
         ) from None
     except Exception as error:  # a broken or hostile file makes the parsers raise any type
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")[:200]
+        held = re.search(r"global: GLOBAL (\S+)", str(error))  # what torch refuses to make
+        reason = f"it holds {held[1]}" if held else first_line(error).rstrip(". ")
         raise LikenessError(
             f"weights {str(path)!r} cannot be read without running code ({reason}), so it is no "
-            "state dict; save one by torch.save(state_dict)"
+            "state dict; if you trust it, take its tensors out: whole = torch.load(FILE, "
+            "weights_only=False); torch.save(whole['state_dict'], 'weights.pt') "
+            "(docs/how-to/own_networks.md)"
         ) from None
     if not (isinstance(content, Mapping) and content) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()

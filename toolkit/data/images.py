@@ -126,17 +126,16 @@ def decode_bytes(content: bytes, name: str, *, shrink: int = 1) -> Pixels:
 
 
 @contextlib.contextmanager
-def opened(file: BinaryIO, name: str, max_pixels: int = 0) -> Iterator[Image.Image]:
+def opened(file: BinaryIO, name: str) -> Iterator[Image.Image]:
     """Opens an image file by Pillow, which reads its header, for as long as the context lasts.
 
     Args:
         file: The file, which stays open.
         name: What errors call the image.
-        max_pixels: The number of pixels that is allowed; 0 for 67 megapixels, and 200 of a JPEG.
 
     Raises:
-        BadImage: It is no image that is read, or has more pixels. What Pillow raises within the
-            block, which are errors of many types, becomes this too.
+        BadImage: It is no image that is read, or has over 67 megapixels, or 200 of a JPEG. What
+            Pillow raises within the block, which are errors of many types, becomes this too.
     """
     try:
         formats = formats_of(file)
@@ -144,7 +143,7 @@ def opened(file: BinaryIO, name: str, max_pixels: int = 0) -> Iterator[Image.Ima
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused below
             image = Image.open(file, formats=formats)
         with image:
-            most = max_pixels or (MAX_JPEG_PIXELS if image.format == "JPEG" else MAX_PIXELS)
+            most = MAX_JPEG_PIXELS if image.format == "JPEG" else MAX_PIXELS
             if not 1 <= image.width * image.height <= most:
                 raise BadImage(
                     f"{name}: {image.height} x {image.width} pixels, but at most {most} in all are "
@@ -213,13 +212,12 @@ class EncodedImage(NamedTuple):
         return cut, (left - x, top - y, right - x, bottom - y)
 
 
-def open_encoded(content: bytes, name: str, *, max_pixels: int = 0) -> EncodedImage:
+def open_encoded(content: bytes, name: str) -> EncodedImage:
     """Checks the header of an image file and leaves decoding it to EncodedImage.part.
 
     Args:
         content: The bytes of the image file.
         name: What errors call the image.
-        max_pixels: The number of pixels that is allowed; 0 for 67 megapixels.
 
     Returns:
         The image, with the size of the file.
@@ -233,7 +231,7 @@ def open_encoded(content: bytes, name: str, *, max_pixels: int = 0) -> EncodedIm
         >>> image.size, cut.shape, box
         ((6, 8), (3, 4, 3), (0.0, 0.0, 4.0, 3.0))
     """
-    with opened(io.BytesIO(content), name, max_pixels) as image:
+    with opened(io.BytesIO(content), name) as image:
         size = image.height, image.width
         if _orientation(image) >= 5:
             size = size[::-1]

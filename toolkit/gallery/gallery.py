@@ -400,8 +400,8 @@ def refuse_absent(place: str | PathLike[str]) -> None:
     """Raises LikenessError where there is no gallery; OSError where a server does not answer."""
     if not exists(place):
         raise LikenessError(
-            f"{masked(place)} contains no gallery; enrol with `likeness gallery enrol`, give the "
-            "meta of the embeddings to make one, or correct the path"
+            f"{masked(place)} contains no gallery; make one with `likeness gallery enrol FOLDER "
+            f"--gallery {masked(place)} --model MODEL`, or correct the path"
         )
 
 

@@ -9,6 +9,7 @@ pages that it moved earlier would still hold a copy.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -271,7 +272,7 @@ class SqliteStore:
                     f"{self.name} is used by another process; a gallery belongs to one at a time: "
                     "stop it, or choose another folder"
                 ) from None
-            raise OSError(
-                f"{self.name}: {error}; {left}: make room on the disk, see that the file is a "
-                "gallery that can be written to, or restore a copy"
-            ) from error
+            remedy = "make room on the disk, or see that the file can be written to"
+            if re.search("malformed|not a database|no such table", str(error)):
+                remedy = "no gallery, or damaged: restore a copy, or delete it and enrol anew"
+            raise OSError(f"{self.name}: {error}; {left}: {remedy}") from error

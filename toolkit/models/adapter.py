@@ -17,9 +17,12 @@ from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.weights import first_names
 
 ADAPTER = "adapter."
 _NAME = "default"  # what peft calls the adapter of each layer
+# What tells the layers of a block apart: "conv1" of layer1.0.conv1, "linear1.conv" of linear1.conv
+_END = re.compile(r"(?:[^\W\d]\w*\.)?\w+$")
 # The projections of queries and values as transformers, timm and DINO call them; qkv is all three.
 _QUERIES_AND_VALUES = (
     ("q_proj", "v_proj"),
@@ -82,10 +85,13 @@ def choose(network: nn.Module, targets: Sequence[str] = ()) -> list[str]:
         target: [name for name in layers if f".{name}".endswith(f".{target}")] for target in targets
     }
     if not called or not all(called.values()):
-        missing = next((target for target, names in called.items() if not names), "nothing")
+        absent = next((target for target, names in called.items() if not names), "")
+        layer = "linear layer or plain convolution called so" if absent else "queries and values"
+        possible = list(dict.fromkeys(_END.search(name)[0] for name in layers))  # type: ignore[index]
         raise LikenessError(
-            f"tuning.lora.targets names {missing}, and this network has no linear layer and no "
-            f"plain convolution of that name; it has: {', '.join(ends) or 'none'}"
+            f"tuning.lora.targets names {absent or 'nothing'}, and this network has no {layer}; "
+            "name some of these, with commas between: "
+            f"{first_names(possible, 12) or 'none'}"
         )
     chosen = {name for names in called.values() for name in names}
     return [name for name in layers if name in chosen]

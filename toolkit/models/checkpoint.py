@@ -37,7 +37,10 @@ from likeness.toolkit.models.parts import Part, Parts, describe, values_in
 FORMAT = "likeness.checkpoint/1"
 _QUALITY_LOSSES = frozenset({"SimPLE", "VMF", "SCF", "ProbabilisticNCA", "MagFace", "AdaFace"})
 LOSS = "loss."  # before the names of the loss's tensors, as "frontend." and "backbone." are
-_FOREIGN = "weights of another project start an image network by backbone.weights=FILE"
+_FOREIGN = (
+    "for weights of another project write own.py with MODEL = likeness.Network(network=CLASS, "
+    "weights=FILE, ...), and give own.py as the model (docs/tutorials/own_network.md)"
+)
 
 
 def save_model(
@@ -198,7 +201,7 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]
         tensors = parse_tensors(content)
     except SafetensorError as error:
         raise LikenessError(
-            f"{path} is no whole safetensors file of Likeness: {error}; {_FOREIGN}"
+            f"{path} is no whole model file of Likeness ({error}); {_FOREIGN}"
         ) from None
     size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}

@@ -197,8 +197,8 @@ def refuse_trained(labels: Iterable[str], classes: Iterable[str]) -> None:
     """Refuse labels that are tested on and are among the classes that are trained on."""
     if both := {*labels} & {*classes}:
         raise LikenessError(
-            f"{min(both)!r} is both trained and tested on; give the recipe's items and those of "
-            "its measure the same fold, of disjoint subjects"
+            f"{min(both)!r} is both trained and tested on; take it out of one of them: the items "
+            "of a recipe and those of its measure are of disjoint classes"
         )
 
 

@@ -41,8 +41,9 @@ async function put(place, blob, name) {
     blobs[place] = finish();
   } catch (error) {
     if (tickets[place] === ticket) {
-      empty(place);
-      fail(error);
+      const line = text("p", "error", `${name}: ${error.message}`);
+      line.setAttribute("role", "alert");
+      empty(place).append(line); // in its card, where it stays beside that of another file
     }
   }
   ready();

@@ -221,6 +221,9 @@ def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> Non
         load("hub:ann/nothing")
     assert str(error.value).startswith("hub:ann/nothing")
     assert "\n" not in str(error.value)
+    assert "hf download ann/nothing --local-dir nothing" in str(error.value)
+    assert "model.safetensors" in str(error.value)
+    assert "hub:nothing" in str(error.value)
     assert asked
 
 

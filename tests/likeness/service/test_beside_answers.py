@@ -24,6 +24,7 @@ from likeness.modalities.face import align
 from likeness.service.inputs import miniature
 from likeness.service.pages import MAX_EXAMPLES, read_examples
 from likeness.service.work import Extras, Service
+from likeness.toolkit.data import images
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.gallery import media
@@ -122,11 +123,30 @@ def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any
     assert refused.status_code == 422
     assert "the second file: the image has 96 x 128 pixels" in refused.json()["error"]
     assert "--detector" in refused.json()["error"]
+    refused = ask("POST", "/verify", files={"first": b"no image", "second": photograph()})
+    assert "the first file: " in refused.json()["error"]
+    assert "the second file: the image has 96 x 128 pixels" in refused.json()["error"]
     chosen = ask("POST", "/verify", files={"first": crop, "second": crop}, data={"first_face": 0})
     assert chosen.status_code == 422
     whole = ask("POST", "/faces", files={"file": crop}).json()
     assert (whole["detector"], whole["faces"]) == (False, [])
     assert (pixels_at(whole["crop"]) == decode_bytes(crop, "")).all()
+
+
+def test_a_photograph_may_have_as_many_pixels_as_in_a_command(
+    photographs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = asking(Service(photographs))
+    both = {"first": photograph(), "second": photograph()}
+    assert ask("POST", "/verify", files=both).status_code == 200
+    assert "67 megapixels (JPEG 200)" in ask("GET", "/health").json()["takes"]["text"]
+    monkeypatch.setattr(images, "MAX_PIXELS", 96 * 128 - 1)
+    with pytest.raises(LikenessError, match="96 x 128 pixels"):
+        decode_bytes(photograph(), "")
+    for path, files in (("/verify", both), ("/faces", {"file": photograph()})):
+        refused = ask("POST", path, files=files)
+        assert refused.status_code == 422
+        assert "96 x 128 pixels" in refused.json()["error"]
 
 
 def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None:

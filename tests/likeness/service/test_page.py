@@ -136,11 +136,18 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
         compare()
         # unreadable in the page: neither the verdict nor the old picture stays
         page.evaluate(drop, ["first", "text.txt", "text/plain"])
-        assert page.inner_text("#answer .error") == "That is no image."
+        error = page.locator("[data-drop=first] .error")
+        assert error.inner_text() == "text.txt: That is no image."
         assert (
             page.locator(".verdict").count() == page.locator("[data-drop=first] img").count() == 0
         )
         assert page.is_disabled("#compare")
+        # A second file that cannot be used is named as well, and the first stays named.
+        page.set_input_files("#file-probe", photos[3])
+        page.evaluate(drop, ["second", "more.txt", "text/plain"])
+        assert page.inner_text("[data-drop=second] .error") == "more.txt: That is no image."
+        assert error.inner_text() == "text.txt: That is no image."
+        assert page.locator("[data-drop=probe].full").count() == 1
 
 
 # What a screen reader would have no name for.
@@ -256,7 +263,7 @@ def test_a_face_is_chosen_by_keyboard_and_sent(browser: Any, tmp_path: Path) -> 
         assert page.is_hidden("#answer")
         page.click("[data-drop=first] .other")
         page.set_input_files("#file-first", str(empty))
-        assert "No face was found" in page.inner_text("#answer .error")
+        assert "none.png: No face was found" in page.inner_text("[data-drop=first] .error")
         assert page.is_disabled("#compare")
 
 

@@ -73,7 +73,7 @@ def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> No
     checkpoint.save(tmp_path / "later", tensors, description, "likeness.checkpoint/99")
     (tmp_path / "folder").mkdir()
     for name, says in (
-        ("cut", "no whole safetensors file"),
+        ("cut", "no whole model file"),
         ("bent", "shape"),
         ("code", "neither of Likeness nor"),
         ("later", r"of format 'likeness\.checkpoint/99'"),
@@ -96,7 +96,7 @@ def test_the_error_for_weights_of_other_projects_says_where_they_are_read(
         torch.save(state, tmp_path / name)
     else:
         save_file(state, tmp_path / name, metadata=metadata)
-    with pytest.raises(ValueError, match=r"backbone\.weights=FILE$"):
+    with pytest.raises(ValueError, match=r"own\.py .*own_network\.md"):
         load_model(tmp_path / name)
 
 

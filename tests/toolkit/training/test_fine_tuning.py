@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import ImageResNet
+from likeness.toolkit.backbones.iresnet import IResNet
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.batch import Batch
@@ -149,6 +151,19 @@ def test_settings_that_contradict_each_other_leave_no_folder(
     with pytest.raises(ValueError, match=keyword):
         fit(short(tuning=Tuning(**settings)), data=voices, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_hint_of_adapters_names_layers_that_can_have_them() -> None:
+    own = nn.Sequential()
+    own.add_module("linear1", nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
+    own.add_module("linear2", nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
+    for network in (ResNet(80, dim=8), IResNet(3, dim=8), ViT(3), ImageResNet(3, dim=8), own):
+        with pytest.raises(ValueError, match="names nowhere") as error:
+            adapter.choose(network, ["nowhere"])
+        hints = str(error.value).rpartition(": ")[2].split(", ")
+        assert all(adapter.choose(network, [hint]) for hint in hints)
+        assert not any(hint.isdigit() for hint in hints)
+    assert adapter.choose(own, hints[:1]) == ["linear1.1"]
 
 
 def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> None:
