@@ -234,6 +234,13 @@ Missing = Annotated[
 SubjectLines = Annotated[
     Path | None, input_file("Lines `id subject` (default: the first folder of the ids).")
 ]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE[:COLUMN]",
+        help="Measure within and across groups: lines `id group`, or items.csv:sex.",
+    ),
+]
 Resamples = Annotated[
     int | None,
     typer.Option("--resamples", min=0, help="Draws of the bootstrap; 0: none (default: 1000)."),
