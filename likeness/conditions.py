@@ -73,7 +73,7 @@ _PICTURES = {
     "mirror": (0.0, 0.0, "left and right changed"),
 }
 _RATE_HZ = 16_000
-CLEAN = "clean"
+CLEAN, PROTOCOL = "clean", "verification 1:1"
 _MARK = "\0"  # between the name of a condition and an id
 
 
@@ -432,35 +432,31 @@ class _Cells:
         assert target is not None
         kept, sides = rows & ~np.isnan(of.values), (self.trials.enrol, self.trials.probe)
         part = Part(Scores(of.values[kept], target[kept]), self.pairs[kept])
+        num = sum(np.unique(side[rows]).size for side in sides)
+        bad = sum(np.unique(s[rows & lost]).size for s, lost in zip(sides, of.lost.T, strict=True))
         counts: dict[str, int | None] = {
             "targets": part.scores.targets.size,
             "nontargets": part.scores.nontargets.size,
             "subjects": np.unique(part.subjects).size,
-            "items": sum(np.unique(side[rows]).size for side in sides),
-            "refused": sum(
-                np.unique(side[rows & lost]).size
-                for side, lost in zip(sides, of.lost.T, strict=True)
-            ),
+            "items": num,
+            "refused": bad,
         }
         about = {"subjects_from": self.source, **draws_of(settings)}
-        share = (counts["refused"] or 0) / (counts["items"] or 1)
         limit = self.limits[name]
         own, draws = own_rates(part, settings)
         lacking = np.full(settings.num_resamples, np.nan)
-        draws, rates = {"eer": lacking} | draws, {"refused": Rate(share), "eer": own["eer"]}
+        draws = {"eer": lacking} | draws
+        rates = {"refused": Rate(bad / max(1, num)), "eer": own["eer"]}
         if limit is not None:
             found, drawn = rates_at(part, {"": limit}, settings)
             rates |= {"far": found["global_far()"], "frr": complement(found["global_tar()"])}
             draws["far"] = drawn.get("global_far()", lacking)
             draws["frr"] = 1 - drawn.get("global_tar()", lacking)
-        results = [
-            with_bounds(
-                Result(name, metric, rate.value, None, limit, counts, about, "verification 1:1"),
-                Bounds(rate.interval, rate.note),
-            )
-            for metric, rate in rates.items()
-            if rate.value is not None
-        ]
+        results = []
+        for metric, rate in rates.items():
+            if rate.value is not None:
+                made = Result(name, metric, rate.value, None, limit, counts, about, PROTOCOL)
+                results.append(with_bounds(made, Bounds(rate.interval, rate.note)))
         measured = {each.metric: each.value for each in results}
         drawn_on = drawn_from(part.scores.target, part.subjects)
         return results, Outcome(measured, draws, "", drawn_on)

@@ -55,14 +55,14 @@ class Bench:
         rows = [head]
         for key, cell in cells.items():
             counts = cell["refused"].counts
-            rows.append(
-                [
-                    *key,
-                    *(_text(cell.get(metric)) for metric in METRICS),
-                    f"{(counts['targets'] or 0) + (counts['nontargets'] or 0):,}",
-                    f"{counts['refused']:,} of {counts['items']:,}",
-                ]
-            )
+            num = (counts["targets"] or 0) + (counts["nontargets"] or 0)
+            texts = {
+                metric: f"{metric_text(metric, of.value)} {interval_text(of)}".rstrip()
+                for metric, of in cell.items()
+            }
+            rates = (texts.get(metric, "-") for metric in METRICS)
+            refused = f"{counts['refused']:,} of {counts['items']:,}"
+            rows.append([*key, *rates, f"{num:,}", refused])
         return rows
 
     def sentences(self) -> list[str]:
@@ -98,9 +98,3 @@ class Bench:
         models = dict.fromkeys(of.system for of in self.results)
         about = f"{', '.join(models)}: {len(rows) // len(models)} conditions"
         return write(Path(folder) / "index.html", "Models under conditions", about, sections)
-
-
-def _text(result: Result | None) -> str:
-    if result is None:
-        return "-"
-    return f"{metric_text(result.metric, result.value)} {interval_text(result)}".rstrip()

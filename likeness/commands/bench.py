@@ -9,7 +9,6 @@ import typer
 
 from likeness.commands import options
 from likeness.commands.options import input_file
-from likeness.toolkit.console import say
 
 app = typer.Typer()
 
@@ -62,10 +61,4 @@ def bench(
         both_sides=both_sides,
         num_resamples=1000 if num_resamples is None else num_resamples,
     )
-    if json_file is not None:
-        found.save(json_file)
-    if report is not None:
-        found.report(report, command=str(context.obj))
-    say(str(found))
-    if report is not None:
-        say(f"\nthe report is {report / 'index.html'}")
+    options.write_evaluation(context, found)
