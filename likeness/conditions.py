@@ -8,9 +8,8 @@ refuse from a user, and the numbers are those of `embed`, `score` and `evaluate`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,14 +34,7 @@ from likeness.eval.scoring.score import score
 from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import Far
 from likeness.eval.types import Bools, Embeddings, Floats, Ints, Scores, Trials
-from likeness.files import (
-    File,
-    Names,
-    files_in,
-    groupings_of,
-    names_of,
-    names_of_files,
-)
+from likeness.files import File, Names, files_in, groupings_of, names_of, names_of_files
 from likeness.inputs import items_of
 from likeness.modalities.speaker.audio import read, resample
 from likeness.modalities.speaker.augment import add_noise
@@ -216,23 +208,6 @@ def _picture(pixels: Any, kind: str, value: float) -> Any:
     return np.ascontiguousarray(pixels[:, ::-1])
 
 
-def _read(
-    read: Callable[[Item], Any],
-    conditions: Mapping[str, Condition],
-    modality: str,
-    folder: Path,
-    item: Item,
-) -> Any:
-    """What a model reads of an item, whose id begins with its condition, if it has one."""
-    name, mark, id = item.id.rpartition(_MARK)
-    if not mark:
-        return read(item)
-    path = damaged(item._replace(id=id), conditions[name], modality, folder)
-    value = read(item._replace(path=path, span=None, ending="", stretch=None))
-    # Several inputs are read one by one, which has to be done before the next file is written.
-    return list(value) if isinstance(value, Iterator) else value
-
-
 class _Scored(NamedTuple):
     """What a model made of the trials in a condition.
 
@@ -248,25 +223,31 @@ class _Scored(NamedTuple):
 
 
 def _score_all(
-    model: Model,
-    trials: Trials,
-    items: Sequence[Item],
-    conditions: Sequence[Condition],
-    both_sides: bool,
+    model: Model, trials: Trials, items: Sequence[Item], conditions: Sequence[Condition], both: bool
 ) -> dict[str, _Scored]:
     """Condition -> the scores of a model; of the items as they are first."""
-    loaded, ids = model.loaded, {*trials.enrol_ids} if both_sides else set()
+    loaded, ids = model.loaded, {*trials.enrol_ids} if both else set()
     tested = [item for item in items if item.id in ids.union(trials.probe_ids)]
     every, by_name = [*items], {condition.name: condition for condition in conditions}
     for name in by_name:
         every += [item._replace(id=f"{name}{_MARK}{item.id}") for item in tested]
+
+    def read(item: Item) -> Any:
+        """What the model reads of an item, whose id begins with its condition, if it has one."""
+        name, mark, id = item.id.rpartition(_MARK)
+        if not mark:
+            return loaded.read(item)
+        path = damaged(item._replace(id=id), by_name[name], model.modality, Path(folder))
+        value = loaded.read(item._replace(path=path, span=None, ending="", stretch=None))
+        # Several inputs are read one by one, which has to be done before the next file is written.
+        return list(value) if isinstance(value, Iterator) else value
+
     with temporary_folder() as folder:
-        read = partial(_read, loaded.read, by_name, model.modality, Path(folder))
         found, bad = embed_where_readable(loaded.embedder, every, read)
     reasons = {one.id: one.reason for one in bad}
     made = {}
     for name, mark in {CLEAN: "", **{name: f"{name}{_MARK}" for name in by_name}}.items():
-        enrol = tuple(f"{mark * both_sides}{id}" for id in trials.enrol_ids)
+        enrol = tuple(f"{mark * both}{id}" for id in trials.enrol_ids)
         probe = tuple(f"{mark}{id}" for id in trials.probe_ids)
         listed = replace(trials, enrol_ids=enrol, probe_ids=probe)
         of_sides = (enrol, trials.enrol), (probe, trials.probe)
@@ -366,13 +347,11 @@ def _threshold(model: Model, far: Far) -> tuple[float | None, str]:
 
 
 def _parts(
-    trials: Trials,
-    groupings: Mapping[str, Mapping[str, str]],
-    subject_of: Mapping[str, str] | None,
+    trials: Trials, groupings: Mapping[str, Mapping[str, str]], named: Mapping[str, str] | None
 ) -> dict[str, Bools]:
     """What groups of both sides are called -> (P,) their trials; "" for all."""
     parts = {"": np.ones(len(trials), dtype=np.bool_)}
-    named = subject_of or {id: id.partition("/")[0] for id in trials.enrol_ids + trials.probe_ids}
+    named = named or {id: id.partition("/")[0] for id in trials.enrol_ids + trials.probe_ids}
     for by, group_of in groupings.items():
         sides, groups = sides_of(trials, group_of, named)
         for pair in np.unique(sides, axis=0).tolist():
@@ -442,12 +421,11 @@ class _Cells:
             "refused": bad,
         }
         about = {"subjects_from": self.source, **draws_of(settings)}
-        limit = self.limits[name]
         own, draws = own_rates(part, settings)
         lacking = np.full(settings.num_resamples, np.nan)
         draws = {"eer": lacking} | draws
         rates = {"refused": Rate(bad / max(1, num)), "eer": own["eer"]}
-        if limit is not None:
+        if (limit := self.limits[name]) is not None:
             found, drawn = rates_at(part, {"": limit}, settings)
             rates |= {"far": found["global_far()"], "frr": complement(found["global_tar()"])}
             draws["far"] = drawn.get("global_far()", lacking)
@@ -458,5 +436,4 @@ class _Cells:
                 made = Result(name, metric, rate.value, None, limit, counts, about, PROTOCOL)
                 results.append(with_bounds(made, Bounds(rate.interval, rate.note)))
         measured = {each.metric: each.value for each in results}
-        drawn_on = drawn_from(part.scores.target, part.subjects)
-        return results, Outcome(measured, draws, "", drawn_on)
+        return results, Outcome(measured, draws, "", drawn_from(part.scores.target, part.subjects))
