@@ -237,13 +237,13 @@ def _score_all(
         name, mark, id = item.id.rpartition(_MARK)
         if not mark:
             return loaded.read(item)
-        path = damaged(item._replace(id=id), by_name[name], model.modality, Path(folder))
-        value = loaded.read(item._replace(path=path, span=None, ending="", stretch=None))
-        # Several inputs are read one by one, which has to be done before the next file is written.
-        return list(value) if isinstance(value, Iterator) else value
+        with temporary_folder() as folder:
+            path = damaged(item._replace(id=id), by_name[name], model.modality, folder)
+            value = loaded.read(item._replace(path=path, span=None, ending="", stretch=None))
+            # Several inputs are read one by one, which has to be done while the file is there.
+            return list(value) if isinstance(value, Iterator) else value
 
-    with temporary_folder() as folder:
-        found, bad = embed_where_readable(loaded.embedder, every, read)
+    found, bad = embed_where_readable(loaded.embedder, every, read)
     reasons = {one.id: one.reason for one in bad}
     made = {}
     for name, mark in {CLEAN: "", **{name: f"{name}{_MARK}" for name in by_name}}.items():
