@@ -174,7 +174,7 @@ def evaluate_groups(
     for number, group in enumerate(names):
         own = part(np.all(sides == number, axis=1))
         of_group = replace(settings, seed=settings.seed + 1 + number)
-        rates, values = _own_rates(own, of_group)
+        rates, values = own_rates(own, of_group)
         more, global_values = rates_at(own, thresholds, of_group)
         rows.append(_row(group, own, rates | more, settings))
         draws.append(values | global_values)
@@ -226,7 +226,7 @@ _Draws = dict[str, Floats]
 """Rate -> its (R,) resampled values; those that rest on too few subjects are NaN or left out."""
 
 
-def _own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
+def own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rate], _Draws]:
     """The rates of a group at a threshold of its own."""
     metrics = ["eer", *(f"tar_at_far({far:g})" for far in settings.fars)]
     if not (part.scores.targets.size and part.scores.nontargets.size):

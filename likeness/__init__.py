@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 # The names of each module, imported when they are first used. For type checkers they stand below.
 _NAMES = {
     "likeness.checking.data": ("check",),
+    "likeness.conditions": ("bench",),
     "likeness.eval.calibration": ("Calibration", "load_calibration"),
     "likeness.eval.errors": ("LikenessError",),
     "likeness.eval.formats.subjects": ("read_durations", "read_mapping"),
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from likeness import metrics as metrics
     from likeness import recipe as recipe
     from likeness.checking.data import check as check
+    from likeness.conditions import bench as bench
     from likeness.eval.calibration import Calibration as Calibration
     from likeness.eval.calibration import load_calibration as load_calibration
     from likeness.eval.errors import LikenessError as LikenessError

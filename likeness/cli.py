@@ -23,6 +23,7 @@ import typer
 
 from likeness.commands import (
     align,
+    bench,
     check,
     compare,
     demo,
@@ -52,7 +53,7 @@ GROUPS = {  # of commands, in the order of --help
     "Start": (demo, recipes, prepare),
     "Data": (check, lists, align),
     "Train": (train, compare, reproduce),
-    "Measure": (embed, score, fit, evaluate, identify, retrieve),
+    "Measure": (embed, score, fit, evaluate, bench, identify, retrieve),
     "Use": (verify, gallery, threshold, export, serve),
 }
 _OUTPUTS = {"out", "json_file", "report", "page"}  # options of what is written

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from likeness.checking.check import Settings, check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.temporary import temporary_folder
@@ -28,9 +29,12 @@ from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
 from likeness.modalities.face import validation
+from likeness.modalities.folders import suffixes_of
 from likeness.models.trust import options_of
+from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.labels import LabelPattern
+from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.plan import plan
@@ -107,6 +111,28 @@ def takes_settings(part: Any) -> bool:
     """Whether a part lists whatever a person has."""
     function = part.func if isinstance(part, partial) else part
     return {"columns", "label", "root", "test"} <= inspect.signature(function).parameters.keys()
+
+
+def warn_of_labels(recipe: Recipe, data: Path) -> None:
+    """Warn of labels that are no subjects, or that something else goes with, as `check` finds them.
+
+    Args:
+        recipe: The recipe. One that lists a data set of its own is not looked at.
+        data: Its data.
+    """
+    if not takes_settings(recipe.items):
+        return
+    stated = recipe.items.keywords if isinstance(recipe.items, partial) else {}
+    listing = {name: stated[name] for name in ("columns", "label", "root") if name in stated}
+    modality: Any = recipe.modality
+    try:
+        items = list_items(data, suffixes=suffixes_of(modality), missing="leave", **listing)
+        is_plain = data.is_dir() and not listing.get("label") and not is_kaldi_folder(data)
+        found = check_labels(items, modality, Settings(root=data if is_plain else None))
+    except (LikenessError, OSError):  # the training says what is wrong
+        return
+    for finding in found:
+        warn(f"{finding.text} {finding.remedy}")
 
 
 def check_training(

@@ -55,6 +55,7 @@ RUN = (
     "docs/how-to/segments.md",
     "docs/how-to/group_differences.md",
     "docs/how-to/compare_systems.md",
+    "docs/how-to/bench.md",
     "docs/how-to/normalise_scores.md",
     "README.md",
     "docs/explanation/limits.md",

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from likeness.checking.files import Modality, Seen, inspection_of, look_at
+from likeness.checking import confounds
+from likeness.checking.files import Modality, Seen, inspection_of, look_at, read_headers
 from likeness.eval.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Embeddings
@@ -22,6 +23,7 @@ from likeness.toolkit.data.labels import alike, suggest_labels
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
+_MOST_LOOKED_AT = 2_000  # items, before a training
 CLIPPED_SHARE = 0.001  # of the samples of a recording, from which on it is called clipped
 NEAR = 0.98  # the cosine from which on two items are called nearly the same
 _PLURALS = {"speaker": "speakers", "subject": "subjects", "class": "classes"}
@@ -77,6 +79,11 @@ _TEXTS = {
         "{Labels} with one session only",
         "Microphone, room and light tell them apart too: collect a second session, and test with "
         "`likeness lists --cross-session`.",
+    ),
+    "goes-with-label": (
+        "{Labels} that their {what} gives away",
+        "A model may learn the {what} in place of the {label} ({measured}): bring all to one, or "
+        "collect each {label} in several.",
     ),
     "clipped": (
         f"Recordings of which {100 * CLIPPED_SHARE:g} % of the samples or more are clipped",
@@ -212,6 +219,7 @@ def check_items(
     if test is not None:
         result.add_leaks(test, files, of_test)
     result.add_labels()
+    result.add_confounds(items, files)
     result.add_sessions()
     if modality == "speaker":
         result.add_clipped(files)
@@ -224,6 +232,22 @@ def check_items(
         result.add_similar(embeddings)
     found = result.findings, result.notes, result.left_out
     return Checked(data, modality, items, files, decoded, *found)
+
+
+def check_labels(items: Items, modality: Modality, settings: Settings) -> list[Finding]:
+    """Check whether the labels of items are subjects, and what goes with them by the headers.
+
+    Args:
+        items: N items, of which at most 2,000 are looked at: all items of some labels.
+        modality: "speaker", "face" or "image".
+        settings: Their root says that labels are folders.
+    """
+    labels = np.array([label or "" for label in items.labels])
+    result = _Result(items, modality, settings, "")
+    result.add_suggested(np.unique(labels))
+    some = items.take(np.argsort(labels, kind="stable")[:_MOST_LOOKED_AT])
+    result.add_confounds(some, read_headers(some, inspection_of(modality)))
+    return result.findings
 
 
 class _Result:
@@ -339,7 +363,7 @@ class _Result:
         without = [row for row, name in enumerate(self.labels) if name is None]
         self.add("no-label", [(row,) for row in without])
         self.leave_out(dict.fromkeys(without, "no-label"))
-        if self._add_suggested(counts):
+        if self.add_suggested(counts):
             return  # what follows would be about labels that are none
         if len(counts) == 1:
             self.add("one-label", [tuple(counts)])
@@ -366,7 +390,7 @@ class _Result:
                 f"and refuses them. Add items of the same {self.several}."
             )
 
-    def _add_suggested(self, counts: Collection[str]) -> bool:
+    def add_suggested(self, counts: Collection[str] | NDArray[Any]) -> bool:
         """Add the finding that the folders are no subjects; returns whether they are none."""
         root = self.settings.root
         if root is None:
@@ -379,6 +403,7 @@ class _Result:
         why = {
             "parent": "one folder holds all items",
             "split": "they are parts of a data set",
+            "number": f"the same numbers return in each of {suggestion.num_labels:g} folders",
             "word": f"the same names return in {suggestion.num_labels:.3g} folders each",
         }[suggestion.kind]
         self.findings.append(
@@ -395,6 +420,12 @@ class _Result:
             )
         )
         return True
+
+    def add_confounds(self, items: Items, files: Sequence[Seen]) -> None:
+        """Add what goes with the labels beside what they mean."""
+        for one in confounds.find(items, files):
+            self.words |= {"what": one.what, "measured": one.measured}
+            self.add("goes-with-label", [(name,) for name in one.labels], one.labels)
 
     def add_sessions(self) -> None:
         """Add the subjects of whom one session is known."""

@@ -79,17 +79,12 @@ def look_at(
         samples or pixels have.
     """
 
-    def header(item: Item) -> Header:
-        os.stat(item.path)
-        return inspection.header(item)
-
     def content(row: int) -> Content:
         known = seen[row].header
         assert known is not None
         return inspection.content(items[row], known)
 
-    headers = _over("reading headers", header, items)
-    seen = [Seen(h) if isinstance(h, Header) else Seen(problem=h) for h in headers]
+    seen = read_headers(items, inspection)
     if decode is None:
         seconds = sum(one.header.seconds or 0.0 for one in seen if one.header)
         decode = len(items) <= _DECODED_FILES and seconds <= _DECODED_SECONDS
@@ -103,6 +98,17 @@ def look_at(
         else:
             seen[row] = seen[row]._replace(problem=decoded)
     return seen, True
+
+
+def read_headers(items: Sequence[Item], inspection: Inspection) -> list[Seen]:
+    """Read the headers of the files of items, and nothing else."""
+
+    def header(item: Item) -> Header:
+        os.stat(item.path)
+        return inspection.header(item)
+
+    headers = _over("reading headers", header, items)
+    return [Seen(h) if isinstance(h, Header) else Seen(problem=h) for h in headers]
 
 
 def _attempt(look: Callable[[T], R], value: T) -> R | Problem:

@@ -38,13 +38,7 @@ def evaluate(
     ] = None,
     columns: options.TrialColumns = None,
     subjects: Annotated[Path | None, input_file("Lines `id subject`, for the intervals.")] = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE[:COLUMN]",
-            help="Measure within and across groups: lines `id group`, or items.csv:sex.",
-        ),
-    ] = None,
+    groups: options.Groups = None,
     p_targets: Annotated[
         list[float] | None,
         typer.Option("--p-target", help="A prior of minDCF (default: .01 and .05)."),

@@ -18,6 +18,7 @@ from likeness.toolkit.console import Interrupted, say
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from likeness.conditions_page import Bench
     from likeness.evaluation import Evaluation
     from likeness.searching import SearchEvaluation
     from likeness.thresholds import Rule
@@ -233,6 +234,13 @@ Missing = Annotated[
 SubjectLines = Annotated[
     Path | None, input_file("Lines `id subject` (default: the first folder of the ids).")
 ]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE[:COLUMN]",
+        help="Measure within and across groups: lines `id group`, or items.csv:sex.",
+    ),
+]
 Resamples = Annotated[
     int | None,
     typer.Option("--resamples", min=0, help="Draws of the bootstrap; 0: none (default: 1000)."),
@@ -378,13 +386,16 @@ def stoppable(sentence: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def write_evaluation(context: typer.Context, evaluation: Evaluation | SearchEvaluation) -> None:
+def write_evaluation(
+    context: typer.Context, evaluation: Evaluation | SearchEvaluation | Bench
+) -> None:
     """Write the files that --report and --json name, and print what was measured."""
     asked = context.params
     if asked["json_file"]:
         evaluation.save(asked["json_file"])
     if asked["report"]:
-        evaluation.report(asked["report"], media=asked["media"], command=str(context.obj))
+        more = {"media": asked["media"]} if "media" in asked else {}
+        evaluation.report(asked["report"], command=str(context.obj), **more)
     say(str(evaluation))
     if asked["report"]:
         say(f"\nthe report is {asked['report'] / 'index.html'}")

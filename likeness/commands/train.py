@@ -94,7 +94,7 @@ def train(
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import check_training, next_commands, with_data_settings
+    from likeness.training import check_training, next_commands, warn_of_labels, with_data_settings
     from likeness.training_page import report_run
 
     loaded, variant = load(recipe_files.located(recipe))
@@ -113,6 +113,8 @@ def train(
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first and resume and not holds_checkpoint(out):
         say(f"{out} holds no run to go on with; training begins at the first step", error=True)
+    if is_first:
+        warn_of_labels(chosen, data)
     try:
         with stoppable():
             model = fit(

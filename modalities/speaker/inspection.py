@@ -131,7 +131,8 @@ def audio_content(item: Item, header: Header) -> Content:
             f"least {QUIET_DBFS:.0f} dBFS is needed; remove it"
         )
     digest = hashlib.sha256(struct.pack("<q", header.rate_hz) + wave.tobytes()).digest()
-    return Content(digest, clipped_share(wave))
+    level = 10 * np.log10(np.mean(np.square(wave, dtype=np.float64)))
+    return Content(digest, clipped_share(wave), float(level))
 
 
 def clipped_share(wave: Wave) -> float:

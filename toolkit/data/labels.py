@@ -19,11 +19,16 @@ from likeness.toolkit.data.items import Items
 
 _COLUMNS = {"label", *FURTHER} - {"start", "end"}
 _MAX_PATH = 4096  # characters
-_SPLITS = {*["train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"]}
+_SPLITS = {
+    *("train", "training", "test", "testing", "dev", "val", "valid", "validation", "eval"),
+    *("part", "set", "subset", "split", "fold", "disc", "disk", "batch", "chunk", "shard", "vol"),
+    *("wav", "flac", "mp3", "ogg", "opus", "m4a", "sph", "jpg", "jpeg", "png", "audio", "raw"),
+}
 _NUMBERED = re.compile(r"[^\W\d]*-?\d+")
 _SUBJECT = re.compile(r"(?i:spk|speaker|s|id|subj?|subject|p|person|user|client)[_-]?\d+")
 _SEPARATORS = re.compile(r"([_\-. ]+)")
 _MOST = 0.9  # the share of the paths that a rule has to hold for
+_LEAST_NUMBERS = 4  # of subjects that numbers are taken for
 _SHARED = 0.5  # the share of the items whose name occurs under several labels
 
 
@@ -118,7 +123,7 @@ class Suggestion:
         names: The labels that the pattern gives, sorted.
         num_labels: Under how many first folders a name that returns is, on average.
         kind: "split" where the folders are parts of a data set, "parent" where one folder holds
-            all, "word" where the same names occur in many folders.
+            all, "word" where the same names occur in many folders, "number" where they are numbers.
     """
 
     pattern: str
@@ -143,10 +148,13 @@ def alike(labels: Iterable[str]) -> list[tuple[str, ...]]:
 def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | None:
     """Finds out whether the first folder of each path is no subject.
 
-    That is so where all items lie in one folder, or in folders such as train and test, and where
-    the names of other folders or of files return under many first folders and look like subjects:
-    numbers behind a word such as spk; or, for voices, words and hashes, as in Speech Commands
-    (word/HASH_nohash_0.wav). Running numbers, and files that name their folder, are no such sign.
+    That is so where all items lie in one folder, or in folders such as train, part1 and flac, and
+    where the names of other folders or of files return under many first folders and look like
+    subjects: numbers behind a word such as spk; or, for voices, words and hashes, as in Speech
+    Commands (word/HASH_nohash_0.wav). Files that name their folder are no such sign, nor are
+    running numbers. Of voices in folders that are called by words, a number before another number,
+    as in backward/00000001_NO_01.wav, is taken for a subject if all folders have the same ones, and
+    more of them than files of each.
 
     Args:
         paths: The path of each item below the folder of the data, with slashes.
@@ -168,15 +176,20 @@ def suggest_labels(paths: Sequence[str], *, are_voices: bool) -> Suggestion | No
         return None
     first = {names[0] for names in deep}
     below = [(names[0], names[1]) for names in deep if len(names) >= 3]
-    is_split = {name.casefold() for name in first} <= _SPLITS
+    is_split = all(_SPLITS.intersection(re.split(r"[\W\d_]+", name.casefold())) for name in first)
     is_deep = len(below) >= _MOST * len(paths) and len(_names(below)) >= 2
-    if is_deep and (len(first) == 1 or is_split):
-        kind = "parent" if len(first) == 1 else "split"
+    kind = "parent" if len(first) == 1 else "split" if is_split else ""
+    if is_deep and kind:
         return Suggestion("*/{label}/**", _names(below), 1.0, kind)
     for pattern, pairs in _candidates(deep):
-        shared = _shared(pairs)
+        shared, names = _shared(pairs), _names(pairs)
+        is_few = 1 < len(names) <= len(pairs) / 2
+        if kind and is_few and _are_subjects({*names}, first, deep, True):
+            return Suggestion(pattern, names, 1.0, kind)
         if shared and _are_subjects(set(shared), first, deep, are_voices):
-            return Suggestion(pattern, _names(pairs), sum(shared.values()) / len(shared), "word")
+            return Suggestion(pattern, names, sum(shared.values()) / len(shared), "word")
+        if are_voices and _are_numbered(pattern, pairs, deep):
+            return Suggestion(pattern, names, len(first), "number")
     return None
 
 
@@ -210,6 +223,23 @@ def _shared(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
     shared = {name: len(under) for name, under in folders.items() if len(under) > 1}
     num_items = sum(name in shared for _, name in pairs)
     return shared if len(shared) > 1 and num_items >= _SHARED * len(pairs) else {}
+
+
+def _are_numbered(
+    pattern: str, pairs: Sequence[tuple[str, str]], deep: Sequence[Sequence[str]]
+) -> bool:
+    """Whether names are numbers of subjects, of whom each folder has the same."""
+    folders, values = {folder for folder, _ in pairs}, {name for _, name in pairs}
+    cells, behind = len(set(pairs)), 2 * pattern.count("{part") + 2
+    stems = [_SEPARATORS.split(names[-1].rpartition(".")[0])[behind:] for names in deep]
+    return (
+        all(map(str.isdigit, values))
+        and not any(map(_NUMBERED.fullmatch, folders))
+        and len(folders) > 1
+        and cells >= _MOST * len(folders) * len(values)
+        and len(values) > max(_LEAST_NUMBERS - 1, len(pairs) / cells)
+        and sum(any(map(str.isdigit, stem)) for stem in stems) >= _MOST * len(deep)
+    )
 
 
 def _are_subjects(

@@ -196,10 +196,12 @@ class Content:
     Attributes:
         digest: SHA-256 of the samples or pixels, so that copies in other files are known.
         clipped: The share of the samples that are clipped; 0 for an image.
+        level_dbfs: The mean power of a recording, in dB of full scale; None for an image.
     """
 
     digest: bytes
     clipped: float = 0.0
+    level_dbfs: float | None = None
 
 
 @dataclass(frozen=True)

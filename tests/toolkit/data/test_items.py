@@ -207,6 +207,9 @@ def test_a_tree_is_listed_as_pathlib_lists_it(
 
 NAMES = ("ann", "bob", "cyd")
 HASHES = [hashlib.sha1(bytes([number])).hexdigest()[:8] for number in range(9)]
+PARTS = ("a1", "a2", "b1", "b2")
+LONG = ("backward", "bed", "bird")
+IDS = [f"{number:08d}" for number in range(1, 9)]
 WORDS = [f"{word}/{name}_{i}.wav" for word in ("yes", "no", "up") for name in NAMES for i in (0, 1)]
 DIGITS = [f"{digit}/{digit}_{name}_{i}.wav" for digit in range(4) for name in NAMES for i in (0, 1)]
 HASHED = [f"{word}/{name}_nohash_{i}.wav" for word in ("a", "b") for name in HASHES for i in (0, 1)]
@@ -224,6 +227,17 @@ KEYWORDS = [f"{word}/{n}_NO_{i}.wav" for word in "abcdefgh" for n in NAMES for i
         ([f"{w}/take{i}-spk{n}.wav" for w in "ab" for n in "12" for i in "12"], "12", "word"),
         ([f"wav/{name}/{i}.wav" for name in NAMES for i in (0, 1)], NAMES, "parent"),
         ([f"{part}/{name}/1.wav" for part in ("train", "test") for name in NAMES], NAMES, "split"),
+        ([f"part{k}/{name}{k}/1.wav" for k in (1, 2) for name in ("a", "b")], PARTS, "split"),
+        ([f"dev-clean/{n}/8/1.wav" for n in NAMES] + ["other_set/cyd/9/1.wav"], NAMES, "split"),
+        ([f"flac/{n}/1.flac" for n in NAMES] + ["wav/ann/1.wav"], NAMES, "split"),
+        (
+            [f"{f}/{n}_{i}.{f}" for f in ("flac", "wav") for n in NAMES for i in "12"],
+            NAMES,
+            "split",
+        ),
+        ([f"all/{w}_{n}_{i}.wav" for w in "0123" for n in NAMES for i in "12"], NAMES, "parent"),
+        ([f"{w}/{n}_NO_{i:02d}.wav" for w in LONG for n in IDS for i in (1, 2)], IDS, "number"),
+        ([f"{w}/{n}_NO_01.wav" for w in LONG for n in IDS], IDS, "number"),
     ],
 )
 def test_folders_that_are_no_subjects(paths: list[str], names: list[str], kind: str) -> None:
@@ -245,6 +259,15 @@ def test_folders_that_are_no_subjects(paths: list[str], names: list[str], kind: 
         [f"{name}/hello-{name}.flac" for name in NAMES] + [f"{n}/no-{n}.flac" for n in NAMES],
         [f"{n}/{v}/{i:05d}.wav" for n, v in zip(NAMES, HASHES, strict=False) for i in range(9)],
         [f"{name}/{part}/1.wav" for name in NAMES for part in ("train", "test")],
+        [f"{n}/{s:02d}_{i:03d}.wav" for n in NAMES for s in range(3) for i in range(20)],
+        [f"p{k}/{n}_{i:02d}.wav" for k in range(4) for n in IDS for i in (1, 2)],
+        [f"{k}/{k}-{700 + k}-{i:04d}.flac" for k in range(4) for i in range(9)],
+        [
+            f"Actor_{k:02d}/03-0{e}-{i}-{k:02d}.wav"
+            for k in range(4)
+            for e in range(8)
+            for i in "12"
+        ],
         ["a.wav", "b.wav"],
         [],
     ],
