@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from corpora import items_of
-from likeness.conditions import damaged, parse
 from numpy.typing import NDArray
 from performance import parser_of, row, table
 
+from likeness.conditions import damaged, parse
 from likeness.eval import unlabelled
 from likeness.eval.formats import embeddings
 from likeness.eval.types import Embeddings
