@@ -375,7 +375,8 @@ def _scoring(origin: Origin) -> tuple[str, dict[str, str], str]:
 
 
 def _to_json(entry: Thresholds) -> dict[str, Any]:
-    return vars(entry) | {
+    left_out = () if entry.unlabelled else ("unlabelled", "centre")
+    return {name: value for name, value in vars(entry).items() if name not in left_out} | {
         "origin": entry.origin.to_json(),
         "points": [
             {"at": p.at, "far": p.far, "frr": p.frr, "threshold": p.value}
