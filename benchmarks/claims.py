@@ -184,7 +184,7 @@ def norms(name: str, variant: str) -> Tests:
             labels = np.unique([item.label for item in items], return_inverse=True)[1]
             for kind in ("blur", "noise"):
                 spoilt = embed(loaded.embedder, items, partial(degraded, loaded.read, kind))[0]
-                norm = np.concatenate([each.norms() for each in (whole, spoilt)])
+                norm = np.concatenate([each.norms for each in (whole, spoilt)])
                 columns = {"norm": norm, "correct": np.repeat([1.0, 0.0], len(items))}
                 ids = (*whole.ids, *(f"{id} {kind}" for id in whole.ids))
                 groups = np.concatenate([labels, labels])

@@ -395,8 +395,8 @@ class Model:
         decide by them. See docs/how-to/new_place.md.
 
         Args:
-            unlabelled: 50 items or more of the place, as `embed` takes them. They are of those who
-                will be compared there, or of 30 other people or more.
+            unlabelled: 50 items or more of the place, as `embed` takes them, of those who will be
+                compared there.
             out: the .json file to write.
             fars: the false-accept rates, from 0.001 to 0.1.
             data: what the items are called; by default the name of the folder or file.

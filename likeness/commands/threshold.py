@@ -44,7 +44,7 @@ def threshold(
     """Estimate a threshold for a new place from its files, without knowing who is in them.
 
     The mean of the place's embeddings is subtracted from all others from then on. The files are of
-    the people who will be compared, or of 30 others or more.
+    the people who will be compared there.
     """
     import likeness
 
