@@ -122,7 +122,7 @@ def metric_label(metric: str) -> str:
     kind, _, number = metric.rstrip(")").partition("(")
     names = {
         "eer": "EER (%)",
-        "balanced_accuracy": "balanced accuracy (%)",
+        "balanced_accuracy": "best balanced accuracy (%)",
         "min_dcf": f"minDCF (p = {number})",
         "actual_dcf": f"actual DCF (p = {number})",
         "tar_at_far": f"TAR (%) at FAR {number}",

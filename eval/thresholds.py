@@ -178,7 +178,7 @@ class Thresholds:
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
         remedy = f"evaluate with --far {far} and save anew"
         if self.unlabelled:
-            remedy = f"estimate it by `likeness threshold --far {far}`"
+            remedy = "estimate another one by `likeness threshold --far RATE`"
         elif isinstance(far, float) and far * self.nontargets < LEAST_ERRORS:
             remedy = f"measure on more trials than {self.nontargets:,} nontarget trials"
         raise LikenessError(
@@ -342,7 +342,8 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     """
     path = Path(path)
     others = []
-    for entry in load(path) if path.exists() else ():
+    # Those of a place are alone in their file.
+    for entry in load(path) if path.exists() and not thresholds.unlabelled else ():
         if entry.origin.model != thresholds.origin.model:
             continue
         if _scoring(entry.origin) != _scoring(thresholds.origin):

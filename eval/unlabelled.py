@@ -45,6 +45,19 @@ def centred(rows: NDArray[np.floating], centre: Floats) -> Floats:
     return turned
 
 
+def check_far(far: float) -> None:
+    """Refuse a rate for which nothing was measured.
+
+    Raises:
+        LikenessError: It is such a rate.
+    """
+    if not LEAST_FAR <= far <= LARGEST_FAR:
+        raise LikenessError(
+            f"far {far}: a threshold from unlabelled items is for rates of {LEAST_FAR:g} to "
+            f"{LARGEST_FAR:g}; measure smaller ones on labelled trials (`likeness evaluate`)"
+        )
+
+
 def threshold(unit: NDArray[np.floating], far: float) -> float:
     """Estimate the cosine that a share `far` of the pairs of different people reaches.
 
@@ -67,11 +80,7 @@ def threshold(unit: NDArray[np.floating], far: float) -> float:
         raise LikenessError(
             f"{len(unit)} unlabelled items are too few for a threshold; give {LEAST_ITEMS} or more"
         )
-    if not LEAST_FAR <= far <= LARGEST_FAR:
-        raise LikenessError(
-            f"far {far}: a threshold from unlabelled items is for rates of {LEAST_FAR:g} to "
-            f"{LARGEST_FAR:g}; measure smaller ones on labelled trials (`likeness evaluate`)"
-        )
+    check_far(far)
     chosen = np.linspace(0, len(unit) - 1, min(len(unit), _MOST_ITEMS)).astype(int)
     rows = centred(unit[chosen], centre_of(unit))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

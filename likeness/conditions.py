@@ -433,7 +433,8 @@ class _Cells:
         results = []
         for metric, rate in rates.items():
             if rate.value is not None:
-                made = Result(name, metric, rate.value, None, limit, counts, about, PROTOCOL)
+                at = limit if metric in ("far", "frr") else None
+                made = Result(name, metric, rate.value, None, at, counts, about, PROTOCOL)
                 results.append(with_bounds(made, Bounds(rate.interval, rate.note)))
         measured = {each.metric: each.value for each in results}
         return results, Outcome(measured, draws, "", drawn_from(part.scores.target, part.subjects))

@@ -387,6 +387,7 @@ class Model:
         *,
         fars: Sequence[float] = (0.01,),
         data: str = "",
+        root: str | Path | None = None,
         workers: int = 0,
     ) -> Thresholds:
         """Estimate thresholds for a new place from its recordings or images, without labels.
@@ -400,15 +401,19 @@ class Model:
             out: the .json file to write.
             fars: the false-accept rates, from 0.001 to 0.1.
             data: what the items are called; by default the name of the folder or file.
+            root: folder that relative paths of a list start from.
             workers: processes that read files beside this one.
 
         Raises:
             LikenessError: there are too few items, or a rate is out of range.
         """
         from likeness.eval.thresholds import save
+        from likeness.eval.unlabelled import check_far
         from likeness.thresholds import estimate
 
-        embeddings = self.embed(unlabelled, workers=workers)
+        for far in fars:
+            check_far(far)
+        embeddings = self.embed(unlabelled, root=root, workers=workers)
         is_named = isinstance(unlabelled, str | Path)
         name = data or (Path(unlabelled).resolve().name if is_named else "unlabelled items")
         return save(out, estimate(self.loaded, embeddings, fars, data=name))

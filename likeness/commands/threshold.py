@@ -9,7 +9,7 @@ import typer
 
 from likeness.commands import options
 from likeness.commands.options import output_file
-from likeness.included import model_for
+from likeness.included import VOICE
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -35,6 +35,7 @@ def threshold(
     data_name: Annotated[
         str, typer.Option(help="What the place is called (default: the folder's name).")
     ] = "",
+    root: options.Root = None,
     detector: options.ModelDetector = None,
     min_score: options.MinScore = None,
     frontend: options.Frontend = "wespeaker",
@@ -48,12 +49,15 @@ def threshold(
     """
     import likeness
 
-    chosen = model_for(model, [unlabelled])
+    chosen = model or VOICE
     loaded = likeness.load(
         chosen, detector=detector, min_score=min_score, frontend=frontend, trust=trust or ()
     )
     fars = tuple(far or (0.01,))
-    found = loaded.estimate_thresholds(unlabelled, out, fars=fars, data=data_name, workers=workers)
+    found = loaded.estimate_thresholds(
+        unlabelled, out, fars=fars, data=data_name, root=root, workers=workers
+    )
     for point in found.points:
         say(f"threshold {point.value:.4g} at {found.source(point)}")
+    say("the rate of errors here is not known; labelled trials of the place would measure it")
     say(f"decide by it: likeness verify A B --model {chosen} --far {fars[0]:g} --thresholds {out}")

@@ -243,6 +243,10 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         most = setup.max_bytes // 2 - 4096
         examples = read_examples(setup.examples, model.modality, most)
     thresholds, reason = look_up(setup.model, model.meta, setup.thresholds)
+    if setup.gallery is not None and "centre" in model.meta:
+        raise LikenessError(
+            f"{setup.thresholds} is for two files, and not for a gallery; leave out one of them"
+        )
     gallery = None if setup.gallery is None else open_gallery(setup.gallery, model.meta)
     if setup.workers > 1 and gallery is not None and not gallery.shared:
         raise LikenessError(

@@ -143,7 +143,7 @@ def test_table_lines_up_and_speaks_percent(results):
     assert re.match(rf"EER \(%\) +{value}  \[ *[\d.]+, +[\d.]+\] ", lines[1])
     starts = {line.index("[") for line in lines[1:8]} | {line.rindex("[") for line in lines[1:8]}
     assert len(starts) == 2  # one column of intervals per system
-    assert lines[7].startswith("balanced accuracy (%)")
+    assert lines[7].startswith("best balanced accuracy (%)")
     assert lines[8].split() == ["targets", "8", "8"]
     assert "TAR (%) at FAR 0.001: too few" in "\n".join(lines)
 
