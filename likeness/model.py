@@ -251,7 +251,7 @@ class Model:
         size, width = settings.pop("size"), settings.pop("width")
         with items_of(photo, modality=self.modality) as (item,):
             pixels, found = align.find(item, **settings)
-        found, crops = align.within(pixels, found, size=size, width=width)
+        found, crops = align.crops_inside(pixels, found, size=size, width=width)
         pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
         rows = np.zeros((0, self.dim), dtype=np.float32)
         if crops:

@@ -339,7 +339,7 @@ def every_face(
     from likeness.modalities.face import align, images
 
     with temporary_folder() as folder:
-        crops, bad = align.spread(items, folder, **settings)
+        crops, bad = align.faces_as_items(items, folder, **settings)
         size = settings["size"], settings["width"] or settings["size"]
         yield replace(model, read=partial(images.read, size=size)), crops, bad
 

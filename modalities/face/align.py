@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import atomic_path
 from likeness.eval.progress import tracked
-from likeness.eval.types import name_first
+from likeness.eval.types import Bools, Floats, name_first
 from likeness.modalities.face.detectors import load_detector
 from likeness.modalities.face.images import decode
 from likeness.toolkit.console import say
@@ -51,7 +51,6 @@ ARCFACE_POINTS = (
     (41.5493, 92.3655),
     (70.7299, 92.2041),
 )
-Floats = NDArray[np.float64]
 _LEAST_SEEN = 0.05  # of the scores that a message names
 _CANVAS_SIDE = 1024  # pixels of the longer side of an image that gets a margin
 
@@ -339,20 +338,26 @@ def align_all(
         LikenessError: There is none.
     """
     faces = _some_faces(detector, pixels)
-    crops = within(pixels, faces, size=size, width=width)[1]
+    crops = crops_inside(pixels, faces, size=size, width=width)[1]
     if not crops:
         raise LikenessError(f"the landmarks of all {len(faces.boxes)} faces lie outside the image")
     return crops
 
 
-def within(
+def crops_inside(
     pixels: Pixels, faces: Faces, *, size: int = 112, width: int | None = None
 ) -> tuple[Faces, list[Pixels]]:
     """Cut out the faces whose landmarks all lie in the image, and leave out the others."""
-    limits = np.array(pixels.shape[1::-1]) - 1
-    inside = ((faces.landmarks >= 0) & (faces.landmarks <= limits)).all(axis=(1, 2))
+    inside = _are_inside(pixels, faces.landmarks)
     kept = Faces(*(values[inside] for values in faces))
     return kept, [crop(pixels, points, size, width=width) for points in kept.landmarks]
+
+
+def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
+    """Whether all five landmarks (..., 5, 2) of faces lie in the image."""
+    limits = np.array(pixels.shape[1::-1]) - 1
+    inside: Bools = ((landmarks >= 0) & (landmarks <= limits)).all(axis=(-2, -1))
+    return inside
 
 
 def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = None) -> Pixels:
@@ -370,13 +375,10 @@ def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = 
     Raises:
         LikenessError: Landmarks lie outside the image; and as crop().
     """
-    height, breadth = pixels.shape[:2]
-    inside = ((points >= 0) & (points <= (breadth - 1, height - 1))).all(axis=1)
-    outside = int(np.count_nonzero(~inside))
-    if outside:
+    if not _are_inside(pixels, points):
         raise LikenessError(
-            f"{outside} of the 5 landmarks of the chosen face lie outside the image of {breadth} x "
-            f"{height} pixels"
+            "landmarks of the chosen face lie outside the image of "
+            f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
         )
     return crop(pixels, points, size, width=width)
 
@@ -461,7 +463,7 @@ def _detector_of(process: int, path: str, min_score: float | None) -> Any:
     return load_detector(path, min_score)
 
 
-def spread(
+def faces_as_items(
     items: Sequence[Item],
     folder: Path,
     *,
