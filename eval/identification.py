@@ -161,10 +161,7 @@ def tpir_at_fpir(
 
 def rank_hits(searched: Searched, k: int) -> Floats:
     """(Q,) the chance that each probe's subject is among the k best; 0 without a mate."""
-    hits: Floats = np.where(
-        searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
-    )
-    return hits
+    return np.where(searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0)
 
 
 def rank_rate(searched: Searched, k: int) -> float:

@@ -79,8 +79,7 @@ def map_at_k(ranks: Ranks, k: int) -> Floats:
 
 
 def _ratio(value: Floats, by: Counts) -> Floats:
-    ratio: Floats = np.divide(value, by, out=np.full(by.size, np.nan), where=by > 0)
-    return ratio
+    return np.divide(value, by, out=np.full(by.size, np.nan), where=by > 0)
 
 
 def _sums(query: Counts, values: Floats, ranks: Ranks) -> Floats:

@@ -283,8 +283,7 @@ def single(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
             side.reshape(-1, *rows.shape[:-1]) for side, rows in zip(made[2:], (x, y), strict=True)
         ]
         dots = formula.finish(dots.astype(np.float64), *sides)
-    values: Floats32 = dots.astype(np.float32)
-    return values
+    return dots.astype(np.float32)
 
 
 def _all_against_all(

@@ -172,8 +172,7 @@ def errors_at(scores: Scores, threshold: float) -> Floats:
     >>> errors_at(Scores([2.0, 0.0, 1.0], [True, True, False]), 1.0).tolist()
     [0.0, 1.0, 1.0]
     """
-    wrong: Floats = ((scores.values >= threshold) != scores.target).astype(np.float64)
-    return wrong
+    return ((scores.values >= threshold) != scores.target).astype(np.float64)
 
 
 class Ranking:

@@ -387,7 +387,6 @@ def _floats(texts: Any) -> Floats:
     import pyarrow
 
     try:
-        values: Floats = parquet.numbers(texts.cast("float64"))
-        return values
+        return parquet.numbers(texts.cast("float64"))
     except pyarrow.ArrowInvalid:
         return as_floats(texts.to_pylist())

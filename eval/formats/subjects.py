@@ -192,5 +192,4 @@ def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:
     if trials.target is None:
         return np.zeros(len(trials), dtype=np.bool_)
     enrol, probe = subjects
-    wrong: Bools = (enrol[trials.enrol] == probe[trials.probe]) != trials.target
-    return wrong
+    return (enrol[trials.enrol] == probe[trials.probe]) != trials.target

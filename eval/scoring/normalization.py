@@ -221,8 +221,7 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
             f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) "
             "with one D"
         )
-    centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
-    return centred
+    return (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
 
 
 def _half(

@@ -109,10 +109,7 @@ class Plda:
         i, j = np.asarray(i), np.asarray(j)
         root, own = np.sqrt(psi / (1 + 2 * psi)), psi**2 / (2 * (1 + psi) * (1 + 2 * psi))
         constant = float((np.log1p(psi) - np.log1p(2 * psi) / 2).sum())
-        llr: Floats = (
-            pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
-        )
-        return llr
+        return pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -208,8 +205,7 @@ def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:
     """(C, K)."""
     sums = np.zeros((int(classes.max()) + 1, rows.shape[1]))
     np.add.at(sums, classes, rows)
-    means: Floats = sums / np.bincount(classes)[:, None]
-    return means
+    return sums / np.bincount(classes)[:, None]
 
 
 def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
@@ -225,8 +221,7 @@ def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
     _, vectors = eigh(
         total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
     )
-    directions: Floats = vectors[:, ::-1][:, :kept]
-    return directions
+    return vectors[:, ::-1][:, :kept]
 
 
 def _em(rows: Floats, classes: NDArray[np.intp], iterations: int) -> tuple[Floats, Floats]:

@@ -159,5 +159,4 @@ def filterbanks(fbank: KaldiFbank, waves: Tensor) -> Tensor:
     """
     plain = copy.copy(fbank)
     plain.cmn, plain.cmn_variance = False, False
-    features: Tensor = plain(waves)[0]
-    return features
+    return plain(waves)[0]

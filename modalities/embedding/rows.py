@@ -157,8 +157,7 @@ def read(item: Item) -> NDArray[np.float32]:
             f"{item.path}: it has no embedding of {item.id!r}; a head reads the rows of an "
             "embeddings file: list these"
         ) from None
-    vector: NDArray[np.float32] = table.matrix[row]
-    return vector
+    return table.matrix[row]
 
 
 class Vectors(nn.Module):

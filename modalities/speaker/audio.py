@@ -173,8 +173,7 @@ def resample(wave: Wave, from_hz: float, to_hz: float) -> Wave:
     """
     if from_hz == to_hz:
         return wave
-    resampled: Wave = soxr.resample(wave, from_hz, to_hz, quality="HQ")
-    return resampled
+    return soxr.resample(wave, from_hz, to_hz, quality="HQ")
 
 
 def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> Items:

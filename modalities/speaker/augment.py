@@ -68,8 +68,7 @@ def add_noise(
     if signal_power == 0.0 or noise_power == 0.0:
         return wave.copy()
     factor = np.sqrt(signal_power / noise_power * 10 ** (-ratio_db / 10))
-    noisy: Wave = (wave + noise * factor).astype(np.float32)
-    return noisy
+    return (wave + noise * factor).astype(np.float32)
 
 
 def gain(wave: Wave, rng: np.random.Generator, db: tuple[float, float] = (-6.0, 6.0)) -> Wave:

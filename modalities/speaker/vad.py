@@ -34,8 +34,7 @@ def log_energy(wave: Wave, rate_hz: int = 16_000) -> NDArray[np.float64]:
     sums = [np.concatenate([[0.0], np.cumsum(power)]) for power in (scaled, scaled**2)]
     starts = np.arange(1 + (len(wave) - frame) // hop) * hop
     total, squares = (sum_to[starts + frame] - sum_to[starts] for sum_to in sums)
-    energy: NDArray[np.float64] = np.log(np.maximum(squares - total**2 / frame, _FLOOR))
-    return energy
+    return np.log(np.maximum(squares - total**2 / frame, _FLOOR))
 
 
 def trim(wave: Wave, rate_hz: int = 16_000) -> Wave:
@@ -61,5 +60,4 @@ def trim(wave: Wave, rate_hz: int = 16_000) -> Wave:
     speech = energy > 5.0 + 0.5 * energy.mean()
     hop = int(HOP_SECONDS * rate_hz)
     keep = np.repeat(speech, hop)[: len(wave)]
-    spoken: Wave = wave[np.concatenate([keep, np.full(len(wave) - len(keep), speech[-1])])]
-    return spoken
+    return wave[np.concatenate([keep, np.full(len(wave) - len(keep), speech[-1])])]

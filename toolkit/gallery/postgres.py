@@ -251,8 +251,7 @@ class PostgresStore:
         """The rows of one question, in which {} stands for the schema."""
         with self._connection.transaction() as cursor:
             cursor.execute(statement.format(self._schema), values)
-            rows: list[Any] = cursor.fetchall()
-            return rows
+            return cursor.fetchall()
 
     def _make(self, cursor: Any, meta: Mapping[str, str]) -> None:
         """Makes the gallery where there is none."""

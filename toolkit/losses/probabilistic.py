@@ -288,14 +288,12 @@ class Joint(nn.Module):
     @property
     def proxies(self) -> Tensor:
         """The first part's class vectors (C, D)."""
-        proxies: Tensor = self.first.proxies  # type: ignore[assignment]
-        return proxies
+        return self.first.proxies  # type: ignore[return-value]
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the first part's."""
-        logits: Tensor = self.first.logits(z)  # type: ignore[operator]
-        return logits
+        return self.first.logits(z)  # type: ignore[operator]
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

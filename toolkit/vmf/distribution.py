@@ -129,8 +129,7 @@ def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Ten
         A tensor of square's shape.
     """
     if method == "debye":
-        result: Tensor = _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
-        return result
+        return _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
     if method == "bounds":
         a = (dim - 1) / 2
         # The rise is sqrt(c^2 + k^2) - c.
@@ -159,8 +158,7 @@ def resultant_ratio(square: Tensor, dim: int, *, method: Method = "debye") -> Te
         A tensor of square's shape.
     """
     if method == "debye":
-        result: Tensor = _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
-        return result
+        return _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
     a = (dim - 1) / 2
     if method == "bounds":  # (g + h)/2k: Eq 10 of the vMF paper
         return 0.5 / (a + ((a + 1) ** 2 + square).sqrt()) + 0.5 / (a + (a * a + square).sqrt())

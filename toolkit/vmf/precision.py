@@ -49,5 +49,4 @@ def unit(z: Tensor) -> Tensor:
     """
     z = full(z)
     norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    rows: Tensor = z / norm.masked_fill(norm < SHORTEST, torch.inf)
-    return rows
+    return z / norm.masked_fill(norm < SHORTEST, torch.inf)
