@@ -21,7 +21,6 @@ may be negative: a system can correct the error of another one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path, read_json
+from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.progress import step
 from likeness.eval.types import Bools, Floats
 from likeness.eval.verification import as_labels, check_costs, eer
@@ -177,9 +176,7 @@ def load_fusion(path: str | Path) -> Fusion:
 
 
 def _save(path: str | Path, form: str, fitted: Calibration | Fusion) -> None:
-    with atomic_path(path) as temporary:
-        document = {"format": form, **asdict(fitted)}
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_json(path, {"format": form, **asdict(fitted)})
 
 
 def _load(path: str | Path, form: str, make: Callable[..., T], otherwise: str) -> T:

@@ -7,7 +7,6 @@ are stored as fractions and shown in percent.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from likeness.eval.bootstrap import Bounds, Ends
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats import files
 from likeness.eval.formats.provenance import likeness_version
 
 SCHEMA = "likeness.results/1"
@@ -111,9 +110,7 @@ def write_json(
         "results": [asdict(result) for result in results],
         **more,
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    files.write_json(path, document, allow_nan=False)
 
 
 def metric_label(metric: str) -> str:

@@ -13,7 +13,6 @@ at each. It says what any other threshold would mean, as far as the data support
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json
-from likeness.eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import write_json
 from likeness.eval.guarantee import Guarantee, guaranteed_threshold
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.types import Scores, check_counts
@@ -344,10 +343,8 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
                 if holds and not known:
                     new = (*new, point)
             thresholds = replace(thresholds, points=new)
-    document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    measured = [_to_json(entry) for entry in (thresholds, *others)]
+    write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)
     return thresholds
 
 

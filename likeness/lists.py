@@ -13,7 +13,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_trials
-from likeness.eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import write_text
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, name_first
 from likeness.toolkit.data.item_lists import write_items
@@ -220,6 +220,4 @@ def write_labels(path: Path, items: Sequence[Item]) -> None:
         path: The file, which is written whole or not at all.
         items: The items, with labels.
     """
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for item in items:
-            file.write(f"{item.id}\t{item.label}\n")
+    write_text(path, "".join(f"{item.id}\t{item.label}\n" for item in items))

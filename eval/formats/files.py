@@ -21,6 +21,8 @@ from unicodedata import normalize
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.writing import atomic_path as atomic_path
+from likeness.eval.formats.writing import write_json as write_json
+from likeness.eval.formats.writing import write_text as write_text
 from likeness.eval.progress import report
 
 MAX_LINE = 1 << 20  # bytes

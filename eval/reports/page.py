@@ -23,7 +23,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import write_text
 from likeness.eval.formats.provenance import likeness_version
 
 EMPTY = Markup("")
@@ -194,6 +194,5 @@ def write(path: Path, title: str, about: str, sections: Mapping[str, Markup]) ->
     """Write the page (see `document`), with the version below its title; its folder is made."""
     text = document(title, f"{about}. Likeness {likeness_version()}.", sections)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path

@@ -16,9 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from likeness.eval.calibration import Calibration
-from likeness.eval.formats.files import read_json
+from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.formats.provenance import sha256
-from likeness.eval.formats.writing import atomic_path
 
 FORMAT = "likeness.origin/1"
 
@@ -90,8 +89,7 @@ def write_origin(scores: str | Path, origin: Origin) -> None:
     if not path.is_file():
         return
     document = {"format": FORMAT, "scores_sha256": sha256(path), **origin.to_json()}
-    with atomic_path(origin_path(path)) as temporary:
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_json(origin_path(path), document)
 
 
 def read_origin(scores: str | Path) -> Origin | None:

@@ -19,7 +19,6 @@ Legend: N items, D dims, K dims after LDA, C classes, P trials.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path, read_json
+from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.progress import tracked
 from likeness.eval.similarity import pairs
 from likeness.eval.types import Floats, check_choice
@@ -117,8 +116,7 @@ class Plda:
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in vars(self).items()
         }
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps({"format": FORMAT, **fields}), encoding="utf-8")
+        write_json(path, {"format": FORMAT, **fields})
 
 
 def load_plda(path: str | Path) -> Plda:

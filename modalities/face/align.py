@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import atomic_path, write_text
 from likeness.eval.progress import tracked
 from likeness.eval.types import Bools, Floats, name_first
 from likeness.modalities.face.detectors import load_detector
@@ -39,7 +39,7 @@ from likeness.toolkit.console import say
 from likeness.toolkit.data.images import SUFFIXES, BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.listing import files_below
-from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.data.reading import Bad, write_bad
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
@@ -573,12 +573,9 @@ def align_folder(
             for number in range(1, (count if choose == "all" else 1) + 1):
                 result.done.append(Item(item.id, _numbered(first, number), item.label))
     finally:  # a run that goes on does not look at these images again
-        with atomic_path(several) as temporary:
-            rows = [f"{image}\t{number}\n" for image, number in counted.items() if number > 1]
-            temporary.write_text("".join(rows), encoding="utf-8")
-    with atomic_path(out / "failures.tsv") as temporary:
-        lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
-        temporary.write_text("".join(lines), encoding="utf-8")
+        rows = (f"{image}\t{number}\n" for image, number in counted.items() if number > 1)
+        write_text(several, "".join(rows))
+    write_bad(out / "failures.tsv", result.failures)
     return result
 
 
