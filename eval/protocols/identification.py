@@ -287,7 +287,7 @@ def identify_labelled(
         if settings.num_resamples:
             interval = bounds(drawn, value, settings.level, measure.behind)
             if interval.ends is None and value == 1:
-                interval = exact_bounds(measure.behind, value, settings.level)
+                interval = exact_bounds(value, settings.level, measure.behind)
             result = with_bounds(result, interval)
         results.append(result)
     if settings.terms == "iso":

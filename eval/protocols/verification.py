@@ -28,7 +28,7 @@ from likeness.eval.bootstrap import (
 from likeness.eval.errors import LikenessError
 from likeness.eval.evidence import dev_pav, elub
 from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
-from likeness.eval.small_rates import or_exact
+from likeness.eval.small_rates import with_exact_bounds
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
 from likeness.eval.verification import (
     EerMethod,
@@ -234,7 +234,7 @@ def evaluate(
         resampled = {name: each.metric for name, each in measures.items() if each.metric}
         intervals, resamples = bounds_of(resampled, scores, subjects, **draws_of(settings))
         values = {name: each.measured.value for name, each in measures.items()}
-        intervals = or_exact(intervals, values, scores, subjects, settings)
+        intervals = with_exact_bounds(intervals, values, scores, subjects, settings)
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
         "ties": "one operating point per distinct score",
