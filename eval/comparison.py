@@ -199,7 +199,6 @@ def measure(
     subjects: Subjects,
     *,
     num_resamples: int,
-    seed: int = 0,
 ) -> Outcome:
     """A finished run's scores to the values of its metrics and their (num_resamples,) values on
     resamples of the subjects (of the trials if unknown).
@@ -209,19 +208,19 @@ def measure(
     values = {
         name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()
     }
-    _, made = bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples, seed=seed)
+    _, made = bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples)
     drawn = drawn_from(scores.target, subjects.pairs)
     return Outcome(values, made.values, subjects.trial_list, drawn)
 
 
 def measure_items(
-    measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int, seed: int = 0
+    measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int
 ) -> Outcome:
     """The same of what a classifier's or retrieval system's test measured on each item, on
     resamples of its groups.
     """
     values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
-    made = per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed)
+    made = per_item.resample(metrics, measured, num_resamples=num_resamples)
     return Outcome(values, made, measured.digest, measured.drawn)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from likeness.eval.clustering import Method, agreement, fit_of
 from likeness.eval.clustering import cluster as cluster_rows
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import labels_of
 from likeness.eval.protocols.identification import IdentificationSettings, Identified
 from likeness.eval.protocols.identification import identify as identify_values
-from likeness.eval.protocols.labels import labels_of
 from likeness.eval.protocols.retrieval import RetrievalSettings, Retrieved
 from likeness.eval.protocols.retrieval import retrieve as retrieve_values
 from likeness.eval.ranks import Counts

@@ -22,6 +22,7 @@ from likeness.eval.bootstrap import (
     times_drawn,
 )
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import labels_of
 from likeness.eval.identification import (
     RULES,
     Protocol,
@@ -31,7 +32,6 @@ from likeness.eval.identification import (
     tpir,
 )
 from likeness.eval.progress import step
-from likeness.eval.protocols.labels import labels_of
 from likeness.eval.ranks import Counts
 from likeness.eval.results import Result, interval_text, percent_text, with_bounds
 from likeness.eval.similarity import check_similarity

@@ -20,8 +20,8 @@ from likeness.eval.bootstrap import (
     times_drawn,
 )
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import labels_of
 from likeness.eval.progress import step
-from likeness.eval.protocols.labels import labels_of
 from likeness.eval.ranks import Counts
 from likeness.eval.results import (
     Result,
