@@ -6,8 +6,6 @@ ECE after the vMF paper (supplement) and Nguyen and O'Connor 2015 (equal-mass bi
 statistic.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which labels are likely wrong, and which items are nearly the same, by their embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ are resampled; every run is measured on the same draws, so that a difference is 
 seeds have a t interval.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

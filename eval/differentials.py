@@ -12,8 +12,6 @@ again with the groups dealt to the same people at random, which keeps the sizes 
 everything that people share. A difference that random groups show as often is no finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

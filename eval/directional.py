@@ -22,8 +22,6 @@ log C, 2e-9 relative in A. toolkit/vmf/distribution.py differentiates the same s
 `expansion` and `orders`.
 """
 
-from __future__ import annotations
-
 from math import ceil, lgamma, log, pi
 from typing import Any
 

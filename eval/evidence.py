@@ -10,8 +10,6 @@ they help: with one misleading trial more of each kind, who decides by a thresho
 never does worse than who decides without the ratios.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -7,8 +7,6 @@ accepted. They are counted over the whole trial list. FTE is the share of the en
 an embedding, and FTA is that of the probe ids. By group, the FTE is that of all ids of the group.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ threshold that a system runs with ("global": set on all trials), and how well ea
 told apart at a threshold of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice

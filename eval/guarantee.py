@@ -25,8 +25,6 @@ The draw has one seed, which is stored. Whoever drew until the threshold pleases
 confidence left.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

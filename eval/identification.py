@@ -11,8 +11,6 @@ Identification needs only a probe's mate, its best rival and how many stand befo
 what a search keeps, block by block, never the scores of all probes against all subjects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property

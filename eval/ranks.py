@@ -7,8 +7,6 @@ binary searches say how many lie above, and level with, each relevant item. Memo
 most 160 MB, whatever the number of items, and a copy of the gallery where it is small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 

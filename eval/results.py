@@ -5,8 +5,6 @@ A result is a number with its interval, counts and every convention that it depe
 are stored as fractions and shown in percent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite

@@ -7,8 +7,6 @@ items, in closed form, so that constant embeddings score chance. What tools do i
 `compat`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args

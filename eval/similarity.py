@@ -40,8 +40,6 @@ log C and A are exact, see eval/directional.py, and not the quadratic fits of th
 nor is its KL, which has the wrong sign and lacks A.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches

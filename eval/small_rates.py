@@ -10,8 +10,6 @@ The bound also holds for a threshold that was set on the same trials, as long as
 it is the chance that a new score lies beyond the most extreme of n, whatever their distribution.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -15,8 +15,6 @@ kind for which it is highest, that pass, and the share of bona fide trials that 
 Ties form one operating point. The costs are those of ASVspoof 5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial

@@ -11,8 +11,6 @@ Beside the few thresholds that were asked for stands a curve: up to 100 threshol
 at each. It says what any other threshold would mean, as far as the data support it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

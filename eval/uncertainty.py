@@ -16,8 +16,6 @@ of m answers with the mean risk r below a answers of the total risk s, the first
 have the total risk j r, so that the curve passes (s + j r) / (a + j) there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Mapping, Sequence
 from functools import partial

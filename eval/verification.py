@@ -17,8 +17,6 @@ constant, so the best threshold there is the highest one, the upper target score
 integers until the last division.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 list's order, by the processes of torchrun, by a cluster, or in parts of a job array.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

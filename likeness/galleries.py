@@ -1,7 +1,5 @@
 """Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 faces and the lists of IJB-B or IJB-C become tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

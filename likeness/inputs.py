@@ -3,8 +3,6 @@
 `suffix_of` tells the format of a file that brings no name that can be trusted.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

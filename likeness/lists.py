@@ -1,7 +1,5 @@
 """Lists of whatever a person has: its items, and trials of subjects that were held out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ row_steps come after its own.
     {recipes} {examples}   the folders of these names in a clone
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import shlex

@@ -1,7 +1,5 @@
 """Identify, retrieve, cluster: embeddings are searched or grouped, of files or in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike

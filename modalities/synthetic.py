@@ -11,8 +11,6 @@ change with every utterance, the channel most from one session to the other (eve
 utterances). So the long-term spectrum is a poor cue, and a trained network does better.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple

@@ -14,8 +14,6 @@ aligned (insightface, utils/face_align.py arcface_dst: eyes at y = 51.6, nose 71
 units of half an image. Each feature is an ellipse or a band with soft edges, painted over the last.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path

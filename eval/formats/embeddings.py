@@ -14,8 +14,6 @@ formats:
     the schema's metadata
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 `atomic_path`, which writes files whole or not at all, can be imported from here too.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import hashlib

@@ -9,8 +9,6 @@ a header. pyarrow reads the text in blocks, and each text becomes a number.
 What the columns mean is known by whoever asks: see `Shape`.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What belongs to ids: subjects, seconds and qualities of lists; and the subjects of trials."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

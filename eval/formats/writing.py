@@ -5,8 +5,6 @@ folder beside its place, `.NAME.HEX.part`, until it is whole. The next writer of
 removes those of these folders that are older than a day: killed writers left them behind.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -2,8 +2,6 @@
 with intervals over classes, as results and as a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice

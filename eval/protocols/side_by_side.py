@@ -2,8 +2,6 @@
 reference, and error rates by groups of subjects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any

@@ -5,8 +5,6 @@
 same trials against a reference, and splits the error rates by groups of subjects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial

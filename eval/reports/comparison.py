@@ -2,8 +2,6 @@
 (booktabs), and as one self-contained HTML page with curves.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ figures, and only when a page is made. Without it there are no figures, and the 
 them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial

@@ -9,8 +9,6 @@ The scripts of a page are BokehJS, which draws the figures, and SCRIPTS of templ
 reads without them too: they add figures, and moving, sorting, enlarging and saving.
 """
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@ nearest items as pictures or sounds, right and wrong. The page of a clustering: 
 its pictures or sounds, and the doubtful items.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -20,8 +20,6 @@ out once per distinct embedding and not once per trial, in blocks of rows: one m
 one partial selection, no sort.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Literal, NamedTuple
 

@@ -5,8 +5,6 @@ A score file of the field holds ids and numbers only. What gave the numbers stan
 or changed says nothing of its origin, and never something wrong.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

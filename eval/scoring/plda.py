@@ -17,8 +17,6 @@ and a shifted domain.
 Legend: N items, D dims, K dims after LDA, C classes, P trials.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ trial. Differences, and ratios of what stands under the logarithm, are linear in
 QMF.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One value that says how trials are scored; `likeness.eval.scoring.score` applies it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ snip_edges=false, which begin 7.5 ms before the recording and mirror it at its e
 of the features is part of the graph here, so that every kind of it works.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

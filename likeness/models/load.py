@@ -33,8 +33,6 @@ dicts are read by likeness.toolkit.backbones.weights. Front-ends come from the m
 with a checkpoint. Models of other projects are scored by the cosine.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 What the checkpoint states about itself is enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path

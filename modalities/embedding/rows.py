@@ -8,8 +8,6 @@ The subject of a row comes from a list of lines `id subject` (Kaldi's utt2spk), 
 as SUBJECT/recording, whose first part it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path

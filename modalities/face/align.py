@@ -15,8 +15,6 @@ that is 8 pixels wider at each side.
 The detectors are those of detectors.py.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ Pixel arithmetic is albumentations' (its functions, not its classes, which keep 
 own), OpenCV's and, for sharpness and equalisation as torchvision has them, Pillow's.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from functools import partial

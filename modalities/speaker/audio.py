@@ -3,8 +3,6 @@
 Every refusal is a `BadAudio` that names the file and the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain

@@ -10,8 +10,6 @@ id that ends in "#speed=..." (audio.py). Masks of the features are put around th
 (spec_augment.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -11,8 +11,6 @@ Sources: Fan et al. 2020, Li et al. 2022. The formats of the lists are those of 
 examples/cnceleb/v2/local/prepare_data.sh and format_trials_cnceleb.py.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

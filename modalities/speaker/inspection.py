@@ -1,7 +1,5 @@
 """What the header of a recording says, and what its samples show."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from typing import BinaryIO

@@ -1,7 +1,5 @@
 """One level for all recordings, for models to which it must not matter how loud a recording is."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from likeness.modalities.speaker.decoding import ROUNDING, Wave

@@ -4,8 +4,6 @@ Chunks are streamed, so that the length of a file needs no memory. Pauses are fo
 as Kaldi decides it, which is not a model of speech: music and noise pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import pairwise

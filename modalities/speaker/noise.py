@@ -9,8 +9,6 @@ One rule differs. WeSpeaker's signal-to-noise ratio adds 1e-4 to both powers, so
 quieter than -40 dBFS is drowned. Here the ratio is the one that was drawn.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

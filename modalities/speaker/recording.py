@@ -4,8 +4,6 @@ A training view is a few seconds of a recording that may last minutes. WAV and F
 decoded from any sample on, to the same numbers as when they are decoded whole.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Source: Park et al. 2019 (arXiv:1904.08779), without time warping.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

@@ -3,8 +3,6 @@
 Its layers are masked by what the utterance and its segments hold.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import torch

@@ -3,8 +3,6 @@
 SpeechBrain's is put behind the backbone signature. WeSpeaker's pads with zeros and masks exactly.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

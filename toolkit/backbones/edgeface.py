@@ -1,7 +1,5 @@
 """EdgeFace: EdgeNeXt, small convolutions with attention, and low-rank linear layers."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, NamedTuple
 

@@ -3,8 +3,6 @@
 Their blocks work on groups of channels one after another, and attention fuses the stages.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

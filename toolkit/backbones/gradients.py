@@ -3,8 +3,6 @@
 It is for data sets of a few dozen subjects, where deep networks overfit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ That is the check of their input, the last layer in float32, batch norm that is 
 start from a local file.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

@@ -3,8 +3,6 @@
 SimPLE's setting C (depth 100) trains them too.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from likeness.toolkit.backbones.images import check_images, four_stages, in_float32

@@ -4,8 +4,6 @@ A self-supervised speech network keeps what tells speakers apart in its lower an
 three of the poolings for speech look at all layers. Padded frames count in none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -4,8 +4,6 @@ It is for data sets of a few dozen to a few hundred classes, where deep networks
 tests on another data set than that of the training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """MobileFaceNet: depth-wise separable convolutions for faces on small machines."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from likeness.toolkit.backbones.images import check_images, in_float32

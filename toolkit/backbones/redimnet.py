@@ -5,8 +5,6 @@ Parameter names are those of the releases. Layers take a mask beside their input
 it would see past the end of an unpadded input.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple

@@ -3,8 +3,6 @@
 The blocks of SimAM-ResNet weigh every value by its energy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 It is for data sets of a few dozen classes, where deep networks overfit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 

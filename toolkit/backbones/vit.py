@@ -3,8 +3,6 @@
 The latter have the parameter names of DINO and DINOv2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """The x-vector network: a time-delay network, statistics pooling, two layers over the utterance."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

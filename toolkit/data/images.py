@@ -9,8 +9,6 @@ The modalities decide about sizes (modalities/face/images.py, modalities/image/i
 front-end decides about scaling and the order of colours (toolkit/data/pixels.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

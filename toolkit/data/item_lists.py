@@ -1,7 +1,5 @@
 """Lists and tables of files as items: text, .parquet, and tables in memory, as of pandas."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence

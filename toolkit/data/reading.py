@@ -10,8 +10,6 @@ takes. What a recipe states stays as it is, so that runs of other versions go on
 augmentation gets what `read` gives by itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import os

@@ -15,8 +15,6 @@ suffix, offset, size] of each item. A shard without one, or with that of another
 once and given one.
 """
 
-from __future__ import annotations
-
 import glob
 import io
 import json

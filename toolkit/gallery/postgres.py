@@ -12,8 +12,6 @@ enrolment. `template` has one for each subject, with the template as it is searc
 PostgreSQL keeps no statistics of them, in which names would outlive a removal.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The sum of the angular loss over all its triplets by matrix products."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ over classes itself. The same loss then works on all C columns, as always, or, i
 both cases: they count all classes. toolkit/parallel/spread.py spreads a loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What all pair losses share: the pairs of a batch with its keys, safe distances, masked sums."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Probabilistic proxies, and the sum of two losses that share their proxies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """SimPLE: pairwise similarity learning without proxies, normalisation or margins."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

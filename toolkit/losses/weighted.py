@@ -3,8 +3,6 @@
 They take the log-sum-exp of an anchor's positives and of its negatives apart.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

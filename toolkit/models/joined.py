@@ -1,7 +1,5 @@
 """A network and the head that was trained on its embeddings, as one backbone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, cast
 

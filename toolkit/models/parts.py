@@ -4,8 +4,6 @@ A part of another package, or of a Python file of the user, is described with it
 version. It is imported again only if the user names it (likeness/models/trust.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Batch norm over the batch of all processes, so that any number of them trains as one would."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

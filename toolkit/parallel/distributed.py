@@ -6,8 +6,6 @@ empty. Without torchrun there is one process, and all of this does nothing. What
 collectives is in toolkit/parallel/spread.py.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

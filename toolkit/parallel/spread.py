@@ -22,8 +22,6 @@ insightface's partial_fc_v2.py does so too; its older partial_fc.py kept weight 
 rows as they were.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 

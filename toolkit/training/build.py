@@ -2,8 +2,6 @@
 DDP and torch.compile see it.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Mapping

@@ -10,8 +10,6 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
     the result, worked out anew from the score files each time
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

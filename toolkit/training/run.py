@@ -2,8 +2,6 @@
 checkpointing in safetensors files, and its folder.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -11,8 +11,6 @@ Where all of a variant's ranges are Choices, they span a grid, no point of which
 With a Range among them TPE proposes all values; a choice then comes up again, beside other numbers.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence

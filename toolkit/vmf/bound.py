@@ -4,8 +4,6 @@ Their gradients are taken in the same pass. Letters: B embeddings, S draws of ea
 dimensions. lc = log C_n.
 """
 
-from __future__ import annotations
-
 from math import ceil, log
 from typing import Any
 

@@ -13,8 +13,6 @@ dQ/d(k^2) = Q (Q' - Q)/2, where Q' belongs to n + 2. Only k^2 enters: nothing is
 The series itself is eval/directional.py's. Draws: toolkit/vmf/sampling.py.
 """
 
-from __future__ import annotations
-
 from math import ceil, log
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """What losses and the vMF functions share: full precision in both passes, and unit rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
