@@ -433,18 +433,18 @@ def _minimise(columns: Floats, labels: Bools, p_target: float, held_back: float 
     def cost(weights: Floats) -> tuple[float, Floats]:
         wrong = -sign * (columns @ weights[:-1] + (weights[-1] + logit))
         slope = -share * sign * expit(wrong)
-        held = held_back * min(p_target, 1 - p_target) * np.append(weights[:-1], 0)
-        cost = float(share @ np.logaddexp(0, wrong) + held @ weights / 2)
-        return cost, np.append(slope @ columns, slope.sum()) + held
+        penalty = held_back * min(p_target, 1 - p_target) * np.append(weights[:-1], 0)
+        cost = float(share @ np.logaddexp(0, wrong) + penalty @ weights / 2)
+        return cost, np.append(slope @ columns, slope.sum()) + penalty
 
-    found = minimize(
+    solution = minimize(
         cost,
         np.zeros(columns.shape[1] + 1),
         jac=True,
         method="L-BFGS-B",
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
     )
-    return np.asarray(found.x, dtype=np.float64)
+    return np.asarray(solution.x, dtype=np.float64)
 
 
 class Curve(NamedTuple):

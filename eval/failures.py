@@ -21,7 +21,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.groups import Part, Rate, rates_at, share_over_groups
-from likeness.eval.results import Result, complement, further
+from likeness.eval.results import Result, complement, metric_beside
 from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, name_first, nfc
 from likeness.eval.verification import tar_threshold
 
@@ -125,7 +125,9 @@ def generalised_rates(
     of, results = replace(of, counts={**of.counts, **counts}), []
     for name, rate in rates.items():
         limit, bounds = thresholds.get(name[5:-1], np.inf), Bounds(rate.interval, rate.note)
-        results.append(further(of, name, float(rate.value or 0), bounds, limit, remark=remark))
+        results.append(
+            metric_beside(of, name, float(rate.value or 0), bounds, limit, remark=remark)
+        )
     return results
 
 

@@ -333,7 +333,7 @@ def search_embeddings(
         scores = scorer(y[templates], twins[templates], similarity)
         return lambda rows: scores(x[sequence[rows]])
 
-    found = _search(
+    searched = _search(
         order,
         np.bincount(enrolled),
         mate[sequence],
@@ -342,8 +342,8 @@ def search_embeddings(
         keep,
     )
     back = np.argsort(sequence)
-    each = {name: getattr(found, name)[back] for name in ("mate", "rival", "above", "tied")}
-    return replace(found, highest_probe=sequence[found.highest_probe], **each)
+    each = {name: getattr(searched, name)[back] for name in ("mate", "rival", "above", "tied")}
+    return replace(searched, highest_probe=sequence[searched.highest_probe], **each)
 
 
 def borders(starts: Counts, total: int, tile: int) -> Counts:

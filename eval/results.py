@@ -71,7 +71,7 @@ def complement(result: Any) -> Any:
     return replace(result, value=None if result.value is None else 1 - result.value, interval=ends)
 
 
-def further(
+def metric_beside(
     of: Result,
     metric: str,
     value: float,
@@ -79,7 +79,7 @@ def further(
     limit: float = inf,
     **own: Any,
 ) -> Result:
-    """A further metric of the system of a result, with the conventions that hold for both.
+    """A metric beside a result, of the same system and with the conventions that hold for both.
 
     Args:
         of: The result.

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval import verification
 from likeness.eval.bootstrap import draws_of
-from likeness.eval.results import Result, further
+from likeness.eval.results import Result, metric_beside
 from likeness.eval.types import Floats, Trials
 from likeness.eval.uncertainty import bounds_over_rows
 
@@ -235,7 +235,7 @@ def spoof_results(
     for name, metric in metrics.items():
         costs = asdict(TANDEM if "t_dcf" in name else SpoofCosts()) if "dcf" in name else {}
         if not np.isnan(value := metric(np.arange(len(trials)))):
-            results.append(further(of, name, value, intervals.get(name), **draws, **costs))
+            results.append(metric_beside(of, name, value, intervals.get(name), **draws, **costs))
     return results
 
 

@@ -242,22 +242,22 @@ def measure(
     target, nontarget = scores.targets, scores.nontargets
     fars = list(dict.fromkeys(fars))
     at_eer = threshold_at_eer(target, nontarget)
-    wanted: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
+    candidates: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
     for far in fars:
         if guarantee is not None:
             confidence = guarantee.confidence
             sure = guaranteed_threshold(scores, guarantee.pairs, far, confidence=confidence)
-            wanted.append((far, *sure))
+            candidates.append((far, *sure))
         elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
-            wanted.append((far, tar_threshold(target, nontarget, far), None))
+            candidates.append((far, tar_threshold(target, nontarget, far), None))
     points = []
-    for rate, value, behind in wanted:
+    for rate, value, behind in candidates:
         if math.isfinite(value):
             far = float(np.mean(nontarget >= value)) if rate is None else rate
             frr = float(np.mean(target < value))
             points.append(Threshold("eer" if rate is None else "far", far, frr, value, behind))
     kept = [point.far for point in points if point.at == "far"]
-    found = Thresholds(
+    thresholds = Thresholds(
         origin,
         data,
         subjects,
@@ -267,7 +267,7 @@ def measure(
         tuple(points),
         _curve(target, nontarget),
     )
-    return found, tuple(far for far in fars if far not in kept)
+    return thresholds, tuple(far for far in fars if far not in kept)
 
 
 def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:

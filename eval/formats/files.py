@@ -129,7 +129,7 @@ def read_mat(path: Path, name: str, *, max_bytes: int, squeeze: bool = False) ->
     from scipy.io import loadmat, whosmat
 
     try:
-        shapes = {found: shape for found, shape, _ in whosmat(path)}
+        shapes = {variable: shape for variable, shape, _ in whosmat(path)}
         if max(path.stat().st_size, math.prod(shapes[name])) > max_bytes:
             raise LikenessError(f"over {max_bytes} bytes or cells; this is no list of the data set")
         return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]

@@ -17,7 +17,7 @@ from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.results import Result, further, table
+from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
 from likeness.eval.verification import num_allowed, threshold_at_eer
 
@@ -241,7 +241,7 @@ def _rated_decisions(
         "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
     }
     results = [
-        further(of, name, value, ends, threshold, **own)
+        metric_beside(of, name, value, ends, threshold, **own)
         for name, value, own, ends in uncertainty.rows_of(
             ranking, "quality_auroc", stated, intervals
         )
@@ -257,5 +257,5 @@ def _rated_decisions(
     if settings.num_resamples:
         intervals = uncertainty.bounds_over_rows({name: area}, scores.target, subjects, **draws)
     rule = f"up to {uncertainty.MOST_DISCARDED:.0%} of the target trials discarded by quality"
-    edc = further(of, name, area(every, every), intervals.get(name), start, rule=rule)
+    edc = metric_beside(of, name, area(every, every), intervals.get(name), start, rule=rule)
     return [*results, edc]
