@@ -13,8 +13,6 @@ the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval
 20 it is marked, see `bounds`: so few do not stand for others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -21,7 +21,6 @@ may be negative: a system can correct the error of another one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path, read_json
+from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.progress import step
 from likeness.eval.types import Bools, Floats
 from likeness.eval.verification import as_labels, check_costs, eer
@@ -177,9 +176,7 @@ def load_fusion(path: str | Path) -> Fusion:
 
 
 def _save(path: str | Path, form: str, fitted: Calibration | Fusion) -> None:
-    with atomic_path(path) as temporary:
-        document = {"format": form, **asdict(fitted)}
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_json(path, {"format": form, **asdict(fitted)})
 
 
 def _load(path: str | Path, form: str, make: Callable[..., T], otherwise: str) -> T:
@@ -436,18 +433,18 @@ def _minimise(columns: Floats, labels: Bools, p_target: float, held_back: float 
     def cost(weights: Floats) -> tuple[float, Floats]:
         wrong = -sign * (columns @ weights[:-1] + (weights[-1] + logit))
         slope = -share * sign * expit(wrong)
-        held = held_back * min(p_target, 1 - p_target) * np.append(weights[:-1], 0)
-        cost = float(share @ np.logaddexp(0, wrong) + held @ weights / 2)
-        return cost, np.append(slope @ columns, slope.sum()) + held
+        penalty = held_back * min(p_target, 1 - p_target) * np.append(weights[:-1], 0)
+        cost = float(share @ np.logaddexp(0, wrong) + penalty @ weights / 2)
+        return cost, np.append(slope @ columns, slope.sum()) + penalty
 
-    found = minimize(
+    solution = minimize(
         cost,
         np.zeros(columns.shape[1] + 1),
         jac=True,
         method="L-BFGS-B",
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
     )
-    return np.asarray(found.x, dtype=np.float64)
+    return np.asarray(solution.x, dtype=np.float64)
 
 
 class Curve(NamedTuple):
@@ -522,8 +519,7 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
             f"calibration: {bad} of {numbers.size} values of {name} are zero, negative or no "
             "numbers and have no logarithm; remove these items"
         )
-    logs: Floats = np.log(numbers)
-    return logs
+    return np.log(numbers)
 
 
 def finite_columns(what: str, values: ArrayLike | None, size: int) -> Floats:

@@ -6,8 +6,6 @@ ECE after the vMF paper (supplement) and Nguyen and O'Connor 2015 (equal-mass bi
 statistic.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -120,8 +118,7 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     """
     from scipy.special import softmax as of_logits  # slow to import, needed here only
 
-    probabilities: Floats = of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
-    return probabilities
+    return of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:

@@ -1,7 +1,5 @@
 """Which labels are likely wrong, and which items are nearly the same, by their embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,8 +115,7 @@ def twins(fit: Fit) -> NDArray[np.int64]:
     pairs = np.sort(np.stack([fit.numbers[away], fit.looks_like[away]], axis=1), axis=1)
     pairs, count = np.unique(pairs, axis=0, return_counts=True)
     sizes = np.bincount(fit.numbers)[pairs].sum(axis=1)
-    named: NDArray[np.int64] = pairs[count >= _TWIN_SHARE * sizes]
-    return named
+    return pairs[count >= _TWIN_SHARE * sizes]
 
 
 def near_pairs(unit: Floats32, least: float) -> NDArray[np.int64]:

@@ -1,7 +1,5 @@
 """Grouping unknown items by their embeddings: how many subjects are there, and which is whose?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 

@@ -7,23 +7,13 @@ are resampled; every run is measured on the same draws, so that a difference is 
 seeds have a t interval.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from likeness.eval import per_item
-from likeness.eval.bootstrap import (
-    MIN_DRAWN,
-    Drawn,
-    Metric,
-    bounds,
-    bounds_of,
-    drawn_from,
-)
+from likeness.eval import bootstrap, per_item
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.per_item import PerItem
@@ -60,7 +50,7 @@ class Outcome:
     values: Mapping[str, float]
     replicates: Mapping[str, Floats]
     trial_list: str
-    drawn: Drawn
+    drawn: bootstrap.Drawn
 
 
 @dataclass(frozen=True)
@@ -195,11 +185,10 @@ def subjects_behind(trials: Trials, labels: Mapping[str, str | None]) -> Subject
 
 def measure(
     scores: Scores,
-    metrics: Mapping[str, Metric],
+    metrics: Mapping[str, bootstrap.Metric],
     subjects: Subjects,
     *,
     num_resamples: int,
-    seed: int = 0,
 ) -> Outcome:
     """A finished run's scores to the values of its metrics and their (num_resamples,) values on
     resamples of the subjects (of the trials if unknown).
@@ -209,19 +198,19 @@ def measure(
     values = {
         name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()
     }
-    _, made = bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples, seed=seed)
-    drawn = drawn_from(scores.target, subjects.pairs)
+    _, made = bootstrap.bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples)
+    drawn = bootstrap.drawn_from(scores.target, subjects.pairs)
     return Outcome(values, made.values, subjects.trial_list, drawn)
 
 
 def measure_items(
-    measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int, seed: int = 0
+    measured: PerItem, metrics: Mapping[str, per_item.Metric], *, num_resamples: int
 ) -> Outcome:
     """The same of what a classifier's or retrieval system's test measured on each item, on
     resamples of its groups.
     """
     values = {name: float(metric(measured.columns)) for name, metric in metrics.items()}
-    made = per_item.resample(metrics, measured, num_resamples=num_resamples, seed=seed)
+    made = per_item.resample(metrics, measured, num_resamples=num_resamples)
     return Outcome(values, made, measured.digest, measured.drawn)
 
 
@@ -247,7 +236,7 @@ def summarise(
     Variants that were measured on another trial list than the reference get no difference: nothing
     pairs them. ValueError for an unknown reference.
 
-    >>> drawn = Drawn(40, "subjects")
+    >>> drawn = bootstrap.Drawn(40, "subjects")
     >>> one = Outcome({"eer": 0.1}, {"eer": np.array([0.1, 0.2])}, "list", drawn)
     >>> two = Outcome({"eer": 0.3}, {"eer": np.array([0.3, 0.5])}, "list", drawn)
     >>> cells, reference = summarise({"a": {0: one}, "b": {0: two}}, ["eer"])
@@ -351,7 +340,7 @@ def _cell(variant: str, metric: str, runs: Mapping[int, Outcome]) -> Cell:
     error = float(each.std(ddof=1) / np.sqrt(each.size)) if each.size > 1 else None
     mean = float(each.mean())
     drawn = next(iter(runs.values())).drawn
-    ends, note = bounds(_mean_replicates(metric, runs, list(values)), mean, LEVEL, drawn)
+    ends, note = bootstrap.bounds(_mean_replicates(metric, runs, list(values)), mean, LEVEL, drawn)
     return Cell(variant, metric, values, mean, error, ends, interval_note=note)
 
 
@@ -370,9 +359,9 @@ def _difference(
     values = values[~np.isnan(values)]  # resamples on which the metric has no value
     mean = float(each.mean())
     drawn = against[seeds[0]].drawn
-    ends, note = bounds(values, mean, LEVEL, drawn, difference=True)
+    ends, note = bootstrap.bounds(values, mean, LEVEL, drawn, difference=True)
     p = None
-    if drawn.number >= MIN_DRAWN:
+    if drawn.number >= bootstrap.MIN_DRAWN:
         tail = min(int((values <= 0).sum()), int((values >= 0).sum()))
         p = min(1.0, 2 * (tail + 1) / (values.size + 1))
     distinguishable = ends is not None and not ends[0] <= 0 <= ends[1]
@@ -382,8 +371,7 @@ def _difference(
 
 def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[int]) -> Floats:
     """(R,) the metric on each resample of the subjects, averaged over the seeds."""
-    mean: Floats = np.mean([runs[seed].replicates[metric] for seed in seeds], axis=0)
-    return mean
+    return np.mean([runs[seed].replicates[metric] for seed in seeds], axis=0)
 
 
 def _t_interval(differences: Floats) -> Interval | None:

@@ -1,7 +1,5 @@
 """How many cores and threads this process may use, and how it keeps freed memory."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -12,8 +12,6 @@ again with the groups dealt to the same people at random, which keeps the sizes 
 everything that people share. A difference that random groups show as often is no finding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +132,7 @@ def differentials(
     numbers = flat.reshape(subjects.shape)
     group_of = np.full(people.size, -1)
     group_of[numbers] = sides
-    rng, found = np.random.default_rng(settings.seed), []
+    rng, measured = np.random.default_rng(settings.seed), []
     dealt: list[Ints] = []
     if (group_of[numbers] == sides).all():  # nobody changes the group
         num_dealt = min(settings.num_resamples, NUM_DEALT)
@@ -161,8 +159,8 @@ def differentials(
                     values = measure(table)[~np.isnan(measure(table))]
                     shares = [(1 - settings.level) / 2, (1 + settings.level) / 2]
                     ends = tuple(np.quantile(values, shares).tolist()) if values.size else None
-                found.append(Differential(rate, at, measure.__name__, worst, value, ends, limit))
-    return tuple(found)
+                measured.append(Differential(rate, at, measure.__name__, worst, value, ends, limit))
+    return tuple(measured)
 
 
 def _number(value: Any) -> float | None:

@@ -19,10 +19,8 @@ for large orders only, so orders v below 15 are raised by m whole steps, and the
 Nothing cancels, and kappa enters by its square only: kappa = 0 (the uniform distribution) is no
 special case. Error for n = 2 ... 2048 and kappa up to 1e4 against 50-digit values: below 3e-8 in
 log C, 2e-9 relative in A. toolkit/vmf/distribution.py differentiates the same series: it imports
-`debye_sums` and `orders`.
+`expansion` and `orders`.
 """
-
-from __future__ import annotations
 
 from math import ceil, lgamma, log, pi
 from typing import Any
@@ -86,28 +84,43 @@ def relative(kappa: ArrayLike, dim: int) -> tuple[Floats, Floats]:
 
     The pair that everything here is made of: d log C/d kappa = -kappa Q, and Q(0) = 1/n.
     """
-    kappa = np.asarray(kappa, dtype=np.float64)
-    v, steps = orders(dim)
-    s = np.hypot(v, kappa)
-    u = kappa * (kappa / (s + v))
+    square = np.square(np.asarray(kappa, dtype=np.float64))
+    log_c, q = expansion(square, *orders(dim), xp=np)
+    return np.asarray(log_c), np.asarray(q)
+
+
+def expansion(square: Any, v: float, steps: int, *, xp: Any, stride: int = 4) -> tuple[Any, Any]:
+    """`relative` of kappa^2 from the order v on, so many steps above n/2 - 1.
+
+    Args:
+        square: kappa^2, an array or a tensor.
+        v: The order at which the series is summed.
+        steps: How many steps lead down from it.
+        xp: numpy, or torch for a tensor.
+        stride: Of how many steps the product of factors is taken before its logarithm. A factor is
+            at most 1, and a logarithm is dearer than a product.
+    """
+    s = xp.sqrt(square + v * v)
+    u = square / (s + v)
     i = 1 / s
     sigma, slope = debye_sums(i, (v * i) ** 2)
-    log_c = (
-        v * np.log1p(u / (2 * v))
-        - u
-        + 0.5 * np.log1p(u / v)
-        - np.log(sigma / debye_sums(1 / v, 1.0)[0])
-    )
+    at_zero = log(debye_sums(1 / v, 1.0)[0])
+    log_c = v * xp.log1p(u / (2 * v)) - u + 0.5 * xp.log1p(u / v) - xp.log(sigma) + at_zero
     q = 1 / (v + s) - i * i * (0.5 + slope / sigma)
-    # the product of the steps' factors; each is at most 1, and a logarithm is dearer than a product
     gain: Any = 1.0
     for step in range(steps, 0, -1):
         order = 2 * (v - steps + step)
-        q = 1 / (order + kappa * (kappa * q))
+        q = 1 / (order + square * q)
         gain = gain * (order * q)
-        if step % 4 == 1:
-            log_c, gain = log_c + np.log(gain), 1.0
-    return np.asarray(log_c), np.asarray(q)
+        if step % stride == 1:
+            log_c, gain = log_c + xp.log(gain), 1.0
+    return log_c, q
+
+
+def closed_form(kappa: Any, *, xp: Any) -> Any:
+    """log C_3(kappa) - log C_3(0) = -log(sinh(kappa) / kappa), of an array or a tensor."""
+    safe = xp.where(kappa > 0, kappa, 1.0)
+    return xp.where(kappa > 0, xp.log(-2 * safe / xp.expm1(-2 * safe)) - safe, 0.0)
 
 
 def log_normalizer_ratio(kappa: ArrayLike, dim: int) -> Floats:
@@ -119,10 +132,7 @@ def log_normalizer_ratio(kappa: ArrayLike, dim: int) -> Floats:
     """
     if dim != 3:
         return relative(kappa, dim)[0]
-    kappa = np.asarray(kappa, dtype=np.float64)
-    positive = np.where(kappa > 0, kappa, 1.0)
-    # -log(sinh(kappa) / kappa)
-    return np.where(kappa > 0, np.log(-2 * positive / np.expm1(-2 * positive)) - positive, 0.0)
+    return closed_form(np.asarray(kappa, dtype=np.float64), xp=np)
 
 
 def log_normalizer(kappa: ArrayLike, dim: int) -> Floats:
@@ -141,5 +151,4 @@ def mean_resultant(kappa: ArrayLike, dim: int) -> Floats:
     [0.0, 0.313035, 1.0]
     """
     # rounding may put it 1e-15 above
-    length: Floats = np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)
-    return length
+    return np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)

@@ -7,8 +7,6 @@ intraclass distances for each class-cluster. For both cases, we specifically car
 changes". Both are to rise (its Table 5).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

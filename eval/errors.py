@@ -1,7 +1,5 @@
 """The exceptions that are made for users."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

@@ -10,13 +10,11 @@ they help: with one misleading trial more of each kind, who decides by a thresho
 never does worse than who decides without the ratios.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from likeness.eval.types import Floats
-from likeness.eval.verification import AnyFloats, sort_scores
+from likeness.eval.verification import AnyFloats, hull, sort_scores
 
 
 def pav(target: ArrayLike, nontarget: ArrayLike) -> tuple[Floats, Floats]:
@@ -33,15 +31,15 @@ def pav(target: ArrayLike, nontarget: ArrayLike) -> tuple[Floats, Floats]:
     >>> pav([1.0, 3.0], [0.0, 2.0])[1].tolist()
     [-inf, 0.0, 0.0, inf]
     """
-    from scipy.optimize import isotonic_regression  # a second to import, needed here only
-
     s = sort_scores(target, nontarget)
-    scores, counts = np.unique(np.concatenate([s.target, s.nontarget]), return_counts=True)
-    of_target = np.diff(np.append(np.searchsorted(s.target, scores), s.target.size))
-    share = isotonic_regression(of_target / counts, weights=counts).x
+    misses, false_accepts = hull(s)
     with np.errstate(divide="ignore"):
-        llrs = np.log(share) - np.log1p(-share) - np.log(s.target.size / s.nontarget.size)
-    return scores.astype(np.float64), llrs
+        of_target, of_nontarget = np.log(np.diff(misses)), np.log(-np.diff(false_accepts))
+    llrs = of_target - of_nontarget - np.log(s.target.size / s.nontarget.size)
+    scores = np.unique(np.concatenate([s.target, s.nontarget]))
+    below = np.searchsorted(s.target, scores) + np.searchsorted(s.nontarget, scores)
+    pool = np.searchsorted(misses - false_accepts, below - s.nontarget.size, side="right") - 1
+    return scores.astype(np.float64), llrs[pool]
 
 
 def dev_pav(target_llr: ArrayLike, nontarget_llr: ArrayLike) -> float:

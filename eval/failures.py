@@ -7,8 +7,6 @@ accepted. They are counted over the whole trial list. FTE is the share of the en
 an embedding, and FTA is that of the probe ids. By group, the FTE is that of all ids of the group.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +21,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.groups import Part, Rate, rates_at, share_over_groups
-from likeness.eval.results import Result, complement, further
+from likeness.eval.results import Result, complement, metric_beside
 from likeness.eval.types import UNKNOWN, Bools, Floats, Scores, Trials, name_first, nfc
 from likeness.eval.verification import tar_threshold
 
@@ -127,7 +125,9 @@ def generalised_rates(
     of, results = replace(of, counts={**of.counts, **counts}), []
     for name, rate in rates.items():
         limit, bounds = thresholds.get(name[5:-1], np.inf), Bounds(rate.interval, rate.note)
-        results.append(further(of, name, float(rate.value or 0), bounds, limit, remark=remark))
+        results.append(
+            metric_beside(of, name, float(rate.value or 0), bounds, limit, remark=remark)
+        )
     return results
 
 

@@ -7,8 +7,6 @@ threshold that a system runs with ("global": set on all trials), and how well ea
 told apart at a threshold of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -40,7 +38,7 @@ from likeness.eval.results import (
     metric_label,
     percent_text,
 )
-from likeness.eval.small_rates import NO_ERROR, exact_bounds, or_exact
+from likeness.eval.small_rates import NO_ERROR, exact_bounds, with_exact_bounds
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
 from likeness.eval.verification import verification_metrics
 
@@ -269,7 +267,7 @@ def rates_at(
             intervals[metric] = bounds(draws, value, settings.level, drawn)
             if drawn.number >= MIN_DRAWN:
                 values[metric] = draws
-        intervals = or_exact(intervals, rates, *part, settings)
+        intervals = with_exact_bounds(intervals, rates, *part, settings)
     stated = {metric: Rate(rate, *intervals.get(metric, ())) for metric, rate in rates.items()}
     return stated, values
 
@@ -370,7 +368,7 @@ def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Rat
     if not settings.num_resamples:
         return Rate(share)
     if not share:
-        return Rate(share, *exact_bounds(drawn, share, settings.level))
+        return Rate(share, *exact_bounds(share, settings.level, drawn))
     draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
     values = np.array([times @ of_items / times.sum() for times in draws])
     return Rate(share, *bounds(values, share, settings.level, drawn))

@@ -25,8 +25,6 @@ The draw has one seed, which is stored. Whoever drew until the threshold pleases
 confidence left.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -142,8 +140,7 @@ def independent_scores(nontarget: ArrayLike, subjects: ArrayLike, *, seed: int =
     rows = rows[np.lexsort((values[rows], of_trial[rows]))]
     first = np.flatnonzero(np.append(True, np.diff(of_trial[rows]) != 0))
     counts = np.diff(np.append(first, rows.size))
-    drawn: Floats = values[rows[first + rng.integers(counts)]]
-    return drawn
+    return values[rows[first + rng.integers(counts)]]
 
 
 def _matching(pairs: Pairs, size: int, rng: np.random.Generator) -> Pairs:

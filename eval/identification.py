@@ -11,8 +11,6 @@ Identification needs only a probe's mate, its best rival and how many stand befo
 what a search keeps, block by block, never the scores of all probes against all subjects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -161,10 +159,7 @@ def tpir_at_fpir(
 
 def rank_hits(searched: Searched, k: int) -> Floats:
     """(Q,) the chance that each probe's subject is among the k best; 0 without a mate."""
-    hits: Floats = np.where(
-        searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
-    )
-    return hits
+    return np.where(searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0)
 
 
 def rank_rate(searched: Searched, k: int) -> float:
@@ -338,7 +333,7 @@ def search_embeddings(
         scores = scorer(y[templates], twins[templates], similarity)
         return lambda rows: scores(x[sequence[rows]])
 
-    found = _search(
+    searched = _search(
         order,
         np.bincount(enrolled),
         mate[sequence],
@@ -347,8 +342,8 @@ def search_embeddings(
         keep,
     )
     back = np.argsort(sequence)
-    each = {name: getattr(found, name)[back] for name in ("mate", "rival", "above", "tied")}
-    return replace(found, highest_probe=sequence[found.highest_probe], **each)
+    each = {name: getattr(searched, name)[back] for name in ("mate", "rival", "above", "tied")}
+    return replace(searched, highest_probe=sequence[searched.highest_probe], **each)
 
 
 def borders(starts: Counts, total: int, tile: int) -> Counts:

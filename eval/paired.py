@@ -5,8 +5,6 @@ Both are measured here on the same resamples of the subjects, and the difference
 by resample (as in likeness.eval.comparison).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

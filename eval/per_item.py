@@ -7,8 +7,6 @@ column="recall@1"); an interval draws groups (classes of unseen things, or the i
 with replacement and works the metric out anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ Nothing is shown here. Work reports what it does, and whoever listens may draw a
 that are being written stay as they were.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -7,8 +7,6 @@ binary searches say how many lie above, and level with, each relevant item. Memo
 most 160 MB, whatever the number of items, and a copy of the gallery where it is small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -125,8 +123,7 @@ def prepared(rows: Floats32, similarity: str) -> Floats32:
 def row_keys(rows: Floats32) -> NDArray[np.uint32]:
     """A number for each row (N, D): rows that are equal bit for bit share it, and few others do."""
     weights = np.random.default_rng(0).integers(1 << 32, size=rows.shape[1], dtype=np.uint32)
-    keys: NDArray[np.uint32] = np.einsum("nd,d->n", rows.view(np.uint32), weights | np.uint32(1))
-    return keys  # sums modulo 2^32
+    return np.einsum("nd,d->n", rows.view(np.uint32), weights | np.uint32(1))
 
 
 def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:
@@ -229,9 +226,9 @@ def _scorer(
 
 def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
     """Overwrites the scores. relevant: the columns of each query."""
-    found: list[Floats32] = []
+    of_relevant: list[Floats32] = []
     for line, columns in zip(scores, relevant, strict=True):
-        found.append(np.sort(line[columns])[::-1])
+        of_relevant.append(np.sort(line[columns])[::-1])
         line[columns] = -np.inf
     cut = scores.shape[1] - depth
     if cut:
@@ -240,15 +237,15 @@ def _ranks(scores: Floats32, relevant: Sequence[Counts], depth: int) -> Ranks:
     top.sort(axis=1)
     higher: list[Counts] = []
     level: list[Counts] = []
-    for line, highest, values in zip(scores, top, found, strict=True):
+    for line, highest, values in zip(scores, top, of_relevant, strict=True):
         right = highest.searchsorted(values, side="right")
         same = right - highest.searchsorted(values, side="left")
         if cut and (lowest := values == highest[0]).any():
             same[lowest] = np.count_nonzero(line == highest[0])  # the tie goes on below the cut
         higher.append(depth - right)
         level.append(same)
-    sizes = np.array([len(values) for values in found], dtype=np.int64)
-    values = np.concatenate(found)
+    sizes = np.array([len(values) for values in of_relevant], dtype=np.int64)
+    values = np.concatenate(of_relevant)
     query = np.repeat(np.arange(len(sizes)), sizes)
     first = np.flatnonzero(
         np.append(True, (query[1:] != query[:-1]) | (values[1:] != values[:-1]))[: values.size]

@@ -5,9 +5,6 @@ A result is a number with its interval, counts and every convention that it depe
 are stored as fractions and shown in percent.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
@@ -15,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from likeness.eval.bootstrap import Bounds, Ends
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats import files
 from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.types import counted
 
@@ -75,7 +72,7 @@ def complement(result: Any) -> Any:
     return replace(result, value=None if result.value is None else 1 - result.value, interval=ends)
 
 
-def further(
+def metric_beside(
     of: Result,
     metric: str,
     value: float,
@@ -83,7 +80,7 @@ def further(
     limit: float = inf,
     **own: Any,
 ) -> Result:
-    """A further metric of the system of a result, with the conventions that hold for both.
+    """A metric beside a result, of the same system and with the conventions that hold for both.
 
     Args:
         of: The result.
@@ -112,9 +109,7 @@ def write_json(
         "results": [asdict(result) for result in results],
         **more,
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    files.write_json(path, document, allow_nan=False)
 
 
 def metric_label(metric: str) -> str:

@@ -7,8 +7,6 @@ items, in closed form, so that constant embeddings score chance. What tools do i
 `compat`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -79,8 +77,7 @@ def map_at_k(ranks: Ranks, k: int) -> Floats:
 
 
 def _ratio(value: Floats, by: Counts) -> Floats:
-    ratio: Floats = np.divide(value, by, out=np.full(by.size, np.nan), where=by > 0)
-    return ratio
+    return np.divide(value, by, out=np.full(by.size, np.nan), where=by > 0)
 
 
 def _sums(query: Counts, values: Floats, ranks: Ranks) -> Floats:

@@ -40,8 +40,6 @@ log C and A are exact, see eval/directional.py, and not the quadratic fits of th
 nor is its KL, which has the wrong sign and lacks A.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
@@ -283,8 +281,7 @@ def single(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
             side.reshape(-1, *rows.shape[:-1]) for side, rows in zip(made[2:], (x, y), strict=True)
         ]
         dots = formula.finish(dots.astype(np.float64), *sides)
-    values: Floats32 = dots.astype(np.float32)
-    return values
+    return dots.astype(np.float32)
 
 
 def _all_against_all(

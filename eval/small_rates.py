@@ -10,8 +10,6 @@ The bound also holds for a threshold that was set on the same trials, as long as
 it is the chance that a new score lies beyond the most extreme of n, whatever their distribution.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -85,21 +83,16 @@ class Independent(NamedTuple):
         if self.by_subjects:
             names = "subjects with target trials", "pairs of subjects of which no two share one"
         classes = [0] if "tar" in kind else [1] if kind == "global_far" else [0, 1]
-        of = 1 - (1 - settings.level) / len(classes)
-        frr, far = upper_bound(0, self.targets, of), upper_bound(0, self.nontargets, of)
-        fewest = min(self[place] for place in classes)
-        note = (
-            f"{NO_ERROR}, so that this is the exact bound by "
-            + " and ".join(f"{self[place]:,} {names[place]}" for place in classes)
-            + f" (rule of three: 3/{fewest:,})"
-        )
-        high = [frr, far][classes[0]] if len(classes) == 1 else max(frr, far)
+        drawn = [Drawn(self[place], names[place]) for place in classes]
+        ends, note = exact_bounds(float(is_of_right(kind)), settings.level, *drawn)
+        of = (1 + settings.level) / 2  # as in exact_bounds
+        rates = upper_bound(0, self.targets, of), upper_bound(0, self.nontargets, of)
         if kind == "min_dcf":
-            of_miss, of_fa = check_costs(float(number), settings.c_miss, settings.c_fa)
-            high = min(1.0, of_miss * frr + of_fa * far)
+            weights = check_costs(float(number), settings.c_miss, settings.c_fa)
+            ends = 0.0, min(1.0, float(np.dot(weights, rates)))
         if kind == "balanced_accuracy":
-            high = (frr + far) / 2
-        return Bounds((1 - high, 1.0) if is_of_right(kind) else (0.0, high), note)
+            ends = 1 - sum(rates) / 2, 1.0
+        return Bounds(ends, note)
 
 
 def is_of_right(metric: str) -> bool:
@@ -107,20 +100,23 @@ def is_of_right(metric: str) -> bool:
     return "tar" in metric or metric == "balanced_accuracy"
 
 
-def exact_bounds(drawn: Drawn, value: float, level: float) -> Bounds:
-    """The bound of a rate over groups that is 0, or 1, in every trial.
+def exact_bounds(value: float, level: float, *drawn: Drawn) -> Bounds:
+    """The bound of a rate that is 0, or 1, in every trial.
 
     Args:
-        drawn: The groups, such as subjects.
         value: 0 for a rate of errors, 1 for one of successes.
-        level: The confidence.
+        level: The confidence. Two kinds of errors at once have half of what is left of it each.
+        drawn: What is drawn anew for another test, such as subjects; several for a rate that is the
+            larger one of several errors.
 
     Example:
-        >>> round(exact_bounds(Drawn(10, "subjects"), 1.0, 0.95).ends[0], 4)
+        >>> round(exact_bounds(1.0, 0.95, Drawn(10, "subjects")).ends[0], 4)
         0.7411
     """
-    high = upper_bound(0, drawn.number, level)
-    note = f"{NO_ERROR}, so that this is the exact bound by {drawn.number:,} {drawn.what}"
+    fewest = min(each.number for each in drawn)
+    high = upper_bound(0, fewest, 1 - (1 - level) / len(drawn))
+    numbers = " and ".join(f"{each.number:,} {each.what}" for each in drawn)
+    note = f"{NO_ERROR}, so that this is the exact bound by {numbers} (rule of three: 3/{fewest:,})"
     return Bounds((1 - high, 1.0) if value else (0.0, high), note)
 
 
@@ -143,7 +139,7 @@ def independent(scores: Scores, subjects: ArrayLike | None) -> Independent:
     return Independent(np.unique(pairs[scores.target]).size, drawn.size, True)
 
 
-def or_exact(
+def with_exact_bounds(
     intervals: Mapping[str, Bounds],
     values: Mapping[str, float | None],
     scores: Scores,

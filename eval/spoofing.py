@@ -15,8 +15,6 @@ kind for which it is highest, that pass, and the share of bona fide trials that 
 Ties form one operating point. The costs are those of ASVspoof 5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,18 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from likeness.eval import verification
 from likeness.eval.bootstrap import draws_of
-from likeness.eval.results import Result, further
+from likeness.eval.results import Result, metric_beside
 from likeness.eval.types import Floats, Trials
 from likeness.eval.uncertainty import bounds_over_rows
-from likeness.eval.verification import (
-    Measured,
-    eer,
-    roc,
-    sort_scores,
-    tar_at_far,
-    threshold_at_eer,
-)
 
 NUM_RESAMPLES = 200  # at most: each draw is measured anew
 
@@ -74,22 +65,22 @@ def sasv_eer(target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike) -> float
     >>> sasv_eer([2.0, 3.0], [0.0], [1.0, 2.5, 0.5])
     0.25
     """
-    return eer(target, np.concatenate([nontarget, spoof]))
+    return verification.eer(target, np.concatenate([nontarget, spoof]))
 
 
 def min_a_dcf(
     target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike, costs: SpoofCosts = SpoofCosts()
-) -> Measured:
+) -> verification.Measured:
     """The least normalised a-DCF over all thresholds, and the lowest target score that reaches it.
 
     >>> round(min_a_dcf([2.0, 3.0], [0.0], [1.0, 2.5]).value, 4)
     0.5
     """
-    thresholds, misses, accepts = sort_scores(target, nontarget).corners
-    spoofs = sort_scores(target, spoof).corners[2]
+    thresholds, misses, accepts = verification.sort_scores(target, nontarget).corners
+    spoofs = verification.sort_scores(target, spoof).corners[2]
     cost = costs.a_dcf(misses / misses[-1], accepts / np.size(nontarget), spoofs / np.size(spoof))
     best = int(np.argmin(cost))
-    return Measured(float(cost[best]), float(np.append(thresholds, np.inf)[best]))
+    return verification.Measured(float(cost[best]), float(np.append(thresholds, np.inf)[best]))
 
 
 def actual_a_dcf(
@@ -126,11 +117,11 @@ def min_t_dcf(
     0.0
     """
     target, nontarget, spoof = map(np.asarray, asv)
-    limit = threshold_at_eer(target, nontarget)
+    limit = verification.threshold_at_eer(target, nontarget)
     miss, fa, fa_spoof = costs.weights
     own = miss * np.mean(target < limit) + fa * np.mean(nontarget >= limit)
     second = fa_spoof * np.mean(spoof >= limit)
-    _, accepted, missed = roc(np.concatenate(cm[:2]), cm[2])
+    _, accepted, missed = verification.roc(np.concatenate(cm[:2]), cm[2])
     cost = (miss - own) * missed + second * accepted
     least = min(miss - own, second)
     return float(cost.min() / least) if least > 0 else float("nan")
@@ -154,7 +145,7 @@ def t_eer(asv: Sequence[ArrayLike], cm: Sequence[ArrayLike]) -> float:
     limits = np.append(np.unique(np.concatenate(classes)), np.inf)
     _, fa, fa_spoof = ((of.size - np.searchsorted(of, limits)) / of.size for of in classes)
     miss = np.searchsorted(classes[0], limits) / classes[0].size
-    _, passed, blocked = roc(np.concatenate(cm[:2]), cm[2])
+    _, passed, blocked = verification.roc(np.concatenate(cm[:2]), cm[2])
     usable = (miss < fa) & (fa_spoof > 0)
     miss, fa, fa_spoof = miss[usable], fa[usable], fa_spoof[usable]
     crossing = (fa - miss) / (1 + fa - miss)  # the misses of the countermeasure that balance these
@@ -191,7 +182,7 @@ def bpcer_at_apcer(bona_fide: ArrayLike, spoof: ArrayLike, rate: float) -> float
     >>> bpcer_at_apcer([2.0, 3.0], [0.0, 2.5], 0.0)
     0.5
     """
-    return 1 - tar_at_far(bona_fide, spoof, rate)
+    return 1 - verification.tar_at_far(bona_fide, spoof, rate)
 
 
 def spoof_results(
@@ -244,20 +235,20 @@ def spoof_results(
     for name, metric in metrics.items():
         costs = asdict(TANDEM if "t_dcf" in name else SpoofCosts()) if "dcf" in name else {}
         if not np.isnan(value := metric(np.arange(len(trials)))):
-            results.append(further(of, name, value, intervals.get(name), **draws, **costs))
+            results.append(metric_beside(of, name, value, intervals.get(name), **draws, **costs))
     return results
 
 
 # Of the scores of targets, nontargets and spoofs, and of those of a countermeasure.
 _ALONE: dict[str, Callable[..., float]] = {
-    "eer_spoof": lambda asv, *_: eer(asv[0], asv[2]),
+    "eer_spoof": lambda asv, *_: verification.eer(asv[0], asv[2]),
     "sasv_eer": lambda asv, *_: sasv_eer(*asv),
     "min_a_dcf": lambda asv, *_: min_a_dcf(*asv).value,
 }
 _TANDEM: dict[str, Callable[..., float]] = {
     "min_t_dcf": min_t_dcf,
     "t_eer": t_eer,
-    "cm_eer": lambda _, cm: eer(np.concatenate(cm[:2]), cm[2]),
+    "cm_eer": lambda _, cm: verification.eer(np.concatenate(cm[:2]), cm[2]),
     "bpcer_at_apcer(0.1)": lambda _, cm: bpcer_at_apcer(np.concatenate(cm[:2]), cm[2], 0.1),
     "bpcer_at_apcer(0.01)": lambda _, cm: bpcer_at_apcer(np.concatenate(cm[:2]), cm[2], 0.01),
 }

@@ -4,8 +4,6 @@ Each has the operating system's lock on it, which goes with its process. So the 
 same user knows which ones a killed process left, and removes them.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

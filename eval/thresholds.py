@@ -11,9 +11,6 @@ Beside the few thresholds that were asked for stands a curve: up to 100 threshol
 at each. It says what any other threshold would mean, as far as the data support it.
 """
 
-from __future__ import annotations
-
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +23,7 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json
-from likeness.eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import write_json
 from likeness.eval.guarantee import Guarantee, guaranteed_threshold
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.types import Scores, check_counts
@@ -257,22 +254,22 @@ def measure(
     target, nontarget = scores.targets, scores.nontargets
     fars = list(dict.fromkeys(fars))
     at_eer = threshold_at_eer(target, nontarget)
-    wanted: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
+    candidates: list[tuple[float | None, float, Guarantee | None]] = [(None, at_eer, None)]
     for far in fars:
         if guarantee is not None:
             confidence = guarantee.confidence
             sure = guaranteed_threshold(scores, guarantee.pairs, far, confidence=confidence)
-            wanted.append((far, *sure))
+            candidates.append((far, *sure))
         elif far * nontarget.size >= LEAST_ERRORS * (1 - 1e-9):
-            wanted.append((far, tar_threshold(target, nontarget, far), None))
+            candidates.append((far, tar_threshold(target, nontarget, far), None))
     points = []
-    for rate, value, behind in wanted:
+    for rate, value, behind in candidates:
         if math.isfinite(value):
             far = float(np.mean(nontarget >= value)) if rate is None else rate
             frr = float(np.mean(target < value))
             points.append(Threshold("eer" if rate is None else "far", far, frr, value, behind))
     kept = [point.far for point in points if point.at == "far"]
-    found = Thresholds(
+    thresholds = Thresholds(
         origin,
         data,
         subjects,
@@ -282,7 +279,7 @@ def measure(
         tuple(points),
         _curve(target, nontarget),
     )
-    return found, tuple(far for far in fars if far not in kept)
+    return thresholds, tuple(far for far in fars if far not in kept)
 
 
 def _curve(target: AnyFloats, nontarget: AnyFloats) -> tuple[Place, ...]:
@@ -357,10 +354,8 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
                 if holds and not known:
                     new = (*new, point)
             thresholds = replace(thresholds, points=new)
-    document = {"format": FORMAT, "measured": [_to_json(e) for e in (thresholds, *others)]}
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    measured = [_to_json(entry) for entry in (thresholds, *others)]
+    write_json(path, {"format": FORMAT, "measured": measured}, allow_nan=False)
     return thresholds
 
 

@@ -16,8 +16,6 @@ of m answers with the mean risk r below a answers of the total risk s, the first
 have the total risk j r, so that the curve passes (s + j r) / (a + j) there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
@@ -172,8 +170,7 @@ def errors_at(scores: Scores, threshold: float) -> Floats:
     >>> errors_at(Scores([2.0, 0.0, 1.0], [True, True, False]), 1.0).tolist()
     [0.0, 1.0, 1.0]
     """
-    wrong: Floats = ((scores.values >= threshold) != scores.target).astype(np.float64)
-    return wrong
+    return ((scores.values >= threshold) != scores.target).astype(np.float64)
 
 
 class Ranking:

@@ -17,8 +17,6 @@ constant, so the best threshold there is the highest one, the upper target score
 integers until the last division.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -322,7 +320,7 @@ def _crossing(s: Sorted) -> tuple[tuple[int, int, float], tuple[int, int, float]
     )
 
 
-def _hull(s: Sorted) -> tuple[Counts, Counts]:
+def hull(s: Sorted) -> tuple[Counts, Counts]:
     """Vertices (misses, false accepts) of the ROC's lower left convex hull by ascending threshold,
     ends included.
 
@@ -334,7 +332,7 @@ def _hull(s: Sorted) -> tuple[Counts, Counts]:
 
     # the same hull seen from the smaller class, which has fewer corners
     if s.nontarget.size < s.target.size:
-        false_accepts, misses = _hull(Sorted(-s.nontarget[::-1], -s.target[::-1]))
+        false_accepts, misses = hull(Sorted(-s.nontarget[::-1], -s.target[::-1]))
         return misses[::-1], false_accepts[::-1]
     _, misses, false_accepts = s.corners
     misses, false_accepts = np.append(0, misses), np.append(s.nontarget.size, false_accepts)
@@ -357,7 +355,7 @@ def _eer(s: Sorted, method: EerMethod) -> Measured:
         return Measured((nearest[0] / num_targets + nearest[1] / num_nontargets) / 2, nearest[2])
     ends = first[1], second[1]
     if method == "convex_hull":
-        misses, false_accepts = _hull(s)
+        misses, false_accepts = hull(s)
         hull_gaps = false_accepts * num_targets - misses * num_nontargets
         i = int(np.flatnonzero(hull_gaps >= 0)[-1])
         ends, gaps = (
@@ -791,16 +789,15 @@ def min_cllr(
     Raises:
         LikenessError: As for `sort_scores`.
     """
+    from scipy.special import rel_entr  # slow to import, needed here only
+
     s = sort_scores(target, nontarget, labels=labels)
-    misses, false_accepts = _hull(s)
+    misses, false_accepts = hull(s)
     # each pool's share of either class
     targets, nontargets = (
         np.diff(misses) / s.target.size,
-        -np.diff(false_accepts) / s.nontarget.size,
+        np.diff(false_accepts) / -s.nontarget.size,
     )
-    # a pure pool has an infinite LLR of the right sign and costs nothing
-    mixed = (targets > 0) & (nontargets > 0)
-    targets, nontargets = targets[mixed], nontargets[mixed]
-    return float(
-        targets @ np.log1p(nontargets / targets) + nontargets @ np.log1p(targets / nontargets)
-    ) / float(2 * np.log(2))
+    both = targets + nontargets
+    nats = -(rel_entr(targets, both) + rel_entr(nontargets, both)).sum()
+    return float(nats / (2 * np.log(2)))

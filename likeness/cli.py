@@ -5,8 +5,6 @@ is slow to import is imported there inside the functions that use it, so that `-
 files are scored without torch.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -2,8 +2,6 @@
 hand.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

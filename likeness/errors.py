@@ -4,8 +4,6 @@ What is wrong for the user is one sentence on stderr and exit code 2. Anything e
 Likeness or of a file of the user, and shows its traceback.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

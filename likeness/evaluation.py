@@ -20,7 +20,7 @@ from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores,
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings
 from likeness.eval.protocols.verification import evaluate as evaluate_values
-from likeness.eval.results import Result, metric_label, threshold_text, write_json
+from likeness.eval.results import Result, write_json
 from likeness.eval.scoring.origin import Origin, read_origin
 from likeness.eval.scoring.score import Scored
 from likeness.eval.spoofing import spoof_results
@@ -233,7 +233,7 @@ class Evaluation:
         """Write all results, with counts and conventions, to a JSON file."""
         write_json(Path(path), self.results, digests_of(self.files), **self.compared.more_json())
 
-    def stated(self, command: str) -> dict[str, str]:
+    def test_report(self, command: str) -> dict[str, str]:
         """What a test report has to say beside its results, in the order of ISO/IEC 19795-1.
 
         Args:
@@ -246,22 +246,17 @@ class Evaluation:
             f"{of.by} {', '.join(f'{row.group} ({row.subjects})' for row in of.groups)}".strip()
             for of in self.compared.grouped
         ]
-        several = len(self.compared.scores) > 1
-        named = [(f"{of.system}, " * several + metric_label(of.metric), of) for of in self.results]
-        failed = [
-            f"{name} {100 * of.value:.2f}" for name, of in named if of.metric in ("fte", "fta")
-        ]
-        limits = [f"{name}: {threshold_text(of)}" for name, of in named if of.threshold is not None]
-        one = len(self.compared.scores) == 1 and self.settings.fars
+        counted = any(of.metric == "fte" for of in self.results)
+        is_single = len(self.compared.scores) == 1 and self.settings.fars
         return {
             "What this is": "evidence of what was measured on these data; no certificate",
             "Test": first.protocol,
             "Data": f"{counts}; subjects: {first.conventions['subjects_from']}",
             "Sessions, devices, groups (people)": "; ".join(groups) or f"{unknown} (--groups)",
             "System, model digest": "; ".join(known) or f"{unknown} beside the scores",
-            "Failures to enrol and to acquire": ", ".join(failed) or f"{unknown} (--failures)",
-            "Thresholds": "; ".join(limits),
-            "Next test": self.plan(min(self.settings.fars), 0.5) if one else unknown,
+            "Failures, rates and thresholds": "in the table of results"
+            + ("" if counted else f"; failures are {unknown} (--failures)"),
+            "Next test": self.plan(min(self.settings.fars), 0.5) if is_single else unknown,
             "Versions": f"Likeness {likeness_version()}, Python {python_version()}",
             "Command": command,
         }
@@ -300,14 +295,14 @@ class Evaluation:
         if media and not self.compared.trials:
             raise LikenessError("Scores have no ids, so media tell nothing of them")
         shown = files_in(None if isinstance(media, Media) else media)
-        stated, inputs = self.stated(command), digests_of([*self.files, *shown])
-        more = self.compared.more_json() | {"test_report": stated}
+        test_report, inputs = self.test_report(command), digests_of([*self.files, *shown])
+        more = self.compared.more_json() | {"test_report": test_report}
         made = write_page(
             Path(folder),
             self.compared,
             command=command,
             inputs=inputs,
-            stated=stated,
+            test_report=test_report,
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
         )
@@ -425,13 +420,7 @@ def evaluate(
         )
     else:
         compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
-    if countermeasure is not None and not attacked:
-        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
-    for name, (whole, scored) in attacked.items():
-        passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
-        first = next(result for result in compared.results if result.system == name)
-        more = whole, scored.values, passed, compared.subject_of, settings, first
-        compared.results.extend(spoof_results(*more))
+    _measure_spoofs(compared, attacked, countermeasure, settings)
     origins = {name: of[2] for name, of in systems.items()}
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
@@ -503,6 +492,22 @@ def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:
     check_labels("trials without spoofs", left.target)
     assert left.target is not None
     return left, Scores(scores.values[~trials.spoof], left.target)
+
+
+def _measure_spoofs(
+    compared: Compared,
+    attacked: Mapping[str, tuple[Trials, Scores]],
+    countermeasure: File | None,
+    settings: VerificationSettings,
+) -> None:
+    """Add what spoofs do to the systems that have some among their trials."""
+    if countermeasure is not None and not attacked:
+        raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
+    for name, (whole, scored) in attacked.items():
+        passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
+        first = next(result for result in compared.results if result.system == name)
+        more = whole, scored.values, passed, compared.subject_of, settings, first
+        compared.results.extend(spoof_results(*more))
 
 
 def _with_labels(trials: Trials, labels: Trials) -> Trials:

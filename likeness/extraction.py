@@ -2,8 +2,6 @@
 list's order, by the processes of torchrun, by a cluster, or in parts of a job array.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -19,7 +17,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
-from likeness.eval.formats.files import atomic_path, json_object
+from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.progress import as_part
 from likeness.eval.types import Embeddings, check_choice
@@ -36,7 +34,7 @@ from likeness.presence import print_bad, refuse_missing_files
 from likeness.toolkit.console import say
 from likeness.toolkit.data.items import Item, check_unique
 from likeness.toolkit.data.listing import list_items
-from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.data.reading import Bad, write_bad
 from likeness.toolkit.models.embed import (
     NO_NUMBERS,
     embed_where_readable,
@@ -170,9 +168,7 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     skipped = out.with_name(f"{out.name}.skipped.txt")
     skipped.unlink(missing_ok=True)
     if bad:
-        lines = (f"{item.id}\t{' '.join(item.reason.split())}\n" for item in bad)
-        with atomic_path(skipped) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+        write_bad(skipped, bad)
     say(
         f"{len(embedded.ids)} embeddings of {embedded.matrix.shape[1]} dimensions in {out}"
         + (
@@ -453,8 +449,7 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
     # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
     _refuse_others(folder)
     empty(folder)
-    with atomic_path(file) as partial_path:
-        partial_path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
+    write_json(file, plan)
 
 
 def _refuse_others(folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -342,23 +341,21 @@ def write_rows(
     Raises:
         LikenessError: The file has another ending, or its folder does not exist.
     """
-    from likeness.eval.formats.writing import atomic_path
+    from likeness.eval.formats.writing import atomic_path, write_json, write_text
 
     check_written(
         path, [*_DELIMITERS, *([".parquet"] if types else []), *([".json"] if document else [])]
     )
     suffix = path.suffix.lower()
-    with atomic_path(path) as temporary:
-        if suffix == ".parquet" and types:
-            import pyarrow as pa
-            import pyarrow.parquet
+    if suffix == ".json":
+        write_json(path, document, allow_nan=False)
+    elif suffix != ".parquet" or not types:
+        write_text(path, table_text(columns, rows, _DELIMITERS[suffix]))
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet
 
-            fields = pa.schema([(name, types[name]) for name in columns])
-            values = [dict(zip(columns, row, strict=True)) for row in rows]
+        fields = pa.schema([(name, types[name]) for name in columns])
+        values = [dict(zip(columns, row, strict=True)) for row in rows]
+        with atomic_path(path) as temporary:
             pyarrow.parquet.write_table(pa.Table.from_pylist(values, fields), temporary)
-            return
-        if suffix == ".json":
-            text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        else:
-            text = table_text(columns, rows, _DELIMITERS[suffix])
-        temporary.write_text(text, encoding="utf-8", newline="")

@@ -1,7 +1,5 @@
 """Enrol files in a stored gallery and search it for files: what `likeness gallery` does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from likeness.toolkit.gallery.gallery import (
     open_gallery,
     refuse_absent,
 )
-from likeness.toolkit.models.embed import embed_where_readable
+from likeness.toolkit.models.embed import embed as embed_items
 from likeness.toolkit.models.loaded import Loaded
 from likeness.verification import NO_DECISION
 
@@ -181,13 +179,7 @@ def _embed(
                 raise LikenessError(f"{lost[0].id}: {lost[0].reason}")
             embeddings, bad = _embed(reading, crops, workers)
             return embeddings, [*lost, *bad]
-    embedded, bad = embed_where_readable(model.embedder, items, model.read, workers=workers)
-    if embedded is None:
-        raise LikenessError(
-            f"none of {len(items)} files can be read by this {model.modality} model; the first: "
-            f"{bad[0].id}: {bad[0].reason}"
-        )
-    return Embeddings(embedded.ids, embedded.matrix, model.meta), bad
+    return embed_items(model.embedder, items, model.read, workers=workers, meta=model.meta)
 
 
 def embed(

@@ -1,7 +1,5 @@
 """Look for faults in a gallery, as `likeness gallery check` does; `gallery enrol` warns of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 faces and the lists of IJB-B or IJB-C become tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,23 +12,8 @@ from numpy.typing import NDArray
 from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
+from likeness.eval.protocols import ijb, ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
-from likeness.eval.protocols.ijb import (
-    FARS,
-    Switches,
-    identification_1_n,
-    switches_of,
-    templates,
-    verification_1_1,
-)
-from likeness.eval.protocols.ijb_files import (
-    MetaFiles,
-    meta_files,
-    read_detector_scores,
-    read_faces,
-    read_side,
-    read_template_pairs,
-)
 from likeness.eval.results import Result
 from likeness.eval.types import Embeddings, Trials, name_first
 from likeness.files import digests_of, names_of_files
@@ -38,19 +21,21 @@ from likeness.files import digests_of, names_of_files
 NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
 
-def read_presets(names: Sequence[str] | None, changes: Sequence[str] | None) -> dict[str, Switches]:
+def read_presets(
+    names: Sequence[str] | None, changes: Sequence[str] | None
+) -> dict[str, ijb.Switches]:
     """The switches of each --preset, by default those of likeness, with the changes of --switch.
 
     Raises:
         LikenessError: As `likeness.eval.protocols.ijb.switches_of`.
     """
-    return {name: switches_of(name, changes or []) for name in names or ["likeness"]}
+    return {name: ijb.switches_of(name, changes or []) for name in names or ["likeness"]}
 
 
 def evaluate_files(
     features: Sequence[Path],
     root: Path,
-    presets: Mapping[str, Switches],
+    presets: Mapping[str, ijb.Switches],
     fars: Sequence[float] = (),
     num_resamples: int = 0,
     json_file: Path | None = None,
@@ -73,17 +58,17 @@ def evaluate_files(
         ValueError, KeyError: As in `likeness.eval.protocols.ijb` and
             `likeness.eval.protocols.ijb_files`.
     """
-    files = meta_files(root)
-    pairs = read_template_pairs(files.pairs)
+    files = ijb_files.meta_files(root)
+    pairs = ijb_files.read_template_pairs(files.pairs)
     subjects = _subjects(files, pairs) if num_resamples else None
     results: list[Result] = []
     for system, switches, pooled in _pooled(features, files, presets):
-        results += verification_1_1(
+        results += ijb.verification_1_1(
             system,
             pooled,
             pairs,
             switches,
-            fars=tuple(fars) or FARS,
+            fars=tuple(fars) or ijb.FARS,
             subjects=subjects,
             num_resamples=num_resamples,
         )
@@ -97,7 +82,7 @@ def evaluate_files(
 def identify_files(
     features: Path,
     root: Path,
-    presets: Mapping[str, Switches],
+    presets: Mapping[str, ijb.Switches],
     settings: IdentificationSettings,
     json_file: Path | None = None,
 ) -> str:
@@ -113,17 +98,18 @@ def identify_files(
     Raises:
         LikenessError: The pack has no gallery lists; and as `evaluate_files`.
     """
-    files = meta_files(root)
+    files = ijb_files.meta_files(root)
     if not files.galleries:
         raise LikenessError(
             f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
             "lists too"
         )
-    galleries, probes = [read_side(path) for path in files.galleries], read_side(files.probes)
+    galleries = [ijb_files.read_side(path) for path in files.galleries]
+    probes = ijb_files.read_side(files.probes)
     results: list[Result] = []
     tables = []
     for system, switches, pooled in _pooled([features], files, presets):
-        identified = identification_1_n(system, pooled, galleries, probes, switches, settings)
+        identified = ijb.identification_1_n(system, pooled, galleries, probes, switches, settings)
         results += identified.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())
     if json_file:
@@ -133,19 +119,19 @@ def identify_files(
 
 
 def _pooled(
-    features: Sequence[Path], files: MetaFiles, presets: Mapping[str, Switches]
-) -> Iterator[tuple[str, Switches, Embeddings]]:
+    features: Sequence[Path], files: ijb_files.MetaFiles, presets: Mapping[str, ijb.Switches]
+) -> Iterator[tuple[str, ijb.Switches, Embeddings]]:
     """System name, switches and templates of each feature file and preset; one file of features is
     in memory at a time.
     """
     names = names_of_files(features, "feature")
-    faces, scores = read_faces(files.faces), None
+    faces, scores = ijb_files.read_faces(files.faces), None
     if files.landmarks in _lists(files, presets):
-        scores = read_detector_scores(files.landmarks, faces)
+        scores = ijb_files.read_detector_scores(files.landmarks, faces)
     for name, path in zip(names, features, strict=True):
         rows = embeddings.read(path)
         made = {
-            preset: templates(rows, faces, switches, detector_scores=scores)
+            preset: ijb.templates(rows, faces, switches, detector_scores=scores)
             for preset, switches in presets.items()
         }
         del rows  # the faces are many, and the templates few
@@ -155,7 +141,7 @@ def _pooled(
             yield ", ".join(parts), presets[preset], pooled
 
 
-def _lists(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
+def _lists(files: ijb_files.MetaFiles, presets: Mapping[str, ijb.Switches]) -> list[Path]:
     """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for
     presets that use these.
     """
@@ -163,12 +149,12 @@ def _lists(files: MetaFiles, presets: Mapping[str, Switches]) -> list[Path]:
     return [files.faces, files.landmarks] if uses_scores else [files.faces]
 
 
-def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
+def _subjects(files: ijb_files.MetaFiles, pairs: Trials) -> NDArray[np.int64]:
     """(P, 2): the subjects of both templates of each pair.
 
     ValueError counts templates that no 1:N list has.
     """
-    sides = [read_side(path) for path in (*files.galleries, files.probes)]
+    sides = [ijb_files.read_side(path) for path in (*files.galleries, files.probes)]
     subject_of = {
         template: subject
         for side in sides
@@ -187,7 +173,7 @@ def _subjects(files: MetaFiles, pairs: Trials) -> NDArray[np.int64]:
     return np.stack([enrol[pairs.enrol], probe[pairs.probe]], axis=1)
 
 
-def _notes(presets: Mapping[str, Switches]) -> str:
+def _notes(presets: Mapping[str, ijb.Switches]) -> str:
     """Every switch of every preset: a number without them means nothing."""
     return "".join(
         f"{name}: {', '.join(f'{key} {value}' for key, value in asdict(switches).items())}.\n"

@@ -5,8 +5,6 @@ without torch, and the run that it was exported from, which is fine-tuned, joine
 card, its thresholds and its calibration lie beside them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `suffix_of` tells the format of a file that brings no name that can be trusted.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -285,8 +283,7 @@ def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtyp
     centred = wave.astype(np.float64)
     if np.issubdtype(wave.dtype, np.unsignedinteger):
         centred = centred - 2.0 ** (bits - 1)
-    scaled: np.ndarray[Any, np.dtype[np.float64]] = centred / 2.0 ** (bits - 1)
-    return scaled
+    return centred / 2.0 ** (bits - 1)
 
 
 # The ending by which readers choose a decoder, and what such a file begins with.

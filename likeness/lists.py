@@ -1,7 +1,5 @@
 """Lists of whatever a person has: its items, and trials of subjects that were held out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_trials
-from likeness.eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import write_text
 from likeness.eval.progress import step
 from likeness.eval.types import Trials, name_first
 from likeness.toolkit.data.item_lists import write_items
@@ -220,6 +218,4 @@ def write_labels(path: Path, items: Sequence[Item]) -> None:
         path: The file, which is written whole or not at all.
         items: The items, with labels.
     """
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for item in items:
-            file.write(f"{item.id}\t{item.label}\n")
+    write_text(path, "".join(f"{item.id}\t{item.label}\n" for item in items))

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from likeness.eval.thresholds import Far, Thresholds
     from likeness.eval.types import Floats, Floats32
     from likeness.toolkit.data.images import Pixels
-    from likeness.toolkit.data.items import Item
-    from likeness.toolkit.data.reading import Bad
     from likeness.toolkit.models.export import Parity
     from likeness.toolkit.models.loaded import Flip, Loaded
     from likeness.toolkit.training.recipe import Recipe
@@ -198,7 +196,7 @@ class Model:
             (('ann', 'bob'), (2, 8))
         """
         from likeness.inputs import items_of
-        from likeness.toolkit.models.embed import embed_where_readable, warn_if_alike
+        from likeness.toolkit.models.embed import embed, warn_if_alike
 
         loaded = self.loaded
         if reading:
@@ -211,14 +209,15 @@ class Model:
             ) as items,
             shown(progress),
         ):
-            embeddings, bad = embed_where_readable(
-                loaded.embedder,
-                items,
-                loaded.read,
-                batch_size=batch_size,
-                workers=workers,
+            made, bad = embed(
+                loaded.embedder, items, loaded.read, batch_size=batch_size, workers=workers
             )
-        made = _some(embeddings, items, bad, self.modality)
+        if bad:
+            warnings.warn(
+                f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
+                f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
+                stacklevel=2,
+            )
         warn_if_alike(made)
         return Embeddings(made.ids, made.matrix, loaded.meta)
 
@@ -251,7 +250,7 @@ class Model:
         size, width = settings.pop("size"), settings.pop("width")
         with items_of(photo, modality=self.modality) as (item,):
             pixels, found = align.find(item, **settings)
-        found, crops = align.within(pixels, found, size=size, width=width)
+        found, crops = align.crops_inside(pixels, found, size=size, width=width)
         pictures = np.array(crops, dtype=np.uint8).reshape(len(crops), size, width or size, 3)
         rows = np.zeros((0, self.dim), dtype=np.float32)
         if crops:
@@ -454,24 +453,6 @@ class Model:
         """
         self.loaded.embedder.to_device(device)
         return self
-
-
-def _some(
-    embeddings: types.Embeddings | None, items: Sequence[Item], bad: Sequence[Bad], modality: str
-) -> types.Embeddings:
-    """The embeddings, with a warning of the inputs that have none; an error if no input has."""
-    if embeddings is None:
-        raise LikenessError(
-            f"none of {len(items)} inputs can be read by this {modality} model; the "
-            f"first: {bad[0].reason}"
-        )
-    if bad:
-        warnings.warn(
-            f"{len(bad)} of {len(items)} inputs cannot be read and are left out "
-            f"({name_first(item.id for item in bad)}); the first: {bad[0].reason}",
-            stacklevel=3,
-        )
-    return embeddings
 
 
 def load(

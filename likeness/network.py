@@ -1,7 +1,5 @@
 """Network: what a Python file of the user says of a network that was trained elsewhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

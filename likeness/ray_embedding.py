@@ -4,8 +4,6 @@ Ray Data moves batches of items to processes that hold the model, and repeats wh
 went away had begun.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

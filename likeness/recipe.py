@@ -5,6 +5,7 @@ files in recipes/ show how. What stands last here is for files that train and me
 """
 
 from likeness.errors import one_sentence as one_sentence
+from likeness.eval.formats.writing import write_json as write_json
 from likeness.toolkit.console import argument_parser as argument_parser
 from likeness.toolkit.console import say as say
 from likeness.toolkit.data.sampling import Sampling as Sampling
@@ -22,7 +23,6 @@ from likeness.toolkit.training.recipe import Retrieval as Retrieval
 from likeness.toolkit.training.recipe import Schedule as Schedule
 from likeness.toolkit.training.recipe import Verification as Verification
 from likeness.toolkit.training.recipe import override as override
-from likeness.toolkit.training.run import write_json as write_json
 from likeness.toolkit.training.schedules import constant as constant
 from likeness.toolkit.training.schedules import cosine as cosine
 from likeness.toolkit.training.schedules import exponential as exponential

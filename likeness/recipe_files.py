@@ -4,8 +4,6 @@ They lie in likeness/recipes/, which is a link to the folder recipes/ in a clone
 never imported.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -17,8 +17,6 @@ row_steps come after its own.
     {recipes} {examples}   the folders of these names in a clone
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import shlex
@@ -37,7 +35,7 @@ import numpy as np
 from likeness import recipe_files
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import json_object
-from likeness.eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import write_json, write_text
 from likeness.eval.reports.comparison import piped, tabular
 from likeness.eval.results import aligned
 from likeness.toolkit.console import Interrupted, say
@@ -269,7 +267,6 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
     """
     from likeness.toolkit.training import measure
     from likeness.toolkit.training import recipe as recipes
-    from likeness.toolkit.training.run import write_json
 
     *settings, _, data, _, file = arguments
     chosen = recipes.override(recipes.load(recipe_files.located(recipe))[0], settings)
@@ -283,7 +280,7 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
         if isinstance(chosen.measure, recipes.Verification)
         else measure.measure_items(model, Path(data), chosen.measure),
     )
-    write_json(Path(file), {"values": values})
+    write_json(file, {"values": values})
 
 
 # ---------------------------------------------------------------- the table
@@ -307,8 +304,7 @@ def _written(table: Table, rows: Sequence[str], out: Path) -> str:
     }
     out.mkdir(parents=True, exist_ok=True)
     for ending, text in texts.items():
-        with atomic_path(out / f"{table.name.replace('/', '-')}.{ending}") as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_text(out / f"{table.name.replace('/', '-')}.{ending}", text)
     return texts["txt"]
 
 

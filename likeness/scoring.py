@@ -1,7 +1,5 @@
 """Score a list of trials, fit a calibration, and fuse systems: of files or of values in memory."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Identify, retrieve, cluster: embeddings are searched or grouped, of files or in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -10,9 +8,9 @@ from pathlib import Path
 from likeness.eval.clustering import Method, agreement, fit_of
 from likeness.eval.clustering import cluster as cluster_rows
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import labels_of
 from likeness.eval.protocols.identification import IdentificationSettings, Identified
 from likeness.eval.protocols.identification import identify as identify_values
-from likeness.eval.protocols.labels import labels_of
 from likeness.eval.protocols.retrieval import RetrievalSettings, Retrieved
 from likeness.eval.protocols.retrieval import retrieve as retrieve_values
 from likeness.eval.ranks import Counts

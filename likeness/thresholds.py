@@ -1,7 +1,5 @@
 """Where a model's thresholds are kept, and which of them holds for the scores of two files."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,6 @@
 come next.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import shlex

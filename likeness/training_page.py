@@ -1,7 +1,5 @@
 """The end of a training: what the model is worth on held-out items, as files and as a page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

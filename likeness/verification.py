@@ -4,7 +4,6 @@ many.
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import numpy as np
 from likeness.eval.calibration import Calibration, by_side, load_calibration, log_measure
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
-from likeness.eval.formats.writing import atomic_path
+from likeness.eval.formats.writing import write_json
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.similarity import pairs as similarities
 from likeness.eval.types import Trials, counted, name_first
@@ -133,8 +132,7 @@ class Verification(NamedTuple):
             **meta,
             **self._asdict(),
         }
-        with atomic_path(path) as partial_path:
-            partial_path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write_json(path, document)
 
 
 class Comparer(NamedTuple):

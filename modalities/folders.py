@@ -5,8 +5,6 @@ shards, a list, a table, a Kaldi folder or an RTTM file (likeness.toolkit.data.l
 faces also RecordIO files.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from functools import partial

@@ -14,8 +14,6 @@ aligned (insightface, utils/face_align.py arcface_dst: eyes at y = 51.6, nose 71
 units of half an image. Each feature is an ellipse or a band with soft edges, painted over the last.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -228,8 +226,7 @@ def _landmarks(who: Face, yaw: float) -> NDArray[np.float64]:
         (mouth_x, _MOUTH_Y),
     ]
     depth = np.array([0.5, 0.5, 0.9, 0.55, 0.55])
-    turned: NDArray[np.float64] = np.array(points) + np.column_stack((yaw * depth, np.zeros(5)))
-    return turned
+    return np.array(points) + np.column_stack((yaw * depth, np.zeros(5)))
 
 
 class _Look(NamedTuple):
@@ -273,8 +270,7 @@ class _Canvas:
 
     def soften(self, depth: Plane, thickness: float) -> Plane:
         """Turn the depth inside a shape, a share of its thickness, into a cover with soft edges."""
-        cover: Plane = np.clip(depth * np.float32(thickness) / self.edge + np.float32(0.5), 0, 1)
-        return cover
+        return np.clip(depth * np.float32(thickness) / self.edge + np.float32(0.5), 0, 1)
 
     def over(self, cover: Plane, colour: Colour, strength: float = 1.0) -> None:
         """Paint a colour over the image where the cover is above 0."""

@@ -11,8 +11,6 @@ drawer's hand nor the place of the ink tells the character, so that pixels alone
 chance and far worse than a trained network.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

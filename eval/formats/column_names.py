@@ -1,7 +1,5 @@
 """What the columns of lists and tables are: by their names, or by what the user says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -14,8 +14,6 @@ formats:
     the schema's metadata
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
@@ -185,10 +183,10 @@ def _read_npz(path: Path) -> Read:
     arrays = npz.read(path, ["ids", "matrix"], optional=["meta"])
     kinds = {"ids": ("U", 1), "matrix": ("f", 2), "meta": ("U", 0)}
     if any((array.dtype.kind, array.ndim) != kinds[name] for name, array in arrays.items()):
-        found = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
+        shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
         raise LikenessError(
             f"{path}: not an embeddings file: expected ids (N,) text, matrix (N, D) floats and "
-            f"meta, a JSON text, but found {found}"
+            f"meta, a JSON text, but found {shapes}"
         )
     return tuple(arrays["ids"].tolist()), arrays["matrix"], str(arrays.get("meta", "{}"))
 

@@ -3,8 +3,6 @@
 `atomic_path`, which writes files whole or not at all, can be imported from here too.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import hashlib
@@ -21,6 +19,8 @@ from unicodedata import normalize
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.writing import atomic_path as atomic_path
+from likeness.eval.formats.writing import write_json as write_json
+from likeness.eval.formats.writing import write_text as write_text
 from likeness.eval.progress import report
 
 MAX_LINE = 1 << 20  # bytes
@@ -129,7 +129,7 @@ def read_mat(path: Path, name: str, *, max_bytes: int, squeeze: bool = False) ->
     from scipy.io import loadmat, whosmat
 
     try:
-        shapes = {found: shape for found, shape, _ in whosmat(path)}
+        shapes = {variable: shape for variable, shape, _ in whosmat(path)}
         if max(path.stat().st_size, math.prod(shapes[name])) > max_bytes:
             raise LikenessError(f"over {max_bytes} bytes or cells; this is no list of the data set")
         return loadmat(path, variable_names=[name], squeeze_me=squeeze)[name]

@@ -5,8 +5,6 @@ Kaldi has no place for the meta, so it stands in NAME.meta.json, which names its
 SHA-256 of the archive.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -9,8 +9,6 @@ a header. pyarrow reads the text in blocks, and each text becomes a number.
 What the columns mean is known by whoever asks: see `Shape`.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -387,7 +385,6 @@ def _floats(texts: Any) -> Floats:
     import pyarrow
 
     try:
-        values: Floats = parquet.numbers(texts.cast("float64"))
-        return values
+        return parquet.numbers(texts.cast("float64"))
     except pyarrow.ArrowInvalid:
         return as_floats(texts.to_pylist())

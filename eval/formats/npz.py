@@ -4,8 +4,6 @@ What they declare is compared with what is there before numpy allocates it, and 
 unpickled.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """What a result, an embedding file or a checkpoint says of its origin: digests and the version."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version

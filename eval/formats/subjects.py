@@ -1,7 +1,5 @@
 """What belongs to ids: subjects, seconds and qualities of lists; and the subjects of trials."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats import lists
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trials import pair_text
-from likeness.eval.types import Bools, Ints, Trials
+from likeness.eval.types import Bools, Ints, Trials, name_first
 
 CONNECTED = "groups connected by target trials"  # the source of subjects that are only supposed
 
@@ -99,6 +97,32 @@ def read_numbers(path: str | Path, column: str) -> dict[str, float]:
             f"{column}; correct it"
         )
     return values
+
+
+def labels_of(
+    side: str, ids: Sequence[str], mapping: Mapping[str, str] | None = None, kind: str = "subject"
+) -> list[str]:
+    """The label of each id.
+
+    Args:
+        side: What the ids are of, for the messages.
+        ids: N ids.
+        mapping: Id -> label. None takes the first path component of the ids.
+        kind: What a label is: "subject" or "label".
+
+    Raises:
+        LikenessError: Ids have no label. All are counted, the first are named.
+
+    >>> labels_of("gallery", ["ann/1", "bob/1"])
+    ['ann', 'bob']
+    """
+    missing = [id for id in ids if ("/" not in id if mapping is None else id not in mapping)]
+    if missing:
+        raise LikenessError(
+            f"{side}: {len(missing)} of {len(ids)} ids have no {kind} ({name_first(missing)}); add "
+            f"them to an `id {kind}` list, without which it is the first path component of each id"
+        )
+    return [id.split("/", 1)[0] if mapping is None else mapping[id] for id in ids]
 
 
 def subjects_of(
@@ -192,5 +216,4 @@ def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:
     if trials.target is None:
         return np.zeros(len(trials), dtype=np.bool_)
     enrol, probe = subjects
-    wrong: Bools = (enrol[trials.enrol] == probe[trials.probe]) != trials.target
-    return wrong
+    return (enrol[trials.enrol] == probe[trials.probe]) != trials.target

@@ -11,8 +11,6 @@ text
 Arrays take a fifth of the text, and are read far quicker.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections.abc import Iterator, Sequence

@@ -12,8 +12,6 @@ match nonmatch). A score column holds numbers. A header line, where there is one
 example because their ids are themselves 0 or 1.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

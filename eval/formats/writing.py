@@ -5,10 +5,9 @@ folder beside its place, `.NAME.HEX.part`, until it is whole. The next writer of
 removes those of these folders that are older than a day: killed writers left them behind.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -60,6 +59,27 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     with staged(path) as temporary:
         yield temporary
         move(temporary, path)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text in UTF-8 with `atomic_path`, with its line ends as they are."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path: str | Path, value: object, *, allow_nan: bool = True) -> None:
+    """Writes a value as JSON with `atomic_path`.
+
+    Args:
+        path: The file.
+        value: What `json` can write.
+        allow_nan: Whether NaN and infinity are written, which JSON itself does not have.
+
+    Raises:
+        ValueError: There is NaN or infinity, and they are not allowed.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=allow_nan)
+    write_text(path, text + "\n")
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 results and as a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +20,7 @@ from likeness.eval.bootstrap import (
     times_drawn,
 )
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import labels_of
 from likeness.eval.identification import (
     RULES,
     Protocol,
@@ -31,7 +30,6 @@ from likeness.eval.identification import (
     tpir,
 )
 from likeness.eval.progress import step
-from likeness.eval.protocols.labels import labels_of
 from likeness.eval.ranks import Counts
 from likeness.eval.results import Result, interval_text, percent_text, with_bounds
 from likeness.eval.similarity import check_similarity
@@ -287,7 +285,7 @@ def identify_labelled(
         if settings.num_resamples:
             interval = bounds(drawn, value, settings.level, measure.behind)
             if interval.ends is None and value == 1:
-                interval = exact_bounds(measure.behind, value, settings.level)
+                interval = exact_bounds(value, settings.level, measure.behind)
             result = with_bounds(result, interval)
         results.append(result)
     if settings.terms == "iso":

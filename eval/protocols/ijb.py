@@ -10,8 +10,6 @@ ijb_11.py). `Switches` says all of it, stands in every result, and `PRESETS` hol
 likeness.eval.protocols.ijb_files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args

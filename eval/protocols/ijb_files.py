@@ -3,8 +3,6 @@
 This is the layout of the VGG pack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

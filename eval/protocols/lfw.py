@@ -11,8 +11,6 @@ special case score = -d, and thresholds="grid" then gives the published procedur
 number. For cosines, d = 2 - 2 cos.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args

@@ -2,8 +2,6 @@
 with intervals over classes, as results and as a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,17 +9,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from likeness.eval.bootstrap import (
-    Bounds,
-    bounds,
-    check_draws,
-    drawn_groups,
-    draws_of,
-    times_drawn,
-)
+from likeness.eval import bootstrap, uncertainty
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.subjects import labels_of
 from likeness.eval.progress import step
-from likeness.eval.protocols.labels import labels_of
 from likeness.eval.ranks import Counts
 from likeness.eval.results import (
     Result,
@@ -40,17 +31,9 @@ from likeness.eval.types import (
     check_counts,
     freeze_numbers,
 )
-from likeness.eval.uncertainty import (
-    Conventions,
-    Ranking,
-    Row,
-    bounds_over_groups,
-    numbers_of,
-    rows_of,
-)
 
 Quality = Literal["norm"] | Mapping[str, float]
-_RULES: dict[str, Conventions] = {
+_RULES: dict[str, uncertainty.Conventions] = {
     "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
     "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},
 }
@@ -97,7 +80,7 @@ class RetrievalSettings:
         check_counts("ks", self.ks)
         if self.similarity is not None:
             check_similarity(self.similarity)
-        check_draws(self.level, self.num_resamples, self.seed)
+        bootstrap.check_draws(self.level, self.num_resamples, self.seed)
         if self.quality is not None and not isinstance(self.quality, Mapping):
             check_choice("quality", self.quality, ("norm",))
 
@@ -212,19 +195,19 @@ def retrieve(
         "classes": num_classes,
         "subjects": num_classes,
     }
-    common: Conventions = {
+    common: uncertainty.Conventions = {
         "similarity": similarity,
         "self": "removed by index" if gallery is None else "separate gallery, nothing removed",
         "ties": "expected value over the orders of tied items",
         "lone": "count 0" if settings.lone == "zero" else "excluded",
         "labels_from": "first path component of the ids" if labels is None else labels_from,
     }
-    intervals: dict[str, Bounds] = {}
+    intervals: dict[str, bootstrap.Bounds] = {}
     if settings.num_resamples:
         common |= {"interval": "bootstrap over classes of queries, gallery as it is"}
-        common |= draws_of(settings)
+        common |= bootstrap.draws_of(settings)
         intervals = class_bounds(per_query, codes, settings)
-    rows: list[Row] = [
+    rows: list[uncertainty.Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
         for name, of_queries in per_query.items()
     ]
@@ -270,12 +253,12 @@ def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
     """
     if not isinstance(quality, Mapping):
         return queries.norms.astype(np.float64)
-    return numbers_of([(id, quality.get(id)) for id in queries.ids])
+    return uncertainty.numbers_of([(id, quality.get(id)) for id in queries.ids])
 
 
 def _rated(
     quality: Floats, per_query: Mapping[str, Floats], codes: Counts, settings: RetrievalSettings
-) -> tuple[Answers, list[Row]]:
+) -> tuple[Answers, list[uncertainty.Row]]:
     """How well a quality (Q,) says which queries are answered wrongly: R-AUROC, AURC and E-AURC.
 
     The R-AUROC is left out where all queries are right, or all are wrong.
@@ -290,12 +273,15 @@ def _rated(
         )
     is_norm = settings.quality == "norm"
     answers = Answers(quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality")
-    ranking = Ranking(answers.quality, answers.risk)
-    intervals: dict[str, Bounds] = {}
+    ranking = uncertainty.Ranking(answers.quality, answers.risk)
+    intervals: dict[str, bootstrap.Bounds] = {}
     if settings.num_resamples:
-        intervals = bounds_over_groups(ranking, codes, **draws_of(settings))
-    stated: Conventions = {"quality": "norm" if is_norm else "given", "risk": "1 - recall@1"}
-    return answers, rows_of(ranking, "r_auroc", stated, intervals)
+        intervals = uncertainty.bounds_over_groups(ranking, codes, **bootstrap.draws_of(settings))
+    stated: uncertainty.Conventions = {
+        "quality": "norm" if is_norm else "given",
+        "risk": "1 - recall@1",
+    }
+    return answers, uncertainty.rows_of(ranking, "r_auroc", stated, intervals)
 
 
 def _gallery_classes(
@@ -331,7 +317,7 @@ def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Boo
 
 def class_bounds(
     per_query: dict[str, Floats], codes: Counts, settings: RetrievalSettings
-) -> dict[str, Bounds]:
+) -> dict[str, bootstrap.Bounds]:
     """Intervals of the means of per-query values (Q,), all on the same draws.
 
     The classes are drawn, see `likeness.eval.bootstrap.times_drawn`. The ranks stay those of the
@@ -344,10 +330,10 @@ def class_bounds(
     """
     sizes = np.bincount(codes)
     totals = np.stack([np.bincount(codes, weights=values) for values in per_query.values()], axis=1)
-    draws = islice(times_drawn(range(sizes.size), settings.seed), settings.num_resamples)
+    draws = islice(bootstrap.times_drawn(range(sizes.size), settings.seed), settings.num_resamples)
     means = np.array([times @ totals / (times @ sizes) for times in draws])
-    drawn = drawn_groups(codes, "classes")
+    drawn = bootstrap.drawn_groups(codes, "classes")
     return {
-        name: bounds(means[:, i], float(values.mean()), settings.level, drawn)
+        name: bootstrap.bounds(means[:, i], float(values.mean()), settings.level, drawn)
         for i, (name, values) in enumerate(per_query.items())
     }

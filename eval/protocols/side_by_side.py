@@ -2,8 +2,6 @@
 reference, and error rates by groups of subjects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval import groups, paired
+from likeness.eval import groups, paired, uncertainty
 from likeness.eval.bootstrap import Bounds, Drawn, Resamples, drawn_from, draws_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import Failures, fte_by_group, generalised_rates
@@ -19,20 +17,8 @@ from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.paired import Matched, Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.results import Result, further, table
+from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
-from likeness.eval.uncertainty import (
-    MOST_DISCARDED,
-    START_FNMR,
-    Conventions,
-    Ranking,
-    bounds_over_rows,
-    bounds_over_subjects,
-    discard_area,
-    errors_at,
-    rows_of,
-    trial_quality,
-)
 from likeness.eval.verification import num_allowed, threshold_at_eer
 
 
@@ -243,31 +229,33 @@ def _rated_decisions(
     Raises:
         LikenessError: Ids have no quality. It is not finite.
     """
-    values, meaning = trial_quality(trials, quality, "quality")
+    values, meaning = uncertainty.trial_quality(trials, quality, "quality")
     threshold = threshold_at_eer(scores.targets, scores.nontargets)
-    ranking = Ranking(values, errors_at(scores, threshold))
+    ranking = uncertainty.Ranking(values, uncertainty.errors_at(scores, threshold))
     intervals: dict[str, Bounds] = {}
     if settings.num_resamples:
         draws = draws_of(settings)
-        intervals = bounds_over_subjects(ranking, scores.target, subjects, **draws)
-    stated: Conventions = {
+        intervals = uncertainty.bounds_over_subjects(ranking, scores.target, subjects, **draws)
+    stated: uncertainty.Conventions = {
         "quality": meaning,
         "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
     }
     results = [
-        further(of, name, value, ends, threshold, **own)
-        for name, value, own, ends in rows_of(ranking, "quality_auroc", stated, intervals)
+        metric_beside(of, name, value, ends, threshold, **own)
+        for name, value, own, ends in uncertainty.rows_of(
+            ranking, "quality_auroc", stated, intervals
+        )
     ]
-    start = float(np.sort(scores.targets)[num_allowed(START_FNMR, scores.targets.size)])
-    missed = errors_at(scores, start)
+    start = float(np.sort(scores.targets)[num_allowed(uncertainty.START_FNMR, scores.targets.size)])
+    missed = uncertainty.errors_at(scores, start)
 
     def area(target_rows: NDArray[Any], _: NDArray[Any]) -> float:
         rows = target_rows.astype(np.int64)
-        return discard_area(values[rows], missed[rows])
+        return uncertainty.discard_area(values[rows], missed[rows])
 
-    name, every = f"edc_pauc({START_FNMR:g})", np.flatnonzero(scores.target)
+    name, every = f"edc_pauc({uncertainty.START_FNMR:g})", np.flatnonzero(scores.target)
     if settings.num_resamples:
-        intervals = bounds_over_rows({name: area}, scores.target, subjects, **draws)
-    rule = f"up to {MOST_DISCARDED:.0%} of the target trials discarded by quality"
-    edc = further(of, name, area(every, every), intervals.get(name), start, rule=rule)
+        intervals = uncertainty.bounds_over_rows({name: area}, scores.target, subjects, **draws)
+    rule = f"up to {uncertainty.MOST_DISCARDED:.0%} of the target trials discarded by quality"
+    edc = metric_beside(of, name, area(every, every), intervals.get(name), start, rule=rule)
     return [*results, edc]

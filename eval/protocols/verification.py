@@ -5,8 +5,6 @@
 same trials against a reference, and splits the error rates by groups of subjects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,40 +13,12 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likeness.eval.bootstrap import (
-    Bounds,
-    Ends,
-    Metric,
-    Resamples,
-    bounds_of,
-    check_draws,
-    draws_of,
-    num_subjects,
-)
+from likeness.eval import bootstrap, verification
 from likeness.eval.errors import LikenessError
 from likeness.eval.evidence import dev_pav, elub
 from likeness.eval.results import Result, Terms, table, with_bounds, with_iso_terms
-from likeness.eval.small_rates import or_exact
+from likeness.eval.small_rates import with_exact_bounds
 from likeness.eval.types import Floats, Scores, check_choice, freeze_numbers
-from likeness.eval.verification import (
-    EerMethod,
-    Measured,
-    TarRule,
-    actual_dcf,
-    balanced_accuracy,
-    check_costs,
-    check_rate,
-    cllr,
-    eer,
-    min_cllr,
-    min_dcf,
-    min_dcf_threshold,
-    num_allowed,
-    tar_at_far,
-    tar_threshold,
-    threshold_at_eer,
-    verification_metrics,
-)
 
 Conventions = dict[str, str | float | int]
 _EER_RULES = {
@@ -94,8 +64,8 @@ class VerificationSettings:
     c_miss: float = 1.0
     c_fa: float = 1.0
     fars: Sequence[float] = (1e-1, 1e-2, 1e-3)
-    eer_method: EerMethod = "interpolated"
-    tar_rule: TarRule = "strict"
+    eer_method: verification.EerMethod = "interpolated"
+    tar_rule: verification.TarRule = "strict"
     llr: bool = False
     terms: Terms = "likeness"
     level: float = 0.95
@@ -104,14 +74,14 @@ class VerificationSettings:
 
     def __post_init__(self) -> None:
         freeze_numbers(self, "p_targets", "fars")
-        check_choice("eer_method", self.eer_method, get_args(EerMethod))
-        check_choice("tar_rule", self.tar_rule, get_args(TarRule))
+        check_choice("eer_method", self.eer_method, get_args(verification.EerMethod))
+        check_choice("tar_rule", self.tar_rule, get_args(verification.TarRule))
         check_choice("terms", self.terms, get_args(Terms))
         for p_target in self.p_targets or (0.5,):
-            check_costs(p_target, self.c_miss, self.c_fa)
+            verification.check_costs(p_target, self.c_miss, self.c_fa)
         for far in self.fars:
-            check_rate("far", far)
-        check_draws(self.level, self.num_resamples, self.seed)
+            verification.check_rate("far", far)
+        bootstrap.check_draws(self.level, self.num_resamples, self.seed)
 
     @property
     def costs(self) -> dict[str, float]:
@@ -131,7 +101,7 @@ class Evaluated:
     """
 
     results: Sequence[Result]
-    resamples: Resamples | None
+    resamples: bootstrap.Resamples | None
     scores: Scores
     settings: VerificationSettings = VerificationSettings()
 
@@ -157,7 +127,7 @@ class Evaluated:
         return self.result("eer").value
 
     @property
-    def interval(self) -> Ends | None:
+    def interval(self) -> bootstrap.Ends | None:
         """The interval of the EER, None where there is none."""
         return self.result("eer").interval
 
@@ -181,10 +151,12 @@ class Evaluated:
             )
         target, nontarget = self.scores.targets, self.scores.nontargets
         if far is not None:
-            return tar_threshold(target, nontarget, far)
+            return verification.tar_threshold(target, nontarget, far)
         if p_target is not None:
-            return min_dcf_threshold(target, nontarget, p_target=p_target, **self.settings.costs)
-        return threshold_at_eer(target, nontarget)
+            return verification.min_dcf_threshold(
+                target, nontarget, p_target=p_target, **self.settings.costs
+            )
+        return verification.threshold_at_eer(target, nontarget)
 
     def __repr__(self) -> str:
         return self.table().rstrip("\n")
@@ -230,13 +202,15 @@ def evaluate(
     measures = _measures(target, nontarget, settings)
     sizes = target.size, nontarget.size
     del target, nontarget  # millions of scores, which the intervals sort again
-    intervals: dict[str, Bounds] = {}
+    intervals: dict[str, bootstrap.Bounds] = {}
     resamples = None
     if settings.num_resamples:
         resampled = {name: each.metric for name, each in measures.items() if each.metric}
-        intervals, resamples = bounds_of(resampled, scores, subjects, **draws_of(settings))
+        intervals, resamples = bootstrap.bounds_of(
+            resampled, scores, subjects, **bootstrap.draws_of(settings)
+        )
         values = {name: each.measured.value for name, each in measures.items()}
-        intervals = or_exact(intervals, values, scores, subjects, settings)
+        intervals = with_exact_bounds(intervals, values, scores, subjects, settings)
         resamples.values.pop("balanced_accuracy")  # no further test: it is of the same ROC
     source = subjects_from or ("unknown: none were given" if subjects is None else "given")
     common: Conventions = {
@@ -248,12 +222,12 @@ def evaluate(
         over = "subjects"
         if subjects is None:
             over = "trials: optimistic, trials share subjects"
-        common |= {"interval": f"bootstrap over {over}", **draws_of(settings)}
+        common |= {"interval": f"bootstrap over {over}", **bootstrap.draws_of(settings)}
         common["num_redrawn"] = resamples.num_redrawn
     counts = {
         "targets": sizes[0],
         "nontargets": sizes[1],
-        "subjects": None if subjects is None else num_subjects(subjects),
+        "subjects": None if subjects is None else bootstrap.num_subjects(subjects),
     }
     results = []
     for name, (_, (value, threshold), own) in measures.items():
@@ -276,8 +250,8 @@ class _Measure(NamedTuple):
         conventions: Those of this metric alone.
     """
 
-    metric: Metric | None
-    measured: Measured
+    metric: bootstrap.Metric | None
+    measured: verification.Measured
     conventions: Conventions
 
 
@@ -287,7 +261,7 @@ def _measures(
     """Every metric by its name, in the order of the table. All come from one sort; a rule or costs
     other than the defaults cost one more.
     """
-    measured = verification_metrics(
+    measured = verification.verification_metrics(
         target,
         nontarget,
         p_targets=(*settings.p_targets, 0.5),
@@ -295,7 +269,7 @@ def _measures(
         tar_rule=settings.tar_rule,
     )
     best = measured["min_dcf(0.5)"]
-    metric: Metric = partial(eer, method=settings.eer_method)
+    metric: bootstrap.Metric = partial(verification.eer, method=settings.eer_method)
     if settings.eer_method != "interpolated":
         measured["eer"] = measured["eer"]._replace(value=metric(target, nontarget))
     measures = {
@@ -304,22 +278,26 @@ def _measures(
     for p_target in settings.p_targets:
         name, costs = f"min_dcf({p_target:g})", {"p_target": p_target, **settings.costs}
         if (settings.c_miss, settings.c_fa) != (1.0, 1.0):
-            threshold = min_dcf_threshold(target, nontarget, **costs)
-            measured[name] = Measured(min_dcf(target, nontarget, **costs), threshold)
-        metric = partial(min_dcf, **costs)
+            threshold = verification.min_dcf_threshold(target, nontarget, **costs)
+            measured[name] = verification.Measured(
+                verification.min_dcf(target, nontarget, **costs), threshold
+            )
+        metric = partial(verification.min_dcf, **costs)
         normalised = {"normalised_by": "min(c_miss p_target, c_fa (1 - p_target))"}
         measures[name] = _Measure(metric, measured[name], costs | normalised)
     for far in settings.fars:
         name = f"tar_at_far({far:g})"
         conventions: Conventions = {"far": far, "rule": _TAR_RULES[settings.tar_rule]}
         if settings.tar_rule == "strict":
-            conventions["nontargets_allowed"] = num_allowed(far, nontarget.size)
+            conventions["nontargets_allowed"] = verification.num_allowed(far, nontarget.size)
         else:  # the other rules keep to no number of trials, and belong to no threshold
             measured[name] = measured[name]._replace(threshold=np.nan)
-        metric = partial(tar_at_far, far=far, rule=settings.tar_rule)
+        metric = partial(verification.tar_at_far, far=far, rule=settings.tar_rule)
         measures[name] = _Measure(metric, measured[name], conventions)
     at_best = best._replace(value=1 - best.value / 2)
-    measures["balanced_accuracy"] = _Measure(balanced_accuracy, at_best, {"rule": _ACCURACY})
+    measures["balanced_accuracy"] = _Measure(
+        verification.balanced_accuracy, at_best, {"rule": _ACCURACY}
+    )
     if settings.llr:
         measures |= _llr_measures(target, nontarget, settings)
     return measures
@@ -329,23 +307,23 @@ def _llr_measures(
     target: Floats, nontarget: Floats, settings: VerificationSettings
 ) -> dict[str, _Measure]:
     """What log-likelihood ratios are measured by in addition."""
-    bits, least = cllr(target, nontarget), min_cllr(target, nontarget)
+    bits, least = verification.cllr(target, nontarget), verification.min_cllr(target, nontarget)
     of_bits: Conventions = {"unit": "bits", "scores": "log-likelihood ratios"}
     of_least: Conventions = {"unit": "bits", "pooling": "adjacent violators over tied groups"}
     measures = {
-        "cllr": _Measure(None, Measured(bits, np.nan), of_bits),
-        "min_cllr": _Measure(None, Measured(least, np.nan), of_least),
+        "cllr": _Measure(None, verification.Measured(bits, np.nan), of_bits),
+        "min_cllr": _Measure(None, verification.Measured(least, np.nan), of_least),
     }
     tens: Conventions = {"unit": "powers of ten", "scores": "log-likelihood ratios"}
     evidence = dev_pav(target, nontarget), *elub(target, nontarget)
     for name, value in zip(("dev_pav", "elub_lower", "elub_upper"), evidence, strict=True):
         if np.isfinite(value):
-            measures[name] = _Measure(None, Measured(value, np.nan), tens)
+            measures[name] = _Measure(None, verification.Measured(value, np.nan), tens)
     for p_target in settings.p_targets:
         costs = {"p_target": p_target, **settings.costs}
-        cost = actual_dcf(target, nontarget, **costs)
+        cost = verification.actual_dcf(target, nontarget, **costs)
         threshold = float(np.log(settings.c_fa * (1 - p_target) / (settings.c_miss * p_target)))
         rule = {"threshold_rule": "the Bayes threshold log(c_fa (1 - p) / (c_miss p))"}
         name = f"actual_dcf({p_target:g})"
-        measures[name] = _Measure(None, Measured(cost, threshold), costs | rule)
+        measures[name] = _Measure(None, verification.Measured(cost, threshold), costs | rule)
     return measures

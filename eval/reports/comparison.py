@@ -2,8 +2,6 @@
 (booktabs), and as one self-contained HTML page with curves.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from likeness.eval.comparison import LEVEL, Cell, Comparison, Run, difference_rows
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import write_text
 from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.progress import step
 from likeness.eval.reports.figures import course_figure, drawn, logged, shortened
@@ -49,8 +47,7 @@ def write(out: Path, comparison: Comparison, logs: Logs, *, command: str) -> Non
         "report/index.html": html(comparison, logs, command=command),
     }
     for name, text in texts.items():
-        with atomic_path(out / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(out / name, text)
 
 
 def to_json(comparison: Comparison, *, command: str) -> str:

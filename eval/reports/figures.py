@@ -6,8 +6,6 @@ figures, and only when a page is made. Without it there are no figures, and the 
 them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -207,8 +205,7 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     if high - low < room:
         middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
         low, high = middle - half, middle + half
-    edges: Floats = np.linspace(low, high, num_bins + 1)
-    return edges
+    return np.linspace(low, high, num_bins + 1)
 
 
 def histogram(

@@ -2,8 +2,6 @@
 answers, the map of the embeddings, the surest mistakes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

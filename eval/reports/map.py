@@ -4,8 +4,6 @@ What is shown is bounded, whatever the number of items. A click on a point of th
 in the field above it, shows what it is and its neighbours (templates/map.js).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

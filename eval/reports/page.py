@@ -9,8 +9,6 @@ The scripts of a page are BokehJS, which draws the figures, and SCRIPTS of templ
 reads without them too: they add figures, and moving, sorting, enlarging and saving.
 """
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +21,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import write_text
 from likeness.eval.formats.provenance import likeness_version
 
 EMPTY = Markup("")
@@ -194,6 +192,5 @@ def write(path: Path, title: str, about: str, sections: Mapping[str, Markup]) ->
     """Write the page (see `document`), with the version below its title; its folder is made."""
     text = document(title, f"{about}. Likeness {likeness_version()}.", sections)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path

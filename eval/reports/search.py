@@ -3,8 +3,6 @@ nearest items as pictures or sounds, right and wrong. The page of a clustering: 
 its pictures or sounds, and the doubtful items.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,21 +112,21 @@ def nearest(sides: Sides, num: int = _NUM_NEAREST, *, num_queries: int = _NUM_SE
     # An item of the gallery with the query's id is the query.
     row_of = {id: i for i, id in enumerate(gallery.ids)}
     itself = np.array([row_of.get(sides.queries.ids[i], -1) for i in rows.tolist()])
-    found = itself >= 0
-    num = min(num, len(gallery) - bool(found.any()))
+    in_gallery = itself >= 0
+    num = min(num, len(gallery) - bool(in_gallery.any()))
     score = against(gallery.matrix, sides.similarity)
     step = max(1, _CELLS // len(gallery))
     items, scores = np.empty((rows.size, num), np.int64), np.empty((rows.size, num))
     for begin in range(0, rows.size, step):
         part = slice(begin, begin + step)
         values = np.array(score(sides.queries.matrix[rows[part]]))
-        values[np.flatnonzero(found[part]), itself[part][found[part]]] = -np.inf
+        values[np.flatnonzero(in_gallery[part]), itself[part][in_gallery[part]]] = -np.inf
         best = np.argpartition(-values, num - 1, axis=1)[:, :num]
         order = np.argsort(-np.take_along_axis(values, best, axis=1), axis=1, kind="stable")
         items[part] = np.take_along_axis(best, order, axis=1)
         scores[part] = np.take_along_axis(values, items[part], axis=1)
     counts = Counter(of_gallery.tolist())
-    alone = found & (of_gallery[itself] == own)
+    alone = in_gallery & (of_gallery[itself] == own)
     mated = np.array([counts[name] for name in own.tolist()]) > alone
     return Nearest(rows, items, scores, of_gallery[items] == own[:, None], np.asarray(mated))
 
@@ -245,10 +243,10 @@ def _examples(sides: Sides, answers: Nearest) -> Markup:
     """The surest wrong answers, and the right answers that were nearest to being wrong."""
     first = answers.right[:, 0]
     margin = answers.scores[:, 0] - np.where(answers.right, -np.inf, answers.scores).max(axis=1)
-    found, missed = answers.mated & first, answers.mated & ~first
+    correct, missed = answers.mated & first, answers.mated & ~first
     text = (
         f"Of {answers.queries.size:,} of {len(sides.queries):,} queries, each with its "
-        f"{answers.items.shape[1]} nearest items: {np.count_nonzero(found):,} find "
+        f"{answers.items.shape[1]} nearest items: {np.count_nonzero(correct):,} find "
         f"their own {'' if sides.gallery is None else 'in the gallery '}first, "
         f"and {np.count_nonzero(missed):,} do not."
     )
@@ -257,7 +255,7 @@ def _examples(sides: Sides, answers: Nearest) -> Markup:
     parts = [prose(text)]
     for heading, chosen, sure in (
         ("Wrong, the surest first", missed, -answers.scores[:, 0]),
-        ("Right, the closest calls first", found, margin),
+        ("Right, the closest calls first", correct, margin),
     ):
         queries = np.flatnonzero(chosen)
         queries = queries[np.argsort(sure[queries], kind="stable")][:_NUM_EXAMPLES]

@@ -1,7 +1,5 @@
 """Who the errors of a verification system come from: subjects and pairs of subjects."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple

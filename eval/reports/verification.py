@@ -75,7 +75,7 @@ def write_page(
     inputs: Mapping[str, str] | None = None,
     embeddings: Mapping[str, Embeddings] | None = None,
     media: Media | None = None,
-    stated: Mapping[str, str] | None = None,
+    test_report: Mapping[str, str] | None = None,
     log: Log = (),
     logged: Sequence[str] = (),
 ) -> Path:
@@ -90,7 +90,7 @@ def write_page(
             what the norms are worth, and a map.
         media: the recordings or images that the ids name. The page then shows those of the hardest
             trials.
-        stated: what a test report has to say beside the results.
+        test_report: what a test report has to say beside the results.
         log: the entries of a training's log.jsonl, for its curves.
         logged: the metrics that the training measured in between.
 
@@ -125,7 +125,7 @@ def write_page(
         "Embedding map": _maps(compared, used),
         # After the sections that show images and sound, so that it knows what is missing.
         "Images and sound": prose(shown.note()),
-        "Test report": table([], stated.items()) if stated else EMPTY,
+        "Test report": table([], test_report.items()) if test_report else EMPTY,
         "Conventions": prose("Each number above depends on these choices.")
         + conventions_table(results),
         "Recompute": recompute(command, inputs or {}),

@@ -20,8 +20,6 @@ out once per distinct embedding and not once per trial, in blocks of rows: one m
 one partial selection, no sort.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Literal, NamedTuple
 
@@ -221,8 +219,7 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
             f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) "
             "with one D"
         )
-    centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
-    return centred
+    return (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
 
 
 def _half(

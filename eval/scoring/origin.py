@@ -5,8 +5,6 @@ A score file of the field holds ids and numbers only. What gave the numbers stan
 or changed says nothing of its origin, and never something wrong.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,9 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from likeness.eval.calibration import Calibration
-from likeness.eval.formats.files import read_json
+from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.formats.provenance import sha256
-from likeness.eval.formats.writing import atomic_path
 
 FORMAT = "likeness.origin/1"
 
@@ -90,8 +87,7 @@ def write_origin(scores: str | Path, origin: Origin) -> None:
     if not path.is_file():
         return
     document = {"format": FORMAT, "scores_sha256": sha256(path), **origin.to_json()}
-    with atomic_path(origin_path(path)) as temporary:
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_json(origin_path(path), document)
 
 
 def read_origin(scores: str | Path) -> Origin | None:

@@ -17,9 +17,6 @@ and a shifted domain.
 Legend: N items, D dims, K dims after LDA, C classes, P trials.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path, read_json
+from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.progress import tracked
 from likeness.eval.similarity import pairs
 from likeness.eval.types import Floats, check_choice
@@ -109,10 +106,7 @@ class Plda:
         i, j = np.asarray(i), np.asarray(j)
         root, own = np.sqrt(psi / (1 + 2 * psi)), psi**2 / (2 * (1 + psi) * (1 + 2 * psi))
         constant = float((np.log1p(psi) - np.log1p(2 * psi) / 2).sum())
-        llr: Floats = (
-            pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
-        )
-        return llr
+        return pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -120,8 +114,7 @@ class Plda:
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in vars(self).items()
         }
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps({"format": FORMAT, **fields}), encoding="utf-8")
+        write_json(path, {"format": FORMAT, **fields})
 
 
 def load_plda(path: str | Path) -> Plda:
@@ -208,8 +201,7 @@ def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:
     """(C, K)."""
     sums = np.zeros((int(classes.max()) + 1, rows.shape[1]))
     np.add.at(sums, classes, rows)
-    means: Floats = sums / np.bincount(classes)[:, None]
-    return means
+    return sums / np.bincount(classes)[:, None]
 
 
 def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
@@ -225,8 +217,7 @@ def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
     _, vectors = eigh(
         total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
     )
-    directions: Floats = vectors[:, ::-1][:, :kept]
-    return directions
+    return vectors[:, ::-1][:, :kept]
 
 
 def _em(rows: Floats, classes: NDArray[np.intp], iterations: int) -> tuple[Floats, Floats]:

@@ -8,8 +8,6 @@ trial. Differences, and ratios of what stands under the logarithm, are linear in
 QMF.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -397,16 +395,16 @@ def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
     for row, id in enumerate(embeddings.ids):
         rows.setdefault(without_extension(id), []).append(row)
     added = {id: rows[without_extension(id)] for id in others if without_extension(id) in rows}
-    for id, found in added.items():
-        if len(found) > 1:
-            names = [embeddings.ids[row] for row in found[:2]]
+    for id, fitting in added.items():
+        if len(fitting) > 1:
+            names = [embeddings.ids[row] for row in fitting[:2]]
             raise LikenessError(
                 f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
                 "write the ids as in the embeddings"
             )
     if not added:
         return embeddings
-    chosen = np.array([found[0] for found in added.values()])
+    chosen = np.array([fitting[0] for fitting in added.values()])
     matrix = np.concatenate((embeddings.matrix, embeddings.matrix[chosen]))
     return Embeddings((*embeddings.ids, *added), matrix, embeddings.meta)
 

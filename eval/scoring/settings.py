@@ -1,7 +1,5 @@
 """One value that says how trials are scored; `likeness.eval.scoring.score` applies it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +12,7 @@ from typing import Any, Literal, get_args
 from likeness.eval.calibration import Calibration, load_calibration
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.eval.formats.embeddings import read as read_embeddings
-from likeness.eval.formats.subjects import read_durations, read_mapping
-from likeness.eval.protocols.labels import labels_of
+from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
 from likeness.eval.scoring.normalization import check_cohort
 from likeness.eval.scoring.plda import Plda, ScoringLength, load_plda
 from likeness.eval.similarity import check_similarity

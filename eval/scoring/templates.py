@@ -22,8 +22,6 @@ Cosine does not see the factor between the first two, nor between the last two; 
 similarities do.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec

@@ -10,16 +10,7 @@ from typing import Annotated
 import typer
 
 from likeness import recipe_files
-from likeness.commands.options import (
-    Columns,
-    LabelPattern,
-    Overrides,
-    Recipe,
-    Root,
-    TrainingData,
-    names_in,
-    stoppable,
-)
+from likeness.commands import options
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -31,8 +22,8 @@ app = typer.Typer()
 )
 def compare(
     context: typer.Context,
-    recipe: Recipe,
-    overrides: Overrides = None,
+    recipe: options.Recipe,
+    overrides: options.Overrides = None,
     variants: Annotated[
         str,
         typer.Option(
@@ -42,10 +33,10 @@ def compare(
     seeds: Annotated[
         int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
     ] = 3,
-    data: TrainingData = Path("data"),
-    columns: Columns = None,
-    label: LabelPattern = "",
-    root: Root = None,
+    data: options.TrainingData = Path("data"),
+    columns: options.Columns = None,
+    label: options.LabelPattern = "",
+    root: options.Root = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -86,20 +77,20 @@ def compare(
     from likeness.training import with_data_settings
 
     chosen, ranges = comparing.load_variants(
-        recipe_files.located(recipe), names_in(variants), overrides or []
+        recipe_files.located(recipe), options.names_in(variants), overrides or []
     )
     chosen = {
         name: with_data_settings(value, columns=",".join(columns or ()), label=label, root=root)
         for name, value in chosen.items()
     }
-    with stoppable():
+    with options.stoppable():
         result = comparing.compare(
             chosen,
             num_seeds=seeds,
             data=data,
             out=out,
             terms=comparing.Terms(
-                reference, names_in(allow_different), ranges, tune, str(context.obj)
+                reference, options.names_in(allow_different), ranges, tune, str(context.obj)
             ),
             read_initial=read_initial,
         )

@@ -43,7 +43,7 @@ def plda(
     ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
-    from likeness.eval.protocols.labels import labels_of
+    from likeness.eval.formats.subjects import labels_of
     from likeness.eval.scoring.plda import fit_plda
     from likeness.files import embeddings_of, names_of
 

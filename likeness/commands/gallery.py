@@ -10,25 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from likeness.commands.options import (
-    Columns,
-    FacesTaken,
-    Frontend,
-    LabelPattern,
-    MinScore,
-    ModelDetector,
-    ModelName,
-    OwnThreshold,
-    Root,
-    StoredThreshold,
-    ThresholdFile,
-    Trust,
-    Workers,
-    input_file,
-    known_model,
-    rule_of,
-    writes,
-)
+from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.presence import print_bad
 from likeness.toolkit.console import one_line, say
@@ -64,14 +46,14 @@ Gallery = Annotated[
     ),
 ]
 ModelText = Annotated[
-    str, typer.Option(help="The model, as for `likeness verify`.", callback=known_model)
+    str, typer.Option(help="The model, as for `likeness verify`.", callback=options.known_model)
 ]
 
 Found = Annotated[
     Path | None,
     typer.Option(
         help="The file to write, .csv, .tsv or .json (default: to the standard output).",
-        callback=writes(".csv", ".tsv", ".json"),
+        callback=options.writes(".csv", ".tsv", ".json"),
     ),
 ]
 
@@ -88,7 +70,7 @@ def enrol(
     ] = None,
     subjects: Annotated[
         Path | None,
-        input_file(
+        options.input_file(
             "Lines `id subject` (default: the label of a list or table, else the first folder "
             "of each file below DATA)."
         ),
@@ -100,14 +82,14 @@ def enrol(
             "adds to their enrolments, replace puts the files in their place, skip leaves them."
         ),
     ] = "refuse",
-    columns: Columns = None,
-    label: LabelPattern = "",
-    root: Root = None,
-    workers: Workers = 0,
-    detector: ModelDetector = None,
-    min_score: MinScore = None,
-    frontend: Frontend = "wespeaker",
-    trust: Trust = None,
+    columns: options.Columns = None,
+    label: options.LabelPattern = "",
+    root: options.Root = None,
+    workers: options.Workers = 0,
+    detector: options.ModelDetector = None,
+    min_score: options.MinScore = None,
+    frontend: options.Frontend = "wespeaker",
+    trust: options.Trust = None,
 ) -> None:
     """Enrol the files of a folder, list or table.
 
@@ -150,15 +132,15 @@ def enrol(
 @app.command(epilog="Example: likeness gallery check --gallery people --threshold 0.6")
 def check(
     gallery: Gallery,
-    model: ModelName = None,
-    far: StoredThreshold = None,
-    threshold: OwnThreshold = None,
-    thresholds: ThresholdFile = None,
+    model: options.ModelName = None,
+    far: options.StoredThreshold = None,
+    threshold: options.OwnThreshold = None,
+    thresholds: options.ThresholdFile = None,
     out: Annotated[
         Path | None,
         typer.Option(
             help="The .csv or .tsv file to write (default: the findings are printed).",
-            callback=writes(".csv", ".tsv"),
+            callback=options.writes(".csv", ".tsv"),
         ),
     ] = None,
 ) -> None:
@@ -167,7 +149,7 @@ def check(
     It also says how often a stranger will pass for somebody. Nothing is changed: `gallery enrol
     --existing replace` and `gallery remove` do that.
     """
-    rule = rule_of(threshold, far, thresholds)
+    rule = options.rule_of(threshold, far, thresholds)
     from likeness import galleries, gallery_checks
 
     if far is not None and model is None and thresholds is None:
@@ -193,9 +175,9 @@ def search(
     k: Annotated[
         int, typer.Option("--k", "-k", min=1, max=1000, help="How many subjects for each file.")
     ] = 5,
-    far: StoredThreshold = None,
-    threshold: OwnThreshold = None,
-    thresholds: ThresholdFile = None,
+    far: options.StoredThreshold = None,
+    threshold: options.OwnThreshold = None,
+    thresholds: options.ThresholdFile = None,
     by: Annotated[
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
@@ -208,20 +190,20 @@ def search(
         typer.Option(help="Which score a subject with several templates gets."),
     ] = "best",
     out: Found = None,
-    columns: Columns = None,
-    root: Root = None,
-    detector: ModelDetector = None,
-    min_score: MinScore = None,
-    faces: FacesTaken = "central",
-    frontend: Frontend = "wespeaker",
-    trust: Trust = None,
+    columns: options.Columns = None,
+    root: options.Root = None,
+    detector: options.ModelDetector = None,
+    min_score: options.MinScore = None,
+    faces: options.FacesTaken = "central",
+    frontend: options.Frontend = "wespeaker",
+    trust: options.Trust = None,
 ) -> None:
     """Find the enrolled subjects, or files, that are most similar to each file.
 
     Every file gets a row for each of the K best, with the score, with the margin to the runner-up,
     and with a verdict where a threshold decides.
     """
-    rule = rule_of(threshold, far, thresholds)
+    rule = options.rule_of(threshold, far, thresholds)
     from likeness import galleries
 
     loaded = _loaded(model, detector, min_score, frontend, trust)
@@ -289,13 +271,13 @@ def cluster(
         Path,
         typer.Option(
             help="The file to write, .csv or .tsv, with columns id and cluster.",
-            callback=writes(".csv", ".tsv"),
+            callback=options.writes(".csv", ".tsv"),
         ),
     ],
-    model: ModelName = None,
-    far: StoredThreshold = None,
-    threshold: OwnThreshold = None,
-    thresholds: ThresholdFile = None,
+    model: options.ModelName = None,
+    far: options.StoredThreshold = None,
+    threshold: options.OwnThreshold = None,
+    thresholds: options.ThresholdFile = None,
     num_clusters: Annotated[
         int | None,
         typer.Option(min=1, help="How many clusters there are, in place of a threshold."),
@@ -318,20 +300,20 @@ def cluster(
             "the ids name, or a list `id path`. The page then shows them.",
         ),
     ] = None,
-    columns: Columns = None,
-    root: Root = None,
-    workers: Workers = 0,
-    detector: ModelDetector = None,
-    min_score: MinScore = None,
-    faces: FacesTaken = "central",
-    frontend: Frontend = "wespeaker",
-    trust: Trust = None,
+    columns: options.Columns = None,
+    root: options.Root = None,
+    workers: options.Workers = 0,
+    detector: options.ModelDetector = None,
+    min_score: options.MinScore = None,
+    faces: options.FacesTaken = "central",
+    frontend: options.Frontend = "wespeaker",
+    trust: options.Trust = None,
 ) -> None:
     """Group unknown files: how many subjects are there, and which file is whose?
 
     DATA is a folder, a list or a table of at most 10,000 files, or a file of their embeddings.
     """
-    rule = rule_of(threshold, far, thresholds)
+    rule = options.rule_of(threshold, far, thresholds)
     if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
         raise LikenessError(
             "--method hdbscan takes no threshold and no number; leave them out"

@@ -7,19 +7,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import (
-    Frontend,
-    MinScore,
-    ModelCalibration,
-    ModelDetector,
-    OwnThreshold,
-    StoredThreshold,
-    ThresholdFile,
-    Trust,
-    input_file,
-    known_model,
-    rule_of,
-)
+from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import reported_to
 from likeness.included import VOICE
@@ -34,7 +22,7 @@ def serve(
         typer.Option(
             help="The model, as for `likeness verify`; by default the voice model that comes with "
             "Likeness.",
-            callback=known_model,
+            callback=options.known_model,
         ),
     ] = VOICE,
     gallery: Annotated[
@@ -65,12 +53,12 @@ def serve(
             "at the start.",
         ),
     ] = "",
-    far: StoredThreshold = None,
-    threshold: OwnThreshold = None,
-    thresholds: ThresholdFile = None,
-    calibration: ModelCalibration = None,
-    detector: ModelDetector = None,
-    min_score: MinScore = None,
+    far: options.StoredThreshold = None,
+    threshold: options.OwnThreshold = None,
+    thresholds: options.ThresholdFile = None,
+    calibration: options.ModelCalibration = None,
+    detector: options.ModelDetector = None,
+    min_score: options.MinScore = None,
     examples: Annotated[
         Path | None,
         typer.Option(
@@ -89,8 +77,8 @@ def serve(
             "embedding.",
         ),
     ] = False,
-    frontend: Frontend = "wespeaker",
-    trust: Trust = None,
+    frontend: options.Frontend = "wespeaker",
+    trust: options.Trust = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,9 +107,9 @@ def serve(
         ),
     ] = 0,
     tls_certificate: Annotated[
-        Path | None, input_file("A certificate in PEM, for HTTPS; --tls-key names its key.")
+        Path | None, options.input_file("A certificate in PEM, for HTTPS; --tls-key names its key.")
     ] = None,
-    tls_key: Annotated[Path | None, input_file("Its key in PEM.")] = None,
+    tls_key: Annotated[Path | None, options.input_file("Its key in PEM.")] = None,
 ) -> None:
     """Serve a web page and a REST interface that compare two voices or photos.
 
@@ -135,7 +123,7 @@ def serve(
     setup = Setup(
         model=model,
         # The slider takes the file too, also where none of its thresholds decides.
-        rule=rule_of(threshold, far, thresholds if far is not None else None),
+        rule=options.rule_of(threshold, far, thresholds if far is not None else None),
         gallery=gallery,
         host=host,
         port=port,

@@ -10,15 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from likeness import recipe_files
-from likeness.commands.options import (
-    Columns,
-    LabelPattern,
-    Overrides,
-    Recipe,
-    Root,
-    TrainingData,
-    stoppable,
-)
+from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
@@ -45,12 +37,12 @@ class _WithFields(typer.core.TyperCommand):
 )
 def train(
     context: typer.Context,
-    recipe: Recipe,
-    overrides: Overrides = None,
-    data: TrainingData = Path("data"),
-    columns: Columns = None,
-    label: LabelPattern = "",
-    root: Root = None,
+    recipe: options.Recipe,
+    overrides: options.Overrides = None,
+    data: options.TrainingData = Path("data"),
+    columns: options.Columns = None,
+    label: options.LabelPattern = "",
+    root: options.Root = None,
     test: Annotated[
         Path | None,
         typer.Option(
@@ -116,7 +108,7 @@ def train(
     if is_first:
         warn_of_labels(chosen, data)
     try:
-        with stoppable():
+        with options.stoppable():
             model = fit(
                 chosen,
                 data=data,

@@ -1,7 +1,5 @@
 """What a smaller model costs on the user's own trials: EER and TAR before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date

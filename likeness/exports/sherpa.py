@@ -8,8 +8,6 @@ snip_edges=false, which begin 7.5 ms before the recording and mirror it at its e
 of the features is part of the graph here, so that every kind of it works.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -159,5 +157,4 @@ def filterbanks(fbank: KaldiFbank, waves: Tensor) -> Tensor:
     """
     plain = copy.copy(fbank)
     plain.cmn, plain.cmn_variance = False, False
-    features: Tensor = plain(waves)[0]
-    return features
+    return plain(waves)[0]

@@ -3,8 +3,6 @@
 toolkit/models/export.py writes the .onnx file; cost.py and sherpa.py are what goes beyond it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The filterbanks of models whose files do not state them. Nothing here imports torch."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 Frontend = Literal["wespeaker", "3dspeaker"]

@@ -22,8 +22,6 @@ Example of a recipe that fine-tunes a network (docs/how-to/hub.md)::
     )
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

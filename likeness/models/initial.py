@@ -1,7 +1,5 @@
 """The network that fine-tuning starts from, `init=MODEL` of a recipe, whatever kind of model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from likeness.eval.errors import LikenessError

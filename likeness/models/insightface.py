@@ -226,8 +226,7 @@ def _sizes(graph: onnx.GraphProto) -> list[tuple[int | None, ...]]:
 
 def _graph(path: Path) -> onnx.GraphProto:
     """Return the graph of an .onnx file."""
-    graph: onnx.GraphProto = parse(path.read_bytes(), path).graph
-    return graph
+    return parse(path.read_bytes(), path).graph
 
 
 def _has_manifest(folder: Path) -> bool:

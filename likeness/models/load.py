@@ -33,8 +33,6 @@ dicts are read by likeness.toolkit.backbones.weights. Front-ends come from the m
 with a checkpoint. Models of other projects are scored by the cosine.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -339,7 +337,7 @@ def every_face(
     from likeness.modalities.face import align, images
 
     with temporary_folder() as folder:
-        crops, bad = align.spread(items, folder, **settings)
+        crops, bad = align.faces_as_items(items, folder, **settings)
         size = settings["size"], settings["width"] or settings["size"]
         yield replace(model, read=partial(images.read, size=size)), crops, bad
 

@@ -4,8 +4,6 @@ The file is the user's own code and is run, as a recipe is. The weights that it 
 without running code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 likeness/models/load.py says what each of them is called, and what is read of their files.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

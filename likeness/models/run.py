@@ -3,8 +3,6 @@
 What the checkpoint states about itself is enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,13 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.models.trust import check_trusted
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.reading import Read
-from likeness.toolkit.models.checkpoint import (
-    FORMAT,
-    find_model,
-    norm_is_quality,
-    read,
-    without_loss,
-)
+from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import Part, parts_in, restore, values_in
@@ -46,8 +38,8 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         LikenessError: The file is of another kind or version, its weights do not fit its
             description, or a part of it is of a package that is not trusted or not installed.
     """
-    path = find_model(path)
-    tensors, description, digest = read(path, FORMAT)
+    path = checkpoint.find_model(path)
+    tensors, description, digest = checkpoint.read(path, checkpoint.FORMAT)
     described = {name: description.get(name) for name in _PARTS}
     trusted = check_trusted(described, trust, str(path))
     versions = {f"{part['package']} {part['version']}" for part in parts_in(described)}
@@ -71,7 +63,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         raise LikenessError(
             f"{path}: its description cannot be built: {reason[:400]}; {remedy}"
         ) from error
-    put(embedder, without_loss(tensors), str(path), remedy)
+    put(embedder, checkpoint.without_loss(tensors), str(path), remedy)
     return Loaded(
         embedder.eval(),
         cast(Read, reading),
@@ -79,7 +71,7 @@ def load_model(path: Path, *, trust: Sequence[str] = ()) -> Loaded:
         str(description.get("similarity")),
         digest,
         step,
-        norm_is_quality=norm_is_quality(description),
+        norm_is_quality=checkpoint.norm_is_quality(description),
         parts=described,
     )
 

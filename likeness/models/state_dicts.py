@@ -4,8 +4,6 @@ and of InsightFace's arcface_torch (backbone.pth).
 So neither their configuration nor an argument is needed. Nothing in the files is executed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress

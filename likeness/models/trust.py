@@ -5,8 +5,6 @@ code, so they are imported only where `--trust` or `trust=[...]` names them: an 
 Python file, or a folder of Python files.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import warnings

@@ -6,8 +6,6 @@ to get from where. Archives that somebody puts into DATA/downloads are verified 
 Nothing half-written lies under a final name at any time, and what was interrupted goes on.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

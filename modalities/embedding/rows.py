@@ -8,8 +8,6 @@ The subject of a row comes from a list of lines `id subject` (Kaldi's utt2spk), 
 as SUBJECT/recording, whose first part it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -157,8 +155,7 @@ def read(item: Item) -> NDArray[np.float32]:
             f"{item.path}: it has no embedding of {item.id!r}; a head reads the rows of an "
             "embeddings file: list these"
         ) from None
-    vector: NDArray[np.float32] = table.matrix[row]
-    return vector
+    return table.matrix[row]
 
 
 class Vectors(nn.Module):

@@ -15,8 +15,6 @@ that is 8 pixels wider at each side.
 The detectors are those of detectors.py.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -30,16 +28,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import atomic_path, write_text
 from likeness.eval.progress import tracked
-from likeness.eval.types import name_first
+from likeness.eval.types import Bools, Floats, name_first
 from likeness.modalities.face.detectors import load_detector
 from likeness.modalities.face.images import decode
 from likeness.toolkit.console import say
 from likeness.toolkit.data.images import SUFFIXES, BadImage, Pixels, as_channels, encode
 from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.listing import files_below
-from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.data.reading import Bad, write_bad
 
 Choose = Literal["largest", "central"]
 _TAKEN = {"largest": "largest", "central": "largest near the centre"}
@@ -51,7 +49,6 @@ ARCFACE_POINTS = (
     (41.5493, 92.3655),
     (70.7299, 92.2041),
 )
-Floats = NDArray[np.float64]
 _LEAST_SEEN = 0.05  # of the scores that a message names
 _CANVAS_SIDE = 1024  # pixels of the longer side of an image that gets a margin
 
@@ -339,20 +336,25 @@ def align_all(
         LikenessError: There is none.
     """
     faces = _some_faces(detector, pixels)
-    crops = within(pixels, faces, size=size, width=width)[1]
+    crops = crops_inside(pixels, faces, size=size, width=width)[1]
     if not crops:
         raise LikenessError(f"the landmarks of all {len(faces.boxes)} faces lie outside the image")
     return crops
 
 
-def within(
+def crops_inside(
     pixels: Pixels, faces: Faces, *, size: int = 112, width: int | None = None
 ) -> tuple[Faces, list[Pixels]]:
     """Cut out the faces whose landmarks all lie in the image, and leave out the others."""
-    limits = np.array(pixels.shape[1::-1]) - 1
-    inside = ((faces.landmarks >= 0) & (faces.landmarks <= limits)).all(axis=(1, 2))
+    inside = _are_inside(pixels, faces.landmarks)
     kept = Faces(*(values[inside] for values in faces))
     return kept, [crop(pixels, points, size, width=width) for points in kept.landmarks]
+
+
+def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
+    """Whether all five landmarks (..., 5, 2) of faces lie in the image."""
+    limits = np.array(pixels.shape[1::-1]) - 1
+    return np.all((landmarks >= 0) & (landmarks <= limits), axis=(-2, -1))
 
 
 def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = None) -> Pixels:
@@ -370,13 +372,10 @@ def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = 
     Raises:
         LikenessError: Landmarks lie outside the image; and as crop().
     """
-    height, breadth = pixels.shape[:2]
-    inside = ((points >= 0) & (points <= (breadth - 1, height - 1))).all(axis=1)
-    outside = int(np.count_nonzero(~inside))
-    if outside:
+    if not _are_inside(pixels, points):
         raise LikenessError(
-            f"{outside} of the 5 landmarks of the chosen face lie outside the image of {breadth} x "
-            f"{height} pixels"
+            "landmarks of the chosen face lie outside the image of "
+            f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
         )
     return crop(pixels, points, size, width=width)
 
@@ -461,7 +460,7 @@ def _detector_of(process: int, path: str, min_score: float | None) -> Any:
     return load_detector(path, min_score)
 
 
-def spread(
+def faces_as_items(
     items: Sequence[Item],
     folder: Path,
     *,
@@ -572,12 +571,9 @@ def align_folder(
             for number in range(1, (count if choose == "all" else 1) + 1):
                 result.done.append(Item(item.id, _numbered(first, number), item.label))
     finally:  # a run that goes on does not look at these images again
-        with atomic_path(several) as temporary:
-            rows = [f"{image}\t{number}\n" for image, number in counted.items() if number > 1]
-            temporary.write_text("".join(rows), encoding="utf-8")
-    with atomic_path(out / "failures.tsv") as temporary:
-        lines = [f"{bad.id}\t{' '.join(bad.reason.split())}\n" for bad in result.failures]
-        temporary.write_text("".join(lines), encoding="utf-8")
+        rows = (f"{image}\t{number}\n" for image, number in counted.items() if number > 1)
+        write_text(several, "".join(rows))
+    write_bad(out / "failures.tsv", result.failures)
     return result
 
 

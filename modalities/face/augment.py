@@ -13,8 +13,6 @@ Pixel arithmetic is albumentations' (its functions, not its classes, which keep 
 own), OpenCV's and, for sharpness and equalisation as torchvision has them, Pillow's.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from functools import partial
@@ -278,8 +276,7 @@ def warp_matrix(
     zoom = np.diag((-scale if flips else scale, scale, 1.0))
     # The order of these products decides the last bits of the result.
     zoomed = _move((width / 2, height / 2)) @ zoom @ _move(-(centre + room * share))
-    product: Matrix = zoomed @ _move(centre) @ rotation @ _move(-centre)
-    return product
+    return zoomed @ _move(centre) @ rotation @ _move(-centre)
 
 
 FLIP_VIEW = partial(train_view)
@@ -366,8 +363,7 @@ def _albumentations() -> ModuleType:
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from albumentations.augmentations.pixel import functional
 
-    module: ModuleType = functional
-    return module
+    return functional
 
 
 def _like(image: Array, pixels: Pixels) -> Array:

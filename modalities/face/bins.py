@@ -6,8 +6,6 @@ which is bytes and numpy's arrays of bytes, and refuses every other name. What i
 here, so that nothing of a file is imported or called.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

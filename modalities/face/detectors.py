@@ -15,8 +15,6 @@ black. The published file has the fixed size of 640 x 640, and YuNet finds faces
 pixels. And a row of the network's outputs that holds NaN or infinity is left out.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

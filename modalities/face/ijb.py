@@ -6,8 +6,6 @@ ROOT/loose_crop/NAME.jpg and ROOT/meta/ijbc_face_tid_mid.txt, ijbc_name_5pts_sco
 likeness.eval.protocols.ijb_files, and the protocols are likeness.eval.protocols.ijb's.
 """
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from pathlib import Path

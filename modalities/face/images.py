@@ -5,8 +5,6 @@ toolkit/data/images.py. The scaling and the order of colours that a network want
 front-end (toolkit/data/pixels.py).
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import cv2

@@ -7,8 +7,6 @@ Harter 1994). Pixels alone give an EER of about 16 % and nearly every nearest ne
 report EER and MAP@R. Read the images with partial(images.read, size=(112, 92)).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -5,8 +5,6 @@ likeness.eval.protocols.lfw.read_pairs. OpenSphere's `label path0 path1` and oth
 read by likeness.eval.formats.trials.read_trials.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

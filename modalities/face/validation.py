@@ -3,8 +3,6 @@
 They are LFW, AgeDB-30, CALFW, CPLFW and CFP-FP.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

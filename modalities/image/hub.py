@@ -4,8 +4,6 @@ Scale and colours are the front-end's (toolkit/data/pixels.py). Decoding and its
 images.py.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -7,8 +7,6 @@ it. Resizing is Pillow's antialiased one, as in torchvision's Resize of Pillow i
 papers used. Decoding and its bounds are those of toolkit/data/images.py.
 """
 
-from __future__ import annotations
-
 import re
 from typing import cast
 

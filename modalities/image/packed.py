@@ -7,8 +7,6 @@ In a plain file only the span is read. Items of compressed files say so at the e
 suffix, instead of taking bytes that mean something else.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import zlib

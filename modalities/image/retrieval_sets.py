@@ -13,8 +13,6 @@ Half of the classes train, and the unseen ones test. The layouts are those of th
   2016): DATA/Stanford_Online_Products/Ebay_train.txt, Ebay_test.txt and bicycle_final/...
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -13,8 +13,6 @@ the others. Where a data set lies below DATA:
 - The digits lie in scikit-learn itself: 64 levels from 0 to 16 and the class on every line.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Callable

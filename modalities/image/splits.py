@@ -23,8 +23,6 @@ of which the first T are the authors' training half:
 T, so that class 11,318 moves to the test; elsewhere T. Revisiting takes SOP's own two lists: T.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 

@@ -6,8 +6,6 @@ network's range is done by the front-end (toolkit/data/pixels.py). What is resiz
 part, and at test time, is resized by `read` (images.read).
 """
 
-from __future__ import annotations
-
 import os
 import random
 from functools import lru_cache, partial

@@ -7,8 +7,6 @@ data set for robustness to the channel.
 The layout is DATA/an4/wav/SPEAKER/*.flac.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Every refusal is a `BadAudio` that names the file and the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -14,21 +12,8 @@ import numpy as np
 import soxr
 
 from likeness.eval.errors import LikenessError
+from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.bandwidth import refuse_narrow
-from likeness.modalities.speaker.decoding import (
-    MAX_LEVEL,
-    MAX_SECONDS,
-    MAX_VALUES,
-    RATES_HZ,
-    SILENCE_DBFS,
-    SPEED_MARK,
-    BadAudio,
-    SilentAudio,
-    Wave,
-    decode,
-    mix,
-    speed_of,
-)
 from likeness.modalities.speaker.level import levelled
 from likeness.modalities.speaker.recording import Recording, open_recording
 from likeness.toolkit.data.items import Item, Items
@@ -39,12 +24,12 @@ def read(
     *,
     rate_hz: int = 16_000,
     min_seconds: float = 0.1,
-    max_seconds: float = MAX_SECONDS,
-    max_values: int = MAX_VALUES,
+    max_seconds: float = decoding.MAX_SECONDS,
+    max_values: int = decoding.MAX_VALUES,
     needs_hz: float = 0.0,
     level_dbfs: float | None = None,
     decoded: bool = True,
-) -> Wave:
+) -> decoding.Wave:
     """Read one item as a mono wave at the wanted rate.
 
     Any rate and any number of channels can be read. Channels are averaged, and integers are scaled
@@ -80,26 +65,27 @@ def read(
             rate or size. It has nothing above needs_hz.
         LikenessError: The speed in the id is no number within 0.5 to 2.
     """
-    if not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
+    if not decoding.RATES_HZ[0] <= rate_hz <= decoding.RATES_HZ[1]:
         raise LikenessError(
-            f"rate_hz {rate_hz}: recordings are read at {RATES_HZ[0]:,} to {RATES_HZ[1]:,} Hz"
+            f"rate_hz {rate_hz}: recordings are read at {decoding.RATES_HZ[0]:,} to "
+            f"{decoding.RATES_HZ[1]:,} Hz"
         )
     bounds: dict[str, Any] = {"max_seconds": max_seconds, "max_values": max_values}
     if not decoded and not needs_hz and level_dbfs is None:
         bounds |= {"rate_hz": rate_hz, "min_seconds": min_seconds}
         recording = open_recording(item, partial(read, item, **bounds), **bounds)
         if recording is not None:
-            return cast(Wave, recording)
+            return cast(decoding.Wave, recording)
         bounds = {"max_seconds": max_seconds, "max_values": max_values}
     blocks = [block for block, _ in mono_blocks(item, rate_hz, **bounds)]
     wave = blocks[0] if len(blocks) == 1 else np.concatenate([np.empty(0, np.float32), *blocks])
-    _refuse_short(item.name, len(wave) / rate_hz * speed_of(item.id), min_seconds)
+    _refuse_short(item.name, len(wave) / rate_hz * decoding.speed_of(item.id), min_seconds)
     peak = float(np.abs(wave).max())
-    if peak < 10 ** (SILENCE_DBFS / 20):
+    if peak < 10 ** (decoding.SILENCE_DBFS / 20):
         level = 20 * np.log10(max(peak, 1e-30))
-        raise SilentAudio(
+        raise decoding.SilentAudio(
             f"{item.name}: the audio is silent, its peak is {level:.1f} dBFS after its channels "
-            f"are averaged; at least {SILENCE_DBFS:.0f} dBFS is needed; remove the file"
+            f"are averaged; at least {decoding.SILENCE_DBFS:.0f} dBFS is needed; remove the file"
         )
     refuse_narrow(item.name, wave, rate_hz, needs_hz)
     if level_dbfs is not None:
@@ -110,7 +96,7 @@ def read(
 
 def mono_blocks(
     item: Item, rate_hz: int, *, max_seconds: float, max_values: int
-) -> Iterator[tuple[Wave, float]]:
+) -> Iterator[tuple[decoding.Wave, float]]:
     """Yield the blocks of an item at a rate, mixed and at its speed, each with the whole's length.
 
     Args:
@@ -126,16 +112,16 @@ def mono_blocks(
         BadAudio: The file cannot be decoded, or holds NaN, infinity or levels that no recording
             has. A network's numbers overflow at a few powers of these.
     """
-    speed, length = speed_of(item.id), 0.0
+    speed, length = decoding.speed_of(item.id), 0.0
     to_rate: soxr.ResampleStream | None = None
-    for raw, file_hz, frames in decode(item, max_seconds, max_values):
-        block = mix(raw)
+    for raw, file_hz, frames in decoding.decode(item, max_seconds, max_values):
+        block = decoding.mix(raw)
         peak = np.abs(block).max(initial=0)
-        if not peak <= MAX_LEVEL:  # NaN is not either
-            raise BadAudio(
+        if not peak <= decoding.MAX_LEVEL:  # NaN is not either
+            raise decoding.BadAudio(
                 f"{item.name}: its samples are NaN or infinite, or their level is absurd ({peak:g}"
-                f", where full scale is 1 and at most {MAX_LEVEL:.3g} is read); write the file "
-                "again or remove it"
+                f", where full scale is 1 and at most {decoding.MAX_LEVEL:.3g} is read); write the "
+                "file again or remove it"
             )
         length = frames / file_hz / speed * rate_hz
         if file_hz * speed != rate_hz:
@@ -153,13 +139,13 @@ def _refuse_short(name: str, seconds: float, min_seconds: float) -> None:
     """Raise BadAudio for a wave without samples, or of less than min_seconds."""
     # A resampler rounds the number of samples.
     if not seconds or seconds < min_seconds - 1e-4:
-        raise BadAudio(
+        raise decoding.BadAudio(
             f"{name}: the audio is too short, {seconds:.3f} s; at least {min_seconds} s are "
             "needed; give a longer recording, or remove this one"
         )
 
 
-def resample(wave: Wave, from_hz: float, to_hz: float) -> Wave:
+def resample(wave: decoding.Wave, from_hz: float, to_hz: float) -> decoding.Wave:
     """Resample a wave with the high-quality filter of soxr.
 
     Args:
@@ -173,8 +159,7 @@ def resample(wave: Wave, from_hz: float, to_hz: float) -> Wave:
     """
     if from_hz == to_hz:
         return wave
-    resampled: Wave = soxr.resample(wave, from_hz, to_hz, quality="HQ")
-    return resampled
+    return soxr.resample(wave, from_hz, to_hz, quality="HQ")
 
 
 def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> Items:
@@ -206,9 +191,9 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
             f"the speeds are {factors}; give each speed once, and leave out 1, because the "
             "originals are kept"
         )
-    marks = [f"{SPEED_MARK}{speed:g}" for speed in factors]
+    marks = [f"{decoding.SPEED_MARK}{speed:g}" for speed in factors]
     for mark in marks:
-        speed_of(mark)
+        decoding.speed_of(mark)
     if not marks:
         return originals
     copies = (
@@ -219,7 +204,9 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
     return Items.of(chain(originals, copies))
 
 
-def crop(wave: Wave | Recording, num_samples: int, rng: np.random.Generator) -> Wave:
+def crop(
+    wave: decoding.Wave | Recording, num_samples: int, rng: np.random.Generator
+) -> decoding.Wave:
     """Cut a stretch from a uniformly drawn start of a wave.
 
     A wave that is too short is repeated, end to beginning. Either case takes one draw.

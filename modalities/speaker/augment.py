@@ -10,8 +10,6 @@ id that ends in "#speed=..." (audio.py). Masks of the features are put around th
 (spec_augment.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -68,8 +66,7 @@ def add_noise(
     if signal_power == 0.0 or noise_power == 0.0:
         return wave.copy()
     factor = np.sqrt(signal_power / noise_power * 10 ** (-ratio_db / 10))
-    noisy: Wave = (wave + noise * factor).astype(np.float32)
-    return noisy
+    return (wave + noise * factor).astype(np.float32)
 
 
 def gain(wave: Wave, rng: np.random.Generator, db: tuple[float, float] = (-6.0, 6.0)) -> Wave:

@@ -5,8 +5,6 @@ this may take all such recordings for the same voice, because the same is missin
 The sampling rate of a file does not tell: it may have been resampled.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

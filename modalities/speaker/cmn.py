@@ -3,8 +3,6 @@
 The functions also define what lengths mean, for every front-end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

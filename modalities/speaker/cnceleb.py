@@ -11,15 +11,13 @@ Sources: Fan et al. 2020, Li et al. 2022. The formats of the lists are those of 
 examples/cnceleb/v2/local/prepare_data.sh and format_trials_cnceleb.py.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import write_text
 from likeness.eval.formats.trials import read_trials, write_trials
 from likeness.eval.scoring.templates import read_enrolment
 from likeness.eval.types import Trials, name_first
@@ -103,10 +101,8 @@ def write_lists(data: str | Path, out: str | Path) -> str:
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     write_items(out / "items.txt", chosen, Path(data))
-    with atomic_path(out / "enrolment.txt") as enrolled:
-        enrolled.write_text(
-            "".join(f"{model} {' '.join(ids)}\n" for model, ids in models.items()), encoding="utf-8"
-        )
+    lines = (f"{model} {' '.join(ids)}\n" for model, ids in models.items())
+    write_text(out / "enrolment.txt", "".join(lines))
     write_trials(out / "trials.txt", listed)
     return (
         f"likeness embed --model RUN --items {out / 'items.txt'} --root {data} --out eval.npz\n"

@@ -3,8 +3,6 @@
 It happens in memory. Waves are (samples,) float32 in and out, of the same length.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Literal

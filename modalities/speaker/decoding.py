@@ -3,8 +3,6 @@
 Every refusal is a `BadAudio` that names the file and the reason.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

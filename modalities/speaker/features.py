@@ -23,8 +23,6 @@ The two differ in window and level. Mean normalisation does not cancel that wher
 takes effect, so weights that were made for one do not fit the other.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """Folds of speakers that are even within each group, and the items of one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 

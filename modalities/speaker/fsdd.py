@@ -10,8 +10,6 @@ paths, not methods. There is one session per speaker, with one microphone each; 
 that means for the channel.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from pathlib import Path

@@ -13,8 +13,6 @@ They keep the conventions of features.py: a padded batch of waves (B, S) with re
 becomes features (B, T, F) with relative lengths, and what lies in the padding changes nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

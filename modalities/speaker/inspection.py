@@ -1,7 +1,5 @@
 """What the header of a recording says, and what its samples show."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from typing import BinaryIO
@@ -9,20 +7,8 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
+from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.audio import read
-from likeness.modalities.speaker.decoding import (
-    AV_SUFFIXES,
-    MAX_SECONDS,
-    MAX_VALUES,
-    BadAudio,
-    CutShort,
-    SilentAudio,
-    Wave,
-    check_whole,
-    checked_frames,
-    opened,
-    opened_av,
-)
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Content, Header, Inspection, size_of
 
@@ -47,13 +33,13 @@ def audio_header(item: Item) -> Header:
         CutShort: The file holds fewer than nine in ten of the samples that its header states. For
             WAV, the size of the file shows it, and for FLAC its last sample.
     """
-    if item.suffix in AV_SUFFIXES:
+    if item.suffix in decoding.AV_SUFFIXES:
         return _av_header(item)
-    with opened(item) as file:
+    with decoding.opened(item) as file:
         rate_hz, channels, frames = int(file.samplerate), int(file.channels), int(file.frames)
         kind = file.format if file.subtype == file.format else f"{file.format} {file.subtype}"
         if file.format == "FLAC" and frames and not _has_last(file, frames):
-            raise CutShort(
+            raise decoding.CutShort(
                 f"{item.name}: the file is cut short, its last sample is not there; fetch it again"
             )
         is_wave = file.format in ("WAV", "WAVEX")
@@ -61,16 +47,18 @@ def audio_header(item: Item) -> Header:
         with item.open() as bare:
             share = _share_of_wave(bare)
         if share < 1:
-            check_whole(item, "WAV", frames, round(frames / max(share, 1e-9)), rate_hz)
+            decoding.check_whole(item, "WAV", frames, round(frames / max(share, 1e-9)), rate_hz)
     return _checked(item, kind, rate_hz, channels, frames)
 
 
 def _checked(item: Item, kind: str, rate_hz: int, channels: int, frames: int) -> Header:
     """The header of a recording of this length, or of the stretch of it that an item is."""
-    _, inside = checked_frames(item, rate_hz, channels, frames, MAX_SECONDS, MAX_VALUES)
+    _, inside = decoding.checked_frames(
+        item, rate_hz, channels, frames, decoding.MAX_SECONDS, decoding.MAX_VALUES
+    )
     seconds = inside / rate_hz
     if seconds < MIN_SECONDS:
-        raise BadAudio(
+        raise decoding.BadAudio(
             f"{item.name}: the audio is too short, {seconds:.3f} s; at least {MIN_SECONDS} s are "
             "needed; remove it"
         )
@@ -109,7 +97,7 @@ def _share_of_wave(file: BinaryIO) -> float:
 
 def _av_header(item: Item) -> Header:
     """The header of AAC. Its duration is what the container states, which decoding may correct."""
-    with opened_av(item) as (container, stream):
+    with decoding.opened_av(item) as (container, stream):
         rate_hz, channels = int(stream.rate or 0), int(stream.channels or 0)
         frames = round((container.duration or 0) / _AV_SECOND * rate_hz)
     return _checked(item, "AAC", rate_hz, channels, frames)
@@ -126,7 +114,7 @@ def audio_content(item: Item, header: Header) -> Content:
     wave = read(item, rate_hz=header.rate_hz)
     peak = float(np.abs(wave).max())
     if peak < 10 ** (QUIET_DBFS / 20):
-        raise SilentAudio(
+        raise decoding.SilentAudio(
             f"{item.name}: the audio is silent, its peak is {20 * np.log10(peak):.1f} dBFS; at "
             f"least {QUIET_DBFS:.0f} dBFS is needed; remove it"
         )
@@ -135,7 +123,7 @@ def audio_content(item: Item, header: Header) -> Content:
     return Content(digest, clipped_share(wave), float(level))
 
 
-def clipped_share(wave: Wave) -> float:
+def clipped_share(wave: decoding.Wave) -> float:
     """Return the share of the samples of a wave that are clipped.
 
     Args:

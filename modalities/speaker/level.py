@@ -1,7 +1,5 @@
 """One level for all recordings, for models to which it must not matter how loud a recording is."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from likeness.modalities.speaker.decoding import ROUNDING, Wave
@@ -77,5 +75,4 @@ def at_level(wave: Wave, dbfs: float) -> Wave:
     level = float(np.median(active))
     if not level > 0:
         return wave
-    scaled: Wave = (wave * np.float32(10 ** (dbfs / 20) / level**0.5)).astype(np.float32)
-    return scaled
+    return (wave * np.float32(10 ** (dbfs / 20) / level**0.5)).astype(np.float32)

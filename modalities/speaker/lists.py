@@ -1,7 +1,5 @@
 """The items that trial lists name, and where the lists of a data set lie."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

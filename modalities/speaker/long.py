@@ -1,18 +1,18 @@
 """Long recordings in several inputs: evenly spaced crops, or chunks, with or without pauses.
 
-Chunks are streamed, so that the length of a file needs no memory.
+Chunks are streamed, so that the length of a file needs no memory. Pauses are found by their energy,
+as Kaldi decides it, which is not a model of speech: music and noise pass.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.modalities.speaker import audio, decoding, vad
+from likeness.modalities.speaker import audio, decoding
 from likeness.modalities.speaker.bandwidth import refuse_narrow
 from likeness.modalities.speaker.decoding import AV_SUFFIXES, SILENCE_DBFS, BadAudio, Wave
 from likeness.modalities.speaker.level import levelled
@@ -22,6 +22,9 @@ MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks
 # Samples x channels in chunks, which is a day of stereo at 96 kHz. A small file can claim far more
 # work.
 MAX_VALUES = 2**34
+FRAME_SECONDS, HOP_SECONDS = 0.025, 0.01  # in which the energy of speech is measured
+_SCALE = 32768.0  # Kaldi's integer levels, for which its threshold is meant
+_FLOOR = 1.1920929e-07
 
 
 def read(
@@ -52,8 +55,8 @@ def read(
         crop_seconds: The length of a window in seconds.
         chunk_seconds: The longest chunk in seconds. The whole recording is cut into chunks of equal
             length, as few as possible. 0 means no chunks.
-        only_speech: Whether to cut the pauses out (vad.trim). In chunks, each chunk is judged by
-            its own mean energy.
+        only_speech: Whether to cut the pauses out (`without_pauses`). In chunks, each chunk is
+            judged by its own mean energy.
         rate_hz: The rate of the waves in Hz.
         min_seconds: The shortest duration that is accepted.
         max_seconds: The longest duration, as for audio.read. 0 means its default, and a day in
@@ -104,7 +107,7 @@ def read(
         if level_dbfs is not None:
             part = levelled(part, level_dbfs)
         if only_speech:
-            part = vad.trim(part, rate_hz)
+            part = without_pauses(part, rate_hz)
         # A shorter part is what a resampler's rounding left at the end, or the little speech that
         # was in a chunk.
         if len(part) < math.ceil(min_seconds * rate_hz):
@@ -165,3 +168,51 @@ def _loud(piece: Wave) -> Iterator[Wave]:
     """Yield a piece that is not silent."""
     if float(np.abs(piece).max()) >= 10 ** (SILENCE_DBFS / 20):
         yield piece
+
+
+def log_energy(wave: Wave, rate_hz: int = 16_000) -> NDArray[np.float64]:
+    """Compute the logarithm of the energy of every frame, which is Kaldi's raw energy.
+
+    The energy is the sum of squares of each 25 ms frame every 10 ms, at int16 scale, after the mean
+    of the frame is removed. Source: Kaldi, feat/feature-window.cc, ProcessWindow, without dither
+    and with snip_edges. A wave that is shorter than a frame is one frame.
+
+    Args:
+        wave: (samples,) in [-1, 1].
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        (T,) natural logarithms.
+    """
+    frame, hop = min(int(FRAME_SECONDS * rate_hz), len(wave)), int(HOP_SECONDS * rate_hz)
+    scaled = _SCALE * wave.astype(np.float64)
+    sums = [np.concatenate([[0.0], np.cumsum(power)]) for power in (scaled, scaled**2)]
+    starts = np.arange(1 + (len(wave) - frame) // hop) * hop
+    total, squares = (sum_to[starts + frame] - sum_to[starts] for sum_to in sums)
+    return np.log(np.maximum(squares - total**2 / frame, _FLOOR))
+
+
+def without_pauses(wave: Wave, rate_hz: int = 16_000) -> Wave:
+    """Cut the pauses out of a wave and join the rest end to end.
+
+    A frame is speech if its energy is above 5 + 0.5 x (the mean over the frames), which is the rule
+    with the defaults of Kaldi's compute-vad. Source: Kaldi, ivector/voice-activity-detection.cc,
+    ComputeVadEnergy.
+
+    The rest is the 10 ms that every speech frame begins with, and what follows the last frame if
+    that is speech.
+
+    Args:
+        wave: (samples,).
+        rate_hz: The rate of the wave in Hz.
+
+    Returns:
+        The samples of speech; there may be none.
+    """
+    if len(wave) == 0:
+        return wave
+    energy = log_energy(wave, rate_hz)
+    speech = energy > 5.0 + 0.5 * energy.mean()
+    hop = int(HOP_SECONDS * rate_hz)
+    keep = np.repeat(speech, hop)[: len(wave)]
+    return wave[np.concatenate([keep, np.full(len(wave) - len(keep), speech[-1])])]

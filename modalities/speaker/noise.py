@@ -9,8 +9,6 @@ One rule differs. WeSpeaker's signal-to-noise ratio adds 1e-4 to both powers, so
 quieter than -40 dBFS is drowned. Here the ratio is the one that was drawn.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -158,8 +156,7 @@ def reverberate(wave: Wave, response: Wave) -> Wave:
 
     direct = int(np.abs(response).argmax())
     unit = response / np.sqrt(np.sum(np.square(response, dtype=np.float64))).astype(np.float32)
-    reverberant: Wave = fftconvolve(wave, unit)[direct : direct + len(wave)].astype(np.float32)
-    return reverberant
+    return fftconvolve(wave, unit)[direct : direct + len(wave)].astype(np.float32)
 
 
 def add_file(wave: Wave, rng: np.random.Generator, musan: str, *, rate_hz: int = 16_000) -> Wave:

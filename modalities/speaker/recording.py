@@ -4,8 +4,6 @@ A training view is a few seconds of a recording that may last minutes. WAV and F
 decoded from any sample on, to the same numbers as when they are decoded whole.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable
@@ -15,15 +13,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from likeness.modalities.speaker.decoding import (
-    SILENCE_DBFS,
-    BadAudio,
-    Wave,
-    frames_of,
-    mix,
-    source_of,
-    speed_of,
-)
+from likeness.modalities.speaker import decoding
 from likeness.toolkit.data.items import Item
 
 _FORMATS = ("WAV", "FLAC")
@@ -52,12 +42,12 @@ class Recording:
     first: int
     num_samples: int
     layout: tuple[object, ...]
-    read_whole: Callable[[], Wave]
+    read_whole: Callable[[], decoding.Wave]
 
     def __len__(self) -> int:
         return self.num_samples
 
-    def __getitem__(self, part: slice) -> Wave:
+    def __getitem__(self, part: slice) -> decoding.Wave:
         """Decode a part of consecutive samples.
 
         Raises:
@@ -72,10 +62,10 @@ class Recording:
                 if _layout(file) != self.layout:
                     raise self._replaced()
                 file.seek(self.first + start)
-                wave = mix(file.read(stop - start, dtype="float32", always_2d=True))
+                wave = decoding.mix(file.read(stop - start, dtype="float32", always_2d=True))
         except (soundfile.SoundFileError, OSError):
             wave = np.empty(0, np.float32)
-        is_silent = float(np.abs(wave).max(initial=0.0)) < 10 ** (SILENCE_DBFS / 20)
+        is_silent = float(np.abs(wave).max(initial=0.0)) < 10 ** (decoding.SILENCE_DBFS / 20)
         if len(wave) < stop - start or is_silent:
             # Only the whole file shows whether it is to be refused.
             whole = self.read_whole()
@@ -84,8 +74,8 @@ class Recording:
             return whole[start:stop]
         return wave
 
-    def _replaced(self) -> BadAudio:
-        return BadAudio(
+    def _replaced(self) -> decoding.BadAudio:
+        return decoding.BadAudio(
             f"{self.name}: the file was replaced after its {self.num_samples} samples were found; "
             "start again when nothing writes to it"
         )
@@ -93,7 +83,7 @@ class Recording:
 
 def open_recording(
     item: Item,
-    read_whole: Callable[[], Wave],
+    read_whole: Callable[[], decoding.Wave],
     *,
     rate_hz: int,
     min_seconds: float,
@@ -113,13 +103,13 @@ def open_recording(
     Returns:
         The recording, or None where it has to be read whole, also to be refused.
     """
-    source = source_of(item)
+    source = decoding.source_of(item)
     size = os.path.getsize(source) if isinstance(source, Path) else source.getbuffer().nbytes
-    if item.suffix not in (".wav", ".flac") or speed_of(item.id) != 1.0 or size < _SMALL:
+    if item.suffix not in (".wav", ".flac") or decoding.speed_of(item.id) != 1.0 or size < _SMALL:
         return None
     try:
         with soundfile.SoundFile(source) as file:
-            first, stop = frames_of(item, int(file.samplerate), int(file.frames))
+            first, stop = decoding.frames_of(item, int(file.samplerate), int(file.frames))
             frames = stop - first
             if (
                 file.format not in _FORMATS

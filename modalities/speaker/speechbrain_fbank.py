@@ -9,8 +9,6 @@ pre-emphasis, no dither and no scaling. The triangles are symmetric in hertz. Th
 decibels, with a floor 80 dB under the loudest value of the utterance.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -9,8 +9,6 @@ Sex and age are known of every speaker, so that error rates can be measured by g
 likely one session per speaker; an4.py says what that means for the channel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple

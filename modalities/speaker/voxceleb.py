@@ -21,8 +21,6 @@ Sources: Nagrani et al. 2017, Chung et al. 2018. The counts of files and trials 
 PaddleSpeech, examples/voxceleb/README.md (VoxCeleb2's test: the data set's page).
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re

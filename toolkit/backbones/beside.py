@@ -1,7 +1,5 @@
 """Several networks side by side, whose embeddings are joined into one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 

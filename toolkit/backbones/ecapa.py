@@ -3,8 +3,6 @@
 SpeechBrain's is put behind the backbone signature. WeSpeaker's pads with zeros and masks exactly.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -122,7 +120,7 @@ class WeSpeakerECAPA(nn.Module):
             x = layer(x, frames)
             outputs.append(x)
         x = torch.relu(self.conv(torch.cat(outputs, dim=1)))
-        return torch.as_tensor(self.bn2(self.linear(self.bn(self.pool(x, mask)))))
+        return self.bn2(self.linear(self.bn(self.pool(x, mask))))
 
 
 class _Layer(nn.Module):
@@ -134,7 +132,7 @@ class _Layer(nn.Module):
         self.bn = nn.BatchNorm1d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.bn(torch.relu(self.conv(x))))
+        return self.bn(torch.relu(self.conv(x)))
 
 
 class _Block(nn.Module):
@@ -155,7 +153,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, frames: Tensor | None) -> Tensor:
         widen, res2, mix, excite = self.se_res2block
-        return torch.as_tensor(x + excite(mix(res2(keep(widen(x), frames), frames)), frames))
+        return x + excite(mix(res2(keep(widen(x), frames), frames)), frames)
 
 
 class _Res2(nn.Module):
@@ -191,6 +189,4 @@ class _Excitation(nn.Module):
 
     def forward(self, x: Tensor, frames: Tensor | None) -> Tensor:
         mean = x.mean(dim=2) if frames is None else keep(x, frames).sum(dim=2) / frames.sum(dim=2)
-        return torch.as_tensor(
-            x * self.linear2(torch.relu(self.linear1(mean))).sigmoid()[..., None]
-        )
+        return x * self.linear2(torch.relu(self.linear1(mean))).sigmoid()[..., None]

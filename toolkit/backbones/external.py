@@ -1,7 +1,5 @@
 """A network that was not written for Likeness, behind the signature of its backbones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal

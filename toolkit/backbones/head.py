@@ -5,8 +5,6 @@ one domain. Kordopatis-Zilos et al., "ILIAS: Instance-Level Image retrieval At S
 put linear layers on foundation models in this way.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -4,8 +4,6 @@ That is the check of their input, the last layer in float32, batch norm that is 
 start from a local file.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch
@@ -62,11 +60,9 @@ def in_float32(layer: nn.Module, x: Tensor) -> Tensor:
     What it gives is the embedding or near it, whose norm has to stay exact.
     """
     if not torch.amp.is_autocast_available(x.device.type):  # the meta device
-        return torch.as_tensor(layer(x))
+        return layer(x)
     with torch.autocast(x.device.type, enabled=False):
-        return torch.as_tensor(
-            layer(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x)
-        )
+        return layer(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x)
 
 
 def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:

@@ -1,7 +1,5 @@
 """KP-RPE: a vision transformer for faces whose attention knows where the keypoints are."""
 
-from __future__ import annotations
-
 import math
 
 import torch

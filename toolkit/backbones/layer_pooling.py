@@ -4,8 +4,6 @@ A self-supervised speech network keeps what tells speakers apart in its lower an
 three of the poolings for speech look at all layers. Padded frames count in none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -115,7 +113,7 @@ class _Weighted(nn.Module):
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         mixed = _mix(layers, self.weights).transpose(1, 2)
-        return torch.as_tensor(self.attentive(mixed, mask))
+        return self.attentive(mixed, mask)
 
 
 class _MHFA(nn.Module):
@@ -168,7 +166,7 @@ class _MFA(nn.Module):
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         joined = self.norm(torch.cat(list(layers[1:]), dim=2))
-        return torch.as_tensor(self.normalise(self.attentive(joined.transpose(1, 2), mask)))
+        return self.normalise(self.attentive(joined.transpose(1, 2), mask))
 
 
 def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) -> nn.Module:

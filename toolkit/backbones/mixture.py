@@ -4,8 +4,6 @@ It is for data sets of a few dozen to a few hundred classes, where deep networks
 tests on another data set than that of the training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 
@@ -46,8 +44,7 @@ def cosine_transform(size: int, number: int) -> Tensor:
     place = (torch.arange(size, dtype=torch.float64) + 0.5) * (math.pi / size)
     columns = torch.cos(place[:, None] * torch.arange(number)) * (2 / size) ** 0.5
     columns[:, 0] /= 2**0.5
-    transform: Tensor = columns.float()
-    return transform
+    return columns.float()
 
 
 def log_densities(x: Tensor, weights: Tensor, means: Tensor, variances: Tensor) -> Tensor:

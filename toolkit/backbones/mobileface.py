@@ -1,8 +1,5 @@
 """MobileFaceNet: depth-wise separable convolutions for faces on small machines."""
 
-from __future__ import annotations
-
-import torch
 from torch import Tensor, nn
 
 from likeness.toolkit.backbones.images import check_images, in_float32
@@ -88,7 +85,7 @@ class _Layers(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.layers(x))
+        return self.layers(x)
 
 
 class _Conv(_Layers):

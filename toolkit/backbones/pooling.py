@@ -3,8 +3,6 @@
 The masks that carry through a network which frames are valid are here too.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import Literal
 

@@ -8,8 +8,6 @@ a quadratic form of the embedding, so that the division can be a part of the net
 diagonal of the form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

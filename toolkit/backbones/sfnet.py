@@ -3,8 +3,6 @@
 SimPLE's settings A (depth 20) and B (depth 64) train them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """The small convolutional network of the vMF paper for MNIST and Fashion-MNIST."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -3,8 +3,6 @@
 It is for data sets of a few dozen classes, where deep networks overfit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -187,7 +185,7 @@ def add_discriminant(
 def run_discriminant(network: Any, statistics: Tensor) -> Tensor:
     """Return the embeddings of statistics by what `add_discriminant` made."""
     x = network.dropout((statistics - network.mean) @ network.directions)
-    return torch.as_tensor(network.normalise(network.linear(x)) * network.gain)
+    return network.normalise(network.linear(x)) * network.gain
 
 
 def estimate_discriminant(

@@ -7,8 +7,6 @@ MelSpectrogram, MFCC, resample and compliance.kaldi work without the extension. 
 save do not: read audio with likeness.modalities.speaker.audio.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import ModuleType

@@ -3,8 +3,6 @@
 Loading is strict.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Views and batches: what becomes of items on their way into a network."""
 
-from __future__ import annotations
-
 import multiprocessing.process
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ The modalities decide about sizes (modalities/face/images.py, modalities/image/i
 front-end decides about scaling and the order of colours (toolkit/data/pixels.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -39,7 +37,6 @@ Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner
 
 SUFFIXES = IMAGES
-Image.MAX_IMAGE_PIXELS = MAX_JPEG_PIXELS  # Pillow would warn of half as many, which are read here
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
 _END_OF_JPEG = b"\xff\xd9"
 _AFTER_JPEG = 4096  # bytes behind the end of a JPEG, which some cameras write
@@ -139,6 +136,7 @@ def opened(file: BinaryIO, name: str) -> Iterator[Image.Image]:
     """
     try:
         formats = formats_of(file)
+        Image.MAX_IMAGE_PIXELS = MAX_JPEG_PIXELS  # Pillow would warn of half as many
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused below
             image = Image.open(file, formats=formats)

@@ -1,7 +1,5 @@
 """Lists and tables of files as items: text, .parquet, and tables in memory, as of pandas."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import lists
 from likeness.eval.formats.column_names import by_number, choose, is_header, with_further
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import write_text
 from likeness.eval.types import name_first
 from likeness.toolkit.data.items import Item, Items, check_unique
 from likeness.toolkit.data.remote import is_url, place_below, url_of
@@ -136,9 +134,8 @@ def write_items(path: Path, items: Sequence[Item], root: Path | None = None) -> 
     header = ["id", "path", *["start", "end"] * timed]
     # Where the first line could be a header, a header comes before it.
     needed = timed or path.suffix.lower() in SUFFIXES or (rows and is_header(rows[0]))
-    with atomic_path(path) as temporary:
-        lines = "".join("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
-        temporary.write_text(lines, encoding="utf-8")
+    lines = ("\t".join(row) + "\n" for row in [*[header] * bool(needed), *rows])
+    write_text(path, "".join(lines))
 
 
 def _place(path: Path, root: Path | None) -> str:

@@ -3,8 +3,6 @@
 The trials are all pairs, or a seeded draw of them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ the model, as KaldiFbank is with a speaker's. Below it are the front-ends of the
 They differ by little in their numbers, but mixing them up costs much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -10,20 +10,20 @@ takes. What a recipe states stays as it is, so that runs of other versions go on
 augmentation gets what `read` gives by itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.files import write_text
 from likeness.toolkit.backbones.part_outputs import described, is_tensor
 from likeness.toolkit.data.items import Item
 
@@ -44,6 +44,11 @@ class Bad(NamedTuple):
 
     id: str
     reason: str
+
+
+def write_bad(path: Path, bad: Iterable[Bad]) -> None:
+    """Write a line for each item: its id, a tab, and the reason."""
+    write_text(path, "".join(f"{item.id}\t{' '.join(item.reason.split())}\n" for item in bad))
 
 
 class Unreadable(LikenessError):

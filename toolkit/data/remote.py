@@ -9,8 +9,6 @@ many places, such as the metadata service of a cloud. So a list may name URLs on
 the user has named: by the root of the list or by the environment.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -3,8 +3,6 @@
 These are pure functions of (seed, epoch), so that any step can be found again without saved state.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

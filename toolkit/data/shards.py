@@ -15,8 +15,6 @@ suffix, offset, size] of each item. A shard without one, or with that of another
 once and given one.
 """
 
-from __future__ import annotations
-
 import glob
 import io
 import json
@@ -35,7 +33,7 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import parquet
 from likeness.eval.formats.files import json_object, refuse_device
-from likeness.eval.formats.writing import atomic_path, move, staged
+from likeness.eval.formats.writing import move, staged, write_text
 from likeness.toolkit.data.items import MAX_SPAN, Item, Items, check_unique
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -111,8 +109,7 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
             "files (likeness.toolkit.data.shards.write), or set open_shards to 0"
         )
     folders = parquet.numbers(items.table["folder"].combine_chunks().indices)
-    numbers: NDArray[np.int64] = np.unique(folders, return_inverse=True)[1]
-    return numbers
+    return np.unique(folders, return_inverse=True)[1]
 
 
 def write(
@@ -193,9 +190,7 @@ def _listed(shard: Path) -> list[Member]:
             return list(stated["items"])
     members = _scan(shard)
     try:
-        with atomic_path(index) as temporary:
-            text = json.dumps({"bytes": size, "items": members}, ensure_ascii=False)
-            temporary.write_text(text, encoding="utf-8")
+        write_text(index, json.dumps({"bytes": size, "items": members}, ensure_ascii=False))
     except OSError as error:
         warnings.warn(
             f"{shard}: its index cannot be written ({error}); the shard is scanned each time",

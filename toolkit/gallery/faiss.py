@@ -5,8 +5,6 @@ proposes candidates, which are scored exactly. Somebody may be missed, so measur
 likeness.toolkit.gallery.gallery.recall before relying on it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module

@@ -16,8 +16,6 @@ The place of a gallery names its store:
     postgresql:FOLDER               a PostgreSQL of its own in a folder
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise

@@ -10,8 +10,6 @@ A file is written whole or not at all. The galleries erase a subject's media bef
 so that a power cut between the two leaves an enrolment without a picture, and never the reverse.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -12,8 +12,6 @@ enrolment. `template` has one for each subject, with the template as it is searc
 PostgreSQL keeps no statistics of them, in which names would outlive a removal.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -251,8 +249,7 @@ class PostgresStore:
         """The rows of one question, in which {} stands for the schema."""
         with self._connection.transaction() as cursor:
             cursor.execute(statement.format(self._schema), values)
-            rows: list[Any] = cursor.fetchall()
-            return rows
+            return cursor.fetchall()
 
     def _make(self, cursor: Any, meta: Mapping[str, str]) -> None:
         """Makes the gallery where there is none."""

@@ -6,8 +6,6 @@ It listens at a socket in a short private folder below /tmp, because the path of
 is the last, and ends the server; after a kill the next user finds the server and takes it over.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

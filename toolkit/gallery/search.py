@@ -4,8 +4,6 @@ The scores come block by block. The rows are such that their inner products orde
 does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -6,8 +6,6 @@ biometric data: SQLite overwrites it with zeros, and then writes the file anew, 
 pages that it moved earlier would still hold a copy.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

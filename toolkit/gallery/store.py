@@ -8,8 +8,6 @@ candidates. SqliteStore says what its methods do; those of PostgresStore do the 
     postgres.py  PostgreSQL with pgvector, which many processes share
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

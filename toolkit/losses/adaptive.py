@@ -1,7 +1,5 @@
 """Margin softmax whose margin or weights depend on the sample or on the course of training."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,8 +1,6 @@
 """The sum of the angular loss over all its triplets by matrix products."""
 
-from __future__ import annotations
-
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,7 +137,6 @@ def angular_sum(
     Returns:
         The sum, and how many positive pairs there are: two scalars.
     """
-    sums = _AngularSum.apply(  # type: ignore[no-untyped-call]
+    return _AngularSum.apply(  # type: ignore[no-untyped-call]
         x, keys, negatives, pairs, scale, pull
     )
-    return cast(tuple[Tensor, Tensor], sums)

@@ -1,7 +1,5 @@
 """Margin softmax over the batch and a queue of past embeddings."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import linear

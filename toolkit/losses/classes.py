@@ -6,8 +6,6 @@ over classes itself. The same loss then works on all C columns, as always, or, i
 both cases: they count all classes. toolkit/parallel/spread.py spreads a loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,8 +163,7 @@ def class_mean(values: Tensor) -> Tensor:
     if own is None:
         return values.mean()
     total, count = own.sum(torch.stack([values.sum(), values.new_tensor(len(values))]))
-    mean: Tensor = total / count
-    return mean
+    return total / count
 
 
 def class_rows(rows: Tensor, y: Tensor) -> Tensor:
@@ -195,8 +192,7 @@ def class_gather(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _spread_logsumexp(logits: Tensor, y: Tensor | None, own: OwnClasses) -> Tensor:
-    value: Tensor = _SpreadLogSumExp.apply(logits, y, own)  # type: ignore[no-untyped-call]
-    return value
+    return _SpreadLogSumExp.apply(logits, y, own)  # type: ignore[no-untyped-call]
 
 
 class _SpreadLogSumExp(torch.autograd.Function):
@@ -218,8 +214,7 @@ class _SpreadLogSumExp(torch.autograd.Function):
         total, *targets = own.sum(torch.stack(parts))
         ctx.save_for_backward(share.div_(total[:, None]), column, here)
         ctx.own = own
-        value: Tensor = total.log() - targets[0] if targets else total.log() + top
-        return value
+        return total.log() - targets[0] if targets else total.log() + top
 
     @staticmethod
     @once_in_full

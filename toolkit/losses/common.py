@@ -1,7 +1,5 @@
 """What every loss shares: checked arguments in full precision, class vectors, the batch's keys."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import types

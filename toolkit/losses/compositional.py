@@ -1,7 +1,5 @@
 """A loss on learned composites of sub-embeddings."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

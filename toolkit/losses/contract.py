@@ -5,8 +5,6 @@ Every loss is a `Loss`. What only some losses offer is a small protocol of its o
 none of them: it has what a protocol names, or it has not.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, runtime_checkable

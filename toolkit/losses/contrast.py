@@ -3,8 +3,6 @@
 The anchors are the batch's, positives and negatives its keys (losses.common.against).
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """Losses that spread labels over a graph of similarities."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Softmax in the Poincare ball."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

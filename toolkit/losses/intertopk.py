@@ -1,7 +1,5 @@
 """Margin softmax with sub-centres and a penalty on the nearest wrong classes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Margin softmax on the hypersphere."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

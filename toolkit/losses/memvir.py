@@ -1,7 +1,5 @@
 """Proxy losses over the classes of earlier steps, which count as classes of their own."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -4,8 +4,6 @@ They are chosen from distances or similarities (B, Q) and the masks of losses.pa
 gradient.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

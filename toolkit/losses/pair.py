@@ -1,7 +1,5 @@
 """Losses that compare every pair with one threshold for all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What all pair losses share: the pairs of a batch with its keys, safe distances, masked sums."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -165,8 +163,7 @@ def distance(a: Tensor, b: Tensor, *, squared: bool = False) -> Tensor:
         >>> distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([[5., 0.]])
     """
-    value: Tensor = _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
-    return value
+    return _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
 
 
 def masked_lse(x: Tensor, mask: Tensor, dim: int = 1) -> Tensor:

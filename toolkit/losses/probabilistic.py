@@ -1,7 +1,5 @@
 """Probabilistic proxies, and the sum of two losses that share their proxies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -9,29 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
+from likeness.toolkit.losses import contract
 from likeness.toolkit.losses.classes import cross_entropy, is_spread
 from likeness.toolkit.losses.common import checked, in_full, known_settings, positive
-from likeness.toolkit.losses.contract import (
-    Classifier,
-    Estimated,
-    Rates,
-    Scheduled,
-    features_of,
-    param_groups,
-    proxy_group,
-    similarity_trained_by,
-)
 from likeness.toolkit.losses.proxy import ProxyAnchor
+from likeness.toolkit.vmf import distances
 from likeness.toolkit.vmf.bound import el_nivmf_cross_entropy
-from likeness.toolkit.vmf.distances import (
-    d_b_vmf,
-    d_cos,
-    d_el_nivmf,
-    d_el_vmf,
-    d_kl_vmf,
-    d_l2,
-    d_nivmf,
-)
 from likeness.toolkit.vmf.distribution import Method, Normalizer, root
 from likeness.toolkit.vmf.precision import unit
 from likeness.toolkit.vmf.sampling import generator_of, move_on, ranks, sample
@@ -130,10 +111,10 @@ class ProbabilisticNCA(nn.Module):
         """
         mu = unit(self.proxies).to(z.dtype)
         if self.kappas is None:
-            return d_cos(z, mu)
+            return distances.d_cos(z, mu)
         kappas = self.kappas.to(z.dtype).clamp(min=0.1)
         if self.distance == "el_nivmf":
-            return d_el_nivmf(
+            return distances.d_el_nivmf(
                 mu,
                 kappas,
                 samples=self._draw(z) if samples is None else samples.to(z.dtype),
@@ -144,14 +125,14 @@ class ProbabilisticNCA(nn.Module):
                 relative=True,
             )
         if self.distance == "nivmf":
-            return d_nivmf(
+            return distances.d_nivmf(
                 z, mu, kappas, normalizer=self.normalizer, method=self.method, relative=True
             )
         if self.distance == "el_vmf":
-            return d_el_vmf(z, kappas * mu, method=self.method, relative=True)
+            return distances.d_el_vmf(z, kappas * mu, method=self.method, relative=True)
         if self.distance == "l2":
-            return d_l2(z, kappas * mu)
-        of_vmfs = d_b_vmf if self.distance == "b_vmf" else d_kl_vmf
+            return distances.d_l2(z, kappas * mu)
+        of_vmfs = distances.d_b_vmf if self.distance == "b_vmf" else distances.d_kl_vmf
         return of_vmfs(z, kappas * mu, method=self.method)
 
     @in_full
@@ -212,13 +193,13 @@ class ProbabilisticNCA(nn.Module):
             loss = cross_entropy(self.logits(z, samples=samples), y)
         return move_on(loss, self.noise)
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+    def param_groups(self, optim: contract.Rates) -> list[dict[str, Any]]:
         """The proxies' rate for directions, own rates for the rest; no decay.
 
         As in the release. Decay along a row whose norm is not used would only shorten it, and where
         Adam adds it to the gradient, drown the part that turns the row.
         """
-        groups = [proxy_group(optim, self.proxies, decay=False)]
+        groups = [contract.proxy_group(optim, self.proxies, decay=False)]
         for parameter, scale in (
             (self.kappas, self.kappa_lr_scale),
             (self.temperature, self.temperature_lr_scale),
@@ -261,41 +242,43 @@ class Joint(nn.Module):
         self.dim, self.num_classes, self.weight = dim, num_classes, weight
         self.first, self.second = first(dim, num_classes), second(dim, num_classes)
         for part in (self.first, self.second):
-            if isinstance(part, Estimated):
+            if isinstance(part, contract.Estimated):
                 raise LikenessError(
                     f"Joint: {type(part).__name__} estimates a constant of the training set, which "
                     "a part cannot; train it alone"
                 )
-            if (features := features_of(part)) != "raw":
+            if (features := contract.features_of(part)) != "raw":
                 raise LikenessError(
                     f"Joint: {type(part).__name__} has features={features!r}, but its parts share "
                     "the raw embeddings; pass features='raw'"
                 )
-        if share and isinstance(self.first, Classifier) and isinstance(self.second, Classifier):
+        if (
+            share
+            and isinstance(self.first, contract.Classifier)
+            and isinstance(self.second, contract.Classifier)
+        ):
             self.second.proxies = self.first.proxies
 
     def at_step(self, step: int) -> None:
         """Prepare both parts for this step, counted from 0."""
         for part in (self.first, self.second):
-            if isinstance(part, Scheduled):
+            if isinstance(part, contract.Scheduled):
                 part.at_step(step)
 
     @property
     def similarity(self) -> str:
         """The name by which likeness.eval.similarity scores these embeddings: the first part's."""
-        return similarity_trained_by(self.first)
+        return contract.similarity_trained_by(self.first)
 
     @property
     def proxies(self) -> Tensor:
         """The first part's class vectors (C, D)."""
-        proxies: Tensor = self.first.proxies  # type: ignore[assignment]
-        return proxies
+        return self.first.proxies  # type: ignore[return-value]
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the first part's."""
-        logits: Tensor = self.first.logits(z)  # type: ignore[operator]
-        return logits
+        return self.first.logits(z)  # type: ignore[operator]
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
@@ -303,12 +286,14 @@ class Joint(nn.Module):
         second: Tensor = self.second(z, y, z_key)
         return first + self.weight * second
 
-    def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
+    def param_groups(self, optim: contract.Rates) -> list[dict[str, Any]]:
         """The first part's groups and the second's; a shared parameter is in the first's."""
         seen: set[int] = set()
         groups: list[dict[str, Any]] = []
         for group in (
-            group for part in (self.first, self.second) for group in param_groups(part, optim)
+            group
+            for part in (self.first, self.second)
+            for group in contract.param_groups(part, optim)
         ):
             own = [parameter for parameter in group["params"] if id(parameter) not in seen]
             seen |= {id(parameter) for parameter in own}

@@ -1,7 +1,5 @@
 """Losses of metric learning with proxies: centres, neighbours, anchors, uniformity."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

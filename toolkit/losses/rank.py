@@ -3,8 +3,6 @@
 Average precision made differentiable, and the weighted violations of a list's margin.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, cast
 
 import torch

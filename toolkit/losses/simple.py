@@ -1,7 +1,5 @@
 """SimPLE: pairwise similarity learning without proxies, normalisation or margins."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
@@ -177,10 +175,9 @@ def logistic_pairs(
         value.to(z) if isinstance(value, Tensor) else z.new_full((), value)
         for value in (b, b_theta)
     )
-    value: Tensor = LogisticPairs.apply(  # type: ignore[no-untyped-call]
+    return LogisticPairs.apply(  # type: ignore[no-untyped-call]
         z, keys, b, b_theta, *labels, *weights, r, margin
     )
-    return value
 
 
 class SimPLE(nn.Module):

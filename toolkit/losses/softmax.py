@@ -1,7 +1,5 @@
 """Softmax cross-entropy: on raw embeddings, and on the cosine with a learned or a fixed scale."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Multiplicative angular margins: L-Softmax, SphereFace, SphereFace-R, SphereFace2."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

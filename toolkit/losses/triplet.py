@@ -3,8 +3,6 @@
 Anchors are the batch's, positives and negatives its keys (losses.common.against).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, cast

@@ -4,8 +4,6 @@ A raw embedding z stands for the distribution vMF(mu = z/|z|, kappa = |z|), so t
 how certain it is.
 """
 
-from __future__ import annotations
-
 from math import log, sqrt
 from typing import Any, Literal
 

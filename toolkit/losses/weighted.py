@@ -3,8 +3,6 @@
 They take the log-sum-exp of an anchor's positives and of its negatives apart.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -103,8 +101,7 @@ def _towards_positive(pairs: Pairs, s: Tensor, same: Tensor) -> Tensor:
     way = way / length.masked_fill(~same.any(1, keepdim=True) | (length < _APART), torch.inf)
     along = way @ pairs.keys.T - (way * pairs.x).sum(1, keepdim=True)
     d = distance(pairs.x, pairs.keys)
-    cosine: Tensor = along / d.masked_fill(d < _APART, torch.inf)
-    return cosine
+    return along / d.masked_fill(d < _APART, torch.inf)
 
 
 class CirclePair(nn.Module):

@@ -6,8 +6,6 @@ In a model file, the weights are under the names that they have without adapters
 alpha / rank, so that the merged weight is W + B A.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

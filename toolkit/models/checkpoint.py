@@ -9,8 +9,6 @@ weights, and are merged into them by whatever loads the file. What a run needs b
 go on as if it had not stopped, is in the run's folder resume/ (toolkit/training/run.py).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

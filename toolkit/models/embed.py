@@ -4,8 +4,6 @@ It batches inputs of about equal length and gives the embeddings in the order of
 here imports torch.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ The file's metadata hold what else is needed to embed. Before the file is there,
 compared with those of torch.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

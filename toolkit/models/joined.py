@@ -1,7 +1,5 @@
 """A network and the head that was trained on its embeddings, as one backbone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
@@ -56,4 +54,4 @@ class Joined(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the embeddings (B, dim) of features or images."""
         z = self.network(features, lengths).float()
-        return cast(Tensor, self.head(polarlike(z) if self.features == "polarlike" else z))
+        return self.head(polarlike(z) if self.features == "polarlike" else z)

@@ -164,13 +164,11 @@ class Session:
 
     def get_inputs(self) -> list[Any]:
         """Return the inputs of the graph: name, type and shape, where a free size is no integer."""
-        inputs: list[Any] = self._session.get_inputs()
-        return inputs
+        return self._session.get_inputs()
 
     def get_outputs(self) -> list[Any]:
         """Return the outputs of the graph, as `get_inputs`."""
-        outputs: list[Any] = self._session.get_outputs()
-        return outputs
+        return self._session.get_outputs()
 
     def run(
         self, outputs: Sequence[str] | None, inputs: Mapping[str, NDArray[Any]]

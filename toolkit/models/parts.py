@@ -4,8 +4,6 @@ A part of another package, or of a Python file of the user, is described with it
 version. It is imported again only if the user names it (likeness/models/trust.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect
@@ -16,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from importlib.metadata import packages_distributions
 from importlib.metadata import version as version_of_distribution
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.toolkit.models import user_files
@@ -206,7 +204,7 @@ def _target(
         needed = "function that reads an item"
     if not fits or not is_own:
         raise LikenessError(f"{name}: {shown} is no {needed} that {package} itself defines")
-    return cast("Callable[..., Any]", target)
+    return target
 
 
 def without_weights(part: Part) -> Part:

@@ -17,8 +17,6 @@ int8
     covariances, stay float32.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ and no file there hides an installed module. The file itself becomes the module 
 that processes that read data find its functions by their names, spawned processes too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import keyword

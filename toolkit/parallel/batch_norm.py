@@ -1,9 +1,5 @@
 """Batch norm over the batch of all processes, so that any number of them trains as one would."""
 
-from __future__ import annotations
-
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +20,7 @@ def synced(network: nn.Module, device: torch.device) -> nn.Module:
         The network to use.
     """
     if device.type == "cuda":
-        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(network))  # type: ignore[no-untyped-call]
+        return nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
     for module in network.modules():
         if (
             isinstance(module, nn.modules.batchnorm._BatchNorm)

@@ -6,8 +6,6 @@ empty. Without torchrun there is one process, and all of this does nothing. What
 collectives is in toolkit/parallel/spread.py.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -186,8 +184,7 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
     """
     if world() == 1:
         return x
-    made: Tensor = _Gather.apply(x, lengths or lengths_of(len(x), x.device))  # type: ignore[no-untyped-call]
-    return made
+    return _Gather.apply(x, lengths or lengths_of(len(x), x.device))  # type: ignore[no-untyped-call]
 
 
 def gather_objects(value: Result) -> list[Result]:
@@ -203,8 +200,7 @@ def total(x: Tensor) -> Tensor:
     """Return the sum over the processes, element by element; its gradient is such a sum too."""
     if world() == 1:
         return x
-    made: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
-    return made
+    return _Total.apply(x)  # type: ignore[no-untyped-call]
 
 
 def largest(x: Tensor) -> Tensor:

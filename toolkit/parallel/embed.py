@@ -1,7 +1,5 @@
 """Embedding by all processes of a run, each of which takes its part of the items."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

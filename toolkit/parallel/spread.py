@@ -22,8 +22,6 @@ insightface's partial_fc_v2.py does so too; its older partial_fc.py kept weight 
 rows as they were.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -163,13 +161,11 @@ def loss_of(
     z, y = gather(full(z), lengths), gather(y, lengths)
     z_key = None if z_key is None else gather(z_key.detach(), lengths)
     if layout is None or (world() == 1 and rate == 1):
-        made: Tensor = loss(z, y, z_key)
-        return made
+        return loss(z, y, z_key)
     own = torch.arange(layout.start, layout.stop, device=y.device)
     if rate == 1:
         with spread_classes(OwnClasses(own, total, largest, gather)):
-            whole: Tensor = loss(z, y, z_key)
-            return whole
+            return loss(z, y, z_key)
     # Some parts of a loss read rows of other classes than those of y.
     more = (part.reads(y) for part in loss.modules() if isinstance(part, Remembering))
     read = torch.cat([y, *more])
@@ -180,8 +176,7 @@ def loss_of(
         if name in layout.axes
     }
     with spread_classes(OwnClasses(own[drawn], total, largest, gather)):
-        drawn_loss: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
-        return drawn_loss
+        return torch.func.functional_call(loss, rows, (z, y, z_key))
 
 
 @torch.no_grad()

@@ -1,7 +1,5 @@
 """Settings given as text: `FIELD=VALUE` on dataclasses and parts, typed by their annotations."""
 
-from __future__ import annotations
-
 import collections.abc
 import dataclasses
 import difflib

@@ -1,7 +1,5 @@
 """An average of a run's weights, which is measured and saved as the model."""
 
-from __future__ import annotations
-
 import copy
 from typing import cast
 

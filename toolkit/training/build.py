@@ -2,8 +2,6 @@
 DDP and torch.compile see it.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -57,7 +55,7 @@ class Network(nn.Module):
         if self.frontend is not None:
             inputs, frames = self.frontend(inputs, lengths)
             lengths = None if lengths is None else frames
-        return cast(Tensor, self.backbone(inputs, lengths))
+        return self.backbone(inputs, lengths)
 
     def forward(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         if self.pieces == 1 or not torch.is_grad_enabled():

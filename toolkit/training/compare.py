@@ -10,8 +10,6 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
     the result, worked out anew from the score files each time
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +32,7 @@ from likeness.eval.comparison import (
     summarise,
 )
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import json_object
+from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest, likeness_version, sha256
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.progress import tracked
@@ -49,7 +47,7 @@ from likeness.toolkit.training.log import read_log
 from likeness.toolkit.training.measure import TEST, load_model, metrics_of, run_test, settings_of
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe, Verification, of_data
-from likeness.toolkit.training.run import check_same, flat, holds_checkpoint, write_json
+from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
 from likeness.toolkit.training.start import ReadInitial, read_initial
 from likeness.toolkit.training.train import fit
 from likeness.toolkit.training.tune import (

@@ -2,8 +2,6 @@
 what a network learns from them before the first step.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import re

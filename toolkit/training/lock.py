@@ -2,8 +2,6 @@
 however it ends.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

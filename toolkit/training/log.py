@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from likeness.eval.errors import LikenessError, first_line
-from likeness.eval.formats.files import atomic_path
+from likeness.eval.formats.files import write_text
 from likeness.eval.formats.writing import full_disk
 from likeness.eval.types import name_first
 from likeness.toolkit.console import one_line, say
@@ -139,10 +139,7 @@ def cut(folder: Path, step: int) -> None:
     """Drop what a killed run logged after the checkpoint that is resumed; all of it at step 0."""
     if (folder / LOG).is_file():
         kept = [entry for entry in read_log(folder) if step and entry["step"] <= step]
-        with atomic_path(folder / LOG) as partial_path:
-            partial_path.write_text(
-                "".join(f"{json.dumps(entry)}\n" for entry in kept), encoding="utf-8"
-            )
+        write_text(folder / LOG, "".join(f"{json.dumps(entry)}\n" for entry in kept))
 
 
 def run_id(out: Path) -> str:
@@ -151,8 +148,7 @@ def run_id(out: Path) -> str:
     """
     path = out / RUN_ID
     if not path.is_file():
-        with atomic_path(path) as partial_path:
-            partial_path.write_text(secrets.token_hex(4), encoding="utf-8")
+        write_text(path, secrets.token_hex(4))
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -2,8 +2,6 @@
 by item (likeness.eval.per_item).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The FIFO bank of keys and the momentum encoder, for SimPLE and every loss that takes z_key."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """plan(): what a run needs, listed and checked before anything is built or written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

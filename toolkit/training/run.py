@@ -2,8 +2,6 @@
 checkpointing in safetensors files, and its folder.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -26,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
 from likeness.eval.errors import LikenessError, first_line
-from likeness.eval.formats.files import atomic_path, json_object
+from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.writing import remove_abandoned, sync, sync_names
 from likeness.toolkit.backbones.weights import misfits
@@ -240,12 +238,6 @@ def prepare_folder(out: Path, description: dict[str, Any]) -> None:
         if not (folder / STATE).is_file():
             shutil.rmtree(folder, ignore_errors=True)
     write_json(out / RECIPE, description)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file in one step."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:

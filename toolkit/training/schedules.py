@@ -2,8 +2,6 @@
 factor on optim.lr. Warm-up multiplies them (Schedule).
 """
 
-from __future__ import annotations
-
 import math
 
 

@@ -1,7 +1,5 @@
 """start(): from a plan to a run that can take its next step, built anew or restored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -11,8 +11,6 @@ Where all of a variant's ranges are Choices, they span a grid, no point of which
 With a Range among them TPE proposes all values; a choice then comes up again, beside other numbers.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +24,7 @@ import numpy as np
 
 from likeness.eval.comparison import Tuned
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.files import json_object
+from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.types import Trials
 from likeness.toolkit.console import say
@@ -35,7 +33,7 @@ from likeness.toolkit.data.pairs import draw_pairs
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.assign import as_text
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, override
-from likeness.toolkit.training.run import flat, write_json
+from likeness.toolkit.training.run import flat
 
 VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
 # trains a recipe in a folder, going on where it was stopped, and gives the first metric on the

@@ -4,10 +4,8 @@ Their gradients are taken in the same pass. Letters: B embeddings, S draws of ea
 dimensions. lc = log C_n.
 """
 
-from __future__ import annotations
-
 from math import ceil, log
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +50,7 @@ def expected_logsumexp(
         A scalar, and (len(y), D).
     """
     if method == "debye" and w.dtype == torch.float32:
-        return cast(tuple[Tensor, Tensor], _softmax_bound(left, along, across, w, y, beta, dim))
+        return _softmax_bound(left, along, across, w, y, beta, dim)
     return torch.logsumexp(
         bound_logits(left, along, across, w, beta, dim, method), dim=-1
     ).mean(), w.index_select(0, y)
@@ -254,7 +252,7 @@ def el_nivmf_cross_entropy(
     first, second, constant, power = nivmf_terms(mu, kappas, normalizer=normalizer, method=method)
     t = torch.as_tensor(temperature, dtype=samples.dtype, device=samples.device)
     terms = (samples, first, second, constant, t, y, power, temperature_inside)
-    return cast(Tensor, _expected_likelihood(*terms, torch.is_grad_enabled()))
+    return _expected_likelihood(*terms, torch.is_grad_enabled())
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -5,8 +5,6 @@ toolkit/vmf/distribution.py. A natural parameter of a vMF is nu = kappa mu. Ever
 differentiable once.
 """
 
-from __future__ import annotations
-
 from math import log
 
 import torch

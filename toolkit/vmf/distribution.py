@@ -13,15 +13,13 @@ dQ/d(k^2) = Q (Q' - Q)/2, where Q' belongs to n + 2. Only k^2 enters: nothing is
 The series itself is eval/directional.py's. Draws: toolkit/vmf/sampling.py.
 """
 
-from __future__ import annotations
-
 from math import ceil, log
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from likeness.eval.directional import debye_sums, log_normalizer_at_zero, orders
+from likeness.eval.directional import closed_form, expansion, log_normalizer_at_zero, orders
 from likeness.toolkit.vmf.precision import once_in_full, unit
 
 Method = Literal["debye", "bounds", "quadratic"]
@@ -46,33 +44,10 @@ def relative(square: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     if square.dtype == torch.float64 and v < 30:
         # Twice the order has a thirtieth of the truncation error.
         v, steps = dim / 2 - 1 + (more := ceil(30 - (dim / 2 - 1))), more
-    s = (square + v * v).sqrt()
-    u = square / (s + v)
-    i = 1 / s
-    sigma, slope = debye_sums(i, (v * i) ** 2)
-    log_c = (
-        v * torch.log1p(u / (2 * v))
-        - u
-        + 0.5 * torch.log1p(u / v)
-        - torch.log(sigma)
-        + log(debye_sums(1 / v, 1.0)[0])
-    )
-    q = 1 / (v + s) - i * i * (0.5 + slope / sigma)
-    gain: Any = 1.0
     stride = 4 if square.dtype == torch.float64 else 2
-    for step in range(steps, 0, -1):
-        order = 2 * (v - steps + step)
-        q = 1 / (order + square * q)
-        gain = gain * (order * q)
-        # A few factors of at most 1 do not underflow, and a logarithm is dearer than a product.
-        if step % stride == 1:
-            log_c, gain = log_c + torch.log(gain), 1.0
-    if dim == 3:  # closed form: -log(sinh(k) / k)
-        k = square.sqrt()
-        safe = torch.where(k > 0, k, torch.ones_like(k))
-        log_c = torch.where(
-            k > 0, torch.log(-2 * safe / torch.expm1(-2 * safe)) - safe, torch.zeros_like(k)
-        )
+    log_c, q = expansion(square, v, steps, xp=torch, stride=stride)
+    if dim == 3:
+        log_c = closed_form(square.sqrt(), xp=torch)
     return log_c, q
 
 
@@ -129,8 +104,7 @@ def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Ten
         A tensor of square's shape.
     """
     if method == "debye":
-        result: Tensor = _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
-        return result
+        return _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
     if method == "bounds":
         a = (dim - 1) / 2
         # The rise is sqrt(c^2 + k^2) - c.
@@ -159,8 +133,7 @@ def resultant_ratio(square: Tensor, dim: int, *, method: Method = "debye") -> Te
         A tensor of square's shape.
     """
     if method == "debye":
-        result: Tensor = _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
-        return result
+        return _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
     a = (dim - 1) / 2
     if method == "bounds":  # (g + h)/2k: Eq 10 of the vMF paper
         return 0.5 / (a + ((a + 1) ** 2 + square).sqrt()) + 0.5 / (a + (a * a + square).sqrt())

@@ -1,7 +1,5 @@
 """What losses and the vMF functions share: full precision in both passes, and unit rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -49,5 +47,4 @@ def unit(z: Tensor) -> Tensor:
     """
     z = full(z)
     norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    rows: Tensor = z / norm.masked_fill(norm < SHORTEST, torch.inf)
-    return rows
+    return z / norm.masked_fill(norm < SHORTEST, torch.inf)

@@ -12,8 +12,6 @@ is valid for kappa >> n only: at n = 512 and kappa = 11 its mean cosine is -.84,
 Nothing here reproduces it.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 import numpy as np

@@ -11,7 +11,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.modalities.speaker import audio, decoding, long, vad
+from likeness.modalities.speaker import audio, decoding, long
 from likeness.modalities.speaker.decoding import BadAudio
 from likeness.toolkit.data.items import Item
 
@@ -136,7 +136,7 @@ def test_energies_are_kaldis() -> None:
         energy_floor=0.0,
         dither=0.0,
     )[:, 0].numpy()
-    np.testing.assert_allclose(vad.log_energy(wave), theirs, atol=2e-4)
+    np.testing.assert_allclose(long.log_energy(wave), theirs, atol=2e-4)
 
 
 def test_a_stream_that_was_cut_short_is_refused_at_its_end(tmp_path: Path) -> None:
