@@ -519,7 +519,8 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
             f"calibration: {bad} of {numbers.size} values of {name} are zero, negative or no "
             "numbers and have no logarithm; remove these items"
         )
-    return np.log(numbers)
+    logs: Floats = np.log(numbers)
+    return logs
 
 
 def finite_columns(what: str, values: ArrayLike | None, size: int) -> Floats:

@@ -118,7 +118,8 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
     """
     from scipy.special import softmax as of_logits  # slow to import, needed here only
 
-    return of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
+    probabilities: Floats = of_logits(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
+    return probabilities
 
 
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:

@@ -115,7 +115,8 @@ def twins(fit: Fit) -> NDArray[np.int64]:
     pairs = np.sort(np.stack([fit.numbers[away], fit.looks_like[away]], axis=1), axis=1)
     pairs, count = np.unique(pairs, axis=0, return_counts=True)
     sizes = np.bincount(fit.numbers)[pairs].sum(axis=1)
-    return pairs[count >= _TWIN_SHARE * sizes]
+    named: NDArray[np.int64] = pairs[count >= _TWIN_SHARE * sizes]
+    return named
 
 
 def near_pairs(unit: Floats32, least: float) -> NDArray[np.int64]:

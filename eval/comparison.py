@@ -371,7 +371,8 @@ def _difference(
 
 def _mean_replicates(metric: str, runs: Mapping[int, Outcome], seeds: Sequence[int]) -> Floats:
     """(R,) the metric on each resample of the subjects, averaged over the seeds."""
-    return np.mean([runs[seed].replicates[metric] for seed in seeds], axis=0)
+    mean: Floats = np.mean([runs[seed].replicates[metric] for seed in seeds], axis=0)
+    return mean
 
 
 def _t_interval(differences: Floats) -> Interval | None:

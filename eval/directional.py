@@ -132,7 +132,8 @@ def log_normalizer_ratio(kappa: ArrayLike, dim: int) -> Floats:
     """
     if dim != 3:
         return relative(kappa, dim)[0]
-    return closed_form(np.asarray(kappa, dtype=np.float64), xp=np)
+    made: Floats = closed_form(np.asarray(kappa, dtype=np.float64), xp=np)
+    return made
 
 
 def log_normalizer(kappa: ArrayLike, dim: int) -> Floats:
@@ -151,4 +152,5 @@ def mean_resultant(kappa: ArrayLike, dim: int) -> Floats:
     [0.0, 0.313035, 1.0]
     """
     # rounding may put it 1e-15 above
-    return np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)
+    length: Floats = np.minimum(np.asarray(kappa, dtype=np.float64) * relative(kappa, dim)[1], 1.0)
+    return length

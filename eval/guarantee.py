@@ -140,7 +140,8 @@ def independent_scores(nontarget: ArrayLike, subjects: ArrayLike, *, seed: int =
     rows = rows[np.lexsort((values[rows], of_trial[rows]))]
     first = np.flatnonzero(np.append(True, np.diff(of_trial[rows]) != 0))
     counts = np.diff(np.append(first, rows.size))
-    return values[rows[first + rng.integers(counts)]]
+    drawn: Floats = values[rows[first + rng.integers(counts)]]
+    return drawn
 
 
 def _matching(pairs: Pairs, size: int, rng: np.random.Generator) -> Pairs:

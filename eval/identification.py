@@ -159,7 +159,10 @@ def tpir_at_fpir(
 
 def rank_hits(searched: Searched, k: int) -> Floats:
     """(Q,) the chance that each probe's subject is among the k best; 0 without a mate."""
-    return np.where(searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0)
+    hits: Floats = np.where(
+        searched.mated, np.clip((k - searched.above) / (searched.tied + 1), 0, 1), 0.0
+    )
+    return hits
 
 
 def rank_rate(searched: Searched, k: int) -> float:

@@ -123,7 +123,8 @@ def prepared(rows: Floats32, similarity: str) -> Floats32:
 def row_keys(rows: Floats32) -> NDArray[np.uint32]:
     """A number for each row (N, D): rows that are equal bit for bit share it, and few others do."""
     weights = np.random.default_rng(0).integers(1 << 32, size=rows.shape[1], dtype=np.uint32)
-    return np.einsum("nd,d->n", rows.view(np.uint32), weights | np.uint32(1))
+    keys: NDArray[np.uint32] = np.einsum("nd,d->n", rows.view(np.uint32), weights | np.uint32(1))
+    return keys  # sums modulo 2^32
 
 
 def duplicates(rows: Floats32, similarity: str) -> tuple[Counts, Counts]:

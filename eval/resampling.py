@@ -236,19 +236,22 @@ def _eer(block: Block, *, method: str) -> Floats:
     high_misses, high_accepts, high_gap = errors(high)
     if method == "nearest":
         first = low_gap <= -high_gap
-        return (
+        nearest: Floats = (
             np.where(first, low_misses, high_misses) / num_targets
             + np.where(first, low_accepts, high_accepts) / num_nontargets
         ) / 2
-    return (
+        return nearest
+    values: Floats = (
         low_accepts + low_gap / (low_gap - high_gap) * (high_accepts - low_accepts)
     ) / num_nontargets
+    return values
 
 
 def _eer_cells(misses: Counts, accepts: Counts) -> Bools:
     """The cell in which FAR - FRR changes its sign."""
     gap = accepts * misses[:, -1:] - misses * accepts[:, :1]
-    return (gap[:, :-1] >= 0) & (gap[:, 1:] < 0)
+    crossed: Bools = (gap[:, :-1] >= 0) & (gap[:, 1:] < 0)
+    return crossed
 
 
 def _cost(frr: Floats, far: Floats, p_target: float, c_miss: float, c_fa: float) -> Floats:
@@ -260,7 +263,8 @@ def _cost(frr: Floats, far: Floats, p_target: float, c_miss: float, c_fa: float)
 
 
 def _min_dcf(block: Block, *, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> Floats:
-    return _cost(*block.corner_rates, p_target, c_miss, c_fa).min(axis=1)
+    values: Floats = _cost(*block.corner_rates, p_target, c_miss, c_fa).min(axis=1)
+    return values
 
 
 def _min_dcf_cells(
@@ -274,7 +278,8 @@ def _min_dcf_cells(
     frr, far = misses / misses[:, -1:], accepts / accepts[:, :1]
     best = _cost(frr, far, p_target, c_miss, c_fa).min(axis=1, keepdims=True)
     least = _cost(frr[:, :-1], far[:, 1:], p_target, c_miss, c_fa)
-    return least < best
+    better: Bools = least < best
+    return better
 
 
 def _tar_at_far(block: Block, *, far: float) -> Floats:
@@ -291,7 +296,8 @@ def _tar_at_far(block: Block, *, far: float) -> Floats:
 def _tar_at_far_cells(misses: Counts, accepts: Counts, *, far: float) -> Bools:
     """The cell of the highest nontarget score that is one too many, none if all are allowed."""
     allowed = np.array([num_allowed(far, int(number)) for number in accepts[:, 0]])[:, None]
-    return (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
+    limit: Bools = (accepts[:, :-1] > allowed) & (accepts[:, 1:] <= allowed)
+    return limit
 
 
 def repeated(metric: Metric, block: Block) -> Floats:
@@ -506,7 +512,8 @@ class Cells:
         )
         accepts = rejected[:, -1:] - rejected
         each = [metric.cells(misses, accepts).any(axis=0) for metric in metrics]
-        return np.any(each, axis=0)
+        matter: Bools = np.any(each, axis=0)
+        return matter
 
     def _num_trials(self, which: Bools) -> int:
         """How many trials some of the cells (K,) hold."""

@@ -77,7 +77,8 @@ def map_at_k(ranks: Ranks, k: int) -> Floats:
 
 
 def _ratio(value: Floats, by: Counts) -> Floats:
-    return np.divide(value, by, out=np.full(by.size, np.nan), where=by > 0)
+    ratio: Floats = np.divide(value, by, out=np.full(by.size, np.nan), where=by > 0)
+    return ratio
 
 
 def _sums(query: Counts, values: Floats, ranks: Ranks) -> Floats:

@@ -281,7 +281,8 @@ def single(a: ArrayLike, b: ArrayLike, similarity: str = "cosine") -> Floats32:
             side.reshape(-1, *rows.shape[:-1]) for side, rows in zip(made[2:], (x, y), strict=True)
         ]
         dots = formula.finish(dots.astype(np.float64), *sides)
-    return dots.astype(np.float32)
+    values: Floats32 = dots.astype(np.float32)
+    return values
 
 
 def _all_against_all(

@@ -197,7 +197,8 @@ class Embeddings:
         # rounded to float32, such norms lose digits
         if norms.size and not (norms.min() > 1e-15 and norms.max() < 1e18):
             norms = norms_of(self.matrix)
-        return unit_rows(self.matrix, norms)
+        rows: Floats32 = unit_rows(self.matrix, norms)
+        return rows
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Row numbers (len(ids),) of `ids`.
@@ -217,7 +218,8 @@ class Embeddings:
 
 def norms_of(rows: NDArray[Any]) -> Floats:
     """(N,) norms, summed in float64: no float32 embedding over- or underflows."""
-    return np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    norms: Floats = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+    return norms
 
 
 def unit_rows(rows: NDArray[Any], norms: Floats | Floats32) -> NDArray[Any]:

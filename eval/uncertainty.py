@@ -170,7 +170,8 @@ def errors_at(scores: Scores, threshold: float) -> Floats:
     >>> errors_at(Scores([2.0, 0.0, 1.0], [True, True, False]), 1.0).tolist()
     [0.0, 1.0, 1.0]
     """
-    return ((scores.values >= threshold) != scores.target).astype(np.float64)
+    wrong: Floats = ((scores.values >= threshold) != scores.target).astype(np.float64)
+    return wrong
 
 
 class Ranking:

@@ -283,7 +283,8 @@ def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtyp
     centred = wave.astype(np.float64)
     if np.issubdtype(wave.dtype, np.unsignedinteger):
         centred = centred - 2.0 ** (bits - 1)
-    return centred / 2.0 ** (bits - 1)
+    scaled: np.ndarray[Any, np.dtype[np.float64]] = centred / 2.0 ** (bits - 1)
+    return scaled
 
 
 # The ending by which readers choose a decoder, and what such a file begins with.

@@ -304,7 +304,8 @@ def _tracks(
     def smooth(values: Floats, width: int) -> Floats:
         kernel = np.hanning(width + 2)[1:-1]
         padded = np.pad(values, ((width // 2, width // 2), (0, 0)), mode="edge")
-        return signal.convolve(padded, (kernel / kernel.sum())[:, None], mode="valid")
+        smoothed: Floats = signal.convolve(padded, (kernel / kernel.sum())[:, None], mode="valid")
+        return smoothed
 
     amplitudes = np.array([(phone.voice, phone.breath, phone.hiss) for phone, _ in phones])
     levels = smooth(amplitudes[which], 3)
@@ -342,7 +343,8 @@ def _glottis(cycles_per_sample: Floats, who: Speaker, rng: np.random.Generator) 
     shimmer = 1.0 + 4.0 * who.jitter * rng.standard_normal(int(cycle[-1]) + 2)
     flow = np.where(within < 1.0, 6.75 * within**2 * (1.0 - within), 0.0) * shimmer[cycle]
     pulses = signal.lfilter([1.0 - who.tilt], [1.0, -who.tilt], np.diff(flow, prepend=flow[0]))
-    return pulses / np.sqrt(np.mean(pulses**2))
+    normalised: Floats = pulses / np.sqrt(np.mean(pulses**2))
+    return normalised
 
 
 def _cascade(source: Floats, tracks: _Tracks, hop: int, rate_hz: int) -> Floats:
@@ -419,4 +421,5 @@ def _channel(
     )
     received += noise * np.sqrt(np.mean(received**2) / np.mean(noise**2) * 10 ** (-snr_db / 10))
     peak_level = 10 ** (rng.uniform(-16.0, -3.0) / 20)
-    return (received * (peak_level / np.abs(received).max())).astype(np.float32)
+    recorded: Wave = (received * (peak_level / np.abs(received).max())).astype(np.float32)
+    return recorded

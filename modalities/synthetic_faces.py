@@ -226,7 +226,8 @@ def _landmarks(who: Face, yaw: float) -> NDArray[np.float64]:
         (mouth_x, _MOUTH_Y),
     ]
     depth = np.array([0.5, 0.5, 0.9, 0.55, 0.55])
-    return np.array(points) + np.column_stack((yaw * depth, np.zeros(5)))
+    turned: NDArray[np.float64] = np.array(points) + np.column_stack((yaw * depth, np.zeros(5)))
+    return turned
 
 
 class _Look(NamedTuple):
@@ -270,7 +271,8 @@ class _Canvas:
 
     def soften(self, depth: Plane, thickness: float) -> Plane:
         """Turn the depth inside a shape, a share of its thickness, into a cover with soft edges."""
-        return np.clip(depth * np.float32(thickness) / self.edge + np.float32(0.5), 0, 1)
+        cover: Plane = np.clip(depth * np.float32(thickness) / self.edge + np.float32(0.5), 0, 1)
+        return cover
 
     def over(self, cover: Plane, colour: Colour, strength: float = 1.0) -> None:
         """Paint a colour over the image where the cover is above 0."""

@@ -385,6 +385,7 @@ def _floats(texts: Any) -> Floats:
     import pyarrow
 
     try:
-        return parquet.numbers(texts.cast("float64"))
+        values: Floats = parquet.numbers(texts.cast("float64"))
+        return values
     except pyarrow.ArrowInvalid:
         return as_floats(texts.to_pylist())

@@ -216,4 +216,5 @@ def _contradictions(trials: Trials, subjects: tuple[Ints, Ints]) -> Bools:
     if trials.target is None:
         return np.zeros(len(trials), dtype=np.bool_)
     enrol, probe = subjects
-    return (enrol[trials.enrol] == probe[trials.probe]) != trials.target
+    wrong: Bools = (enrol[trials.enrol] == probe[trials.probe]) != trials.target
+    return wrong

@@ -205,7 +205,8 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     if high - low < room:
         middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
         low, high = middle - half, middle + half
-    return np.linspace(low, high, num_bins + 1)
+    edges: Floats = np.linspace(low, high, num_bins + 1)
+    return edges
 
 
 def histogram(

@@ -219,7 +219,8 @@ def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
             f"subtract_mean: shapes {rows.shape} and {others.shape} must be (N, D) and (C >= 1, D) "
             "with one D"
         )
-    return (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
+    centred: Floats32 = (rows - others.mean(axis=0, dtype=np.float64)).astype(np.float32)
+    return centred
 
 
 def _half(

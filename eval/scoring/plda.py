@@ -106,7 +106,10 @@ class Plda:
         i, j = np.asarray(i), np.asarray(j)
         root, own = np.sqrt(psi / (1 + 2 * psi)), psi**2 / (2 * (1 + psi) * (1 + 2 * psi))
         constant = float((np.log1p(psi) - np.log1p(2 * psi) / 2).sum())
-        return pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
+        llr: Floats = (
+            pairs(u * root, v * root, i, j, "dot") - (u**2 @ own)[i] - (v**2 @ own)[j] + constant
+        )
+        return llr
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -201,7 +204,8 @@ def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:
     """(C, K)."""
     sums = np.zeros((int(classes.max()) + 1, rows.shape[1]))
     np.add.at(sums, classes, rows)
-    return sums / np.bincount(classes)[:, None]
+    means: Floats = sums / np.bincount(classes)[:, None]
+    return means
 
 
 def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
@@ -217,7 +221,8 @@ def _lda(rows: Floats, classes: NDArray[np.intp], kept: int) -> Floats:
     _, vectors = eigh(
         total - within, within + 1e-10 * np.trace(within) / len(within) * np.eye(len(within))
     )
-    return vectors[:, ::-1][:, :kept]
+    directions: Floats = vectors[:, ::-1][:, :kept]
+    return directions
 
 
 def _em(rows: Floats, classes: NDArray[np.intp], iterations: int) -> tuple[Floats, Floats]:

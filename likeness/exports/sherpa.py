@@ -157,4 +157,5 @@ def filterbanks(fbank: KaldiFbank, waves: Tensor) -> Tensor:
     """
     plain = copy.copy(fbank)
     plain.cmn, plain.cmn_variance = False, False
-    return plain(waves)[0]
+    features: Tensor = plain(waves)[0]
+    return features

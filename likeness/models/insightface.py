@@ -226,7 +226,8 @@ def _sizes(graph: onnx.GraphProto) -> list[tuple[int | None, ...]]:
 
 def _graph(path: Path) -> onnx.GraphProto:
     """Return the graph of an .onnx file."""
-    return parse(path.read_bytes(), path).graph
+    graph: onnx.GraphProto = parse(path.read_bytes(), path).graph
+    return graph
 
 
 def _has_manifest(folder: Path) -> bool:

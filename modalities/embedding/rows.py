@@ -155,7 +155,8 @@ def read(item: Item) -> NDArray[np.float32]:
             f"{item.path}: it has no embedding of {item.id!r}; a head reads the rows of an "
             "embeddings file: list these"
         ) from None
-    return table.matrix[row]
+    vector: NDArray[np.float32] = table.matrix[row]
+    return vector
 
 
 class Vectors(nn.Module):

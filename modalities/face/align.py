@@ -354,7 +354,8 @@ def crops_inside(
 def _are_inside(pixels: Pixels, landmarks: Floats) -> Bools:
     """Whether all five landmarks (..., 5, 2) of faces lie in the image."""
     limits = np.array(pixels.shape[1::-1]) - 1
-    return np.all((landmarks >= 0) & (landmarks <= limits), axis=(-2, -1))
+    inside: Bools = np.all((landmarks >= 0) & (landmarks <= limits), axis=(-2, -1))
+    return inside
 
 
 def cut(pixels: Pixels, points: Floats, size: int = 112, *, width: int | None = None) -> Pixels:

@@ -276,7 +276,8 @@ def warp_matrix(
     zoom = np.diag((-scale if flips else scale, scale, 1.0))
     # The order of these products decides the last bits of the result.
     zoomed = _move((width / 2, height / 2)) @ zoom @ _move(-(centre + room * share))
-    return zoomed @ _move(centre) @ rotation @ _move(-centre)
+    product: Matrix = zoomed @ _move(centre) @ rotation @ _move(-centre)
+    return product
 
 
 FLIP_VIEW = partial(train_view)
@@ -363,7 +364,8 @@ def _albumentations() -> ModuleType:
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     from albumentations.augmentations.pixel import functional
 
-    return functional
+    module: ModuleType = functional
+    return module
 
 
 def _like(image: Array, pixels: Pixels) -> Array:

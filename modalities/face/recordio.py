@@ -258,7 +258,8 @@ class _Records:
         The places need not be aligned.
         """
         inside = (at - self.offsets)[:, None] + np.arange(4 * count)
-        return np.take_along_axis(self._begin, inside, axis=1).view("<u4")
+        rows: NDArray[np.uint32] = np.take_along_axis(self._begin, inside, axis=1).view("<u4")
+        return rows
 
     def _refuse(self, bad: NDArray[np.bool_], what: str) -> None:
         """Raise ValueError if any record is bad, with their number and the first keys."""

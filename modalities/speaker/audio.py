@@ -159,7 +159,8 @@ def resample(wave: decoding.Wave, from_hz: float, to_hz: float) -> decoding.Wave
     """
     if from_hz == to_hz:
         return wave
-    return soxr.resample(wave, from_hz, to_hz, quality="HQ")
+    resampled: decoding.Wave = soxr.resample(wave, from_hz, to_hz, quality="HQ")
+    return resampled
 
 
 def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) -> Items:

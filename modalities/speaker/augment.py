@@ -66,7 +66,8 @@ def add_noise(
     if signal_power == 0.0 or noise_power == 0.0:
         return wave.copy()
     factor = np.sqrt(signal_power / noise_power * 10 ** (-ratio_db / 10))
-    return (wave + noise * factor).astype(np.float32)
+    noisy: Wave = (wave + noise * factor).astype(np.float32)
+    return noisy
 
 
 def gain(wave: Wave, rng: np.random.Generator, db: tuple[float, float] = (-6.0, 6.0)) -> Wave:

@@ -75,4 +75,5 @@ def at_level(wave: Wave, dbfs: float) -> Wave:
     level = float(np.median(active))
     if not level > 0:
         return wave
-    return (wave * np.float32(10 ** (dbfs / 20) / level**0.5)).astype(np.float32)
+    scaled: Wave = (wave * np.float32(10 ** (dbfs / 20) / level**0.5)).astype(np.float32)
+    return scaled

@@ -189,7 +189,8 @@ def log_energy(wave: Wave, rate_hz: int = 16_000) -> NDArray[np.float64]:
     sums = [np.concatenate([[0.0], np.cumsum(power)]) for power in (scaled, scaled**2)]
     starts = np.arange(1 + (len(wave) - frame) // hop) * hop
     total, squares = (sum_to[starts + frame] - sum_to[starts] for sum_to in sums)
-    return np.log(np.maximum(squares - total**2 / frame, _FLOOR))
+    energy: NDArray[np.float64] = np.log(np.maximum(squares - total**2 / frame, _FLOOR))
+    return energy
 
 
 def without_pauses(wave: Wave, rate_hz: int = 16_000) -> Wave:
@@ -215,4 +216,5 @@ def without_pauses(wave: Wave, rate_hz: int = 16_000) -> Wave:
     speech = energy > 5.0 + 0.5 * energy.mean()
     hop = int(HOP_SECONDS * rate_hz)
     keep = np.repeat(speech, hop)[: len(wave)]
-    return wave[np.concatenate([keep, np.full(len(wave) - len(keep), speech[-1])])]
+    kept: Wave = wave[np.concatenate([keep, np.full(len(wave) - len(keep), speech[-1])])]
+    return kept

@@ -156,7 +156,8 @@ def reverberate(wave: Wave, response: Wave) -> Wave:
 
     direct = int(np.abs(response).argmax())
     unit = response / np.sqrt(np.sum(np.square(response, dtype=np.float64))).astype(np.float32)
-    return fftconvolve(wave, unit)[direct : direct + len(wave)].astype(np.float32)
+    reverberant: Wave = fftconvolve(wave, unit)[direct : direct + len(wave)].astype(np.float32)
+    return reverberant
 
 
 def add_file(wave: Wave, rng: np.random.Generator, musan: str, *, rate_hz: int = 16_000) -> Wave:

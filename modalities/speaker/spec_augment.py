@@ -68,7 +68,7 @@ class SpecAugment(nn.Module):
 
     def trim(self, num_samples: int) -> int:
         """Return how many of `num_samples` count, as the front-end's trim does."""
-        return cast(Any, self.frontend).trim(num_samples)
+        return cast(int, cast(Any, self.frontend).trim(num_samples))
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute the front-end's features; in training mode, mask stretches of (B, T, F) of them.

@@ -86,7 +86,7 @@ class CAMPPlus(nn.Module):
         x = self.xvector["stats"](
             self.xvector["out_nonlinear"](x), None if mask is None else mask[:, 0]
         )
-        return self.xvector["dense"](x)
+        return torch.as_tensor(self.xvector["dense"](x))
 
 
 def _norm_relu(channels: int) -> nn.Sequential:
@@ -130,7 +130,7 @@ class _Convolution(nn.Module):
         self.nonlinear = _norm_relu(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.nonlinear(self.linear(x))
+        return torch.as_tensor(self.nonlinear(self.linear(x)))
 
 
 class _DenseLayer(nn.Module):
@@ -147,7 +147,9 @@ class _DenseLayer(nn.Module):
         self.cam_layer = _ContextMask(4 * growth, growth, dilation)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return self.cam_layer(keep(self.nonlinear2(self.linear1(self.nonlinear1(x))), mask), mask)
+        return torch.as_tensor(
+            self.cam_layer(keep(self.nonlinear2(self.linear1(self.nonlinear1(x))), mask), mask)
+        )
 
 
 class _ContextMask(nn.Module):
@@ -177,7 +179,7 @@ class _ContextMask(nn.Module):
         # The scale is computed once for each segment, whose frames share it.
         scale = self.linear2(torch.relu(self.linear1(context))).sigmoid()
         segment_of = torch.arange(x.shape[2], device=x.device) // _SEGMENT
-        return self.linear_local(x) * scale.index_select(2, segment_of)
+        return torch.as_tensor(self.linear_local(x) * scale.index_select(2, segment_of))
 
 
 class _Transit(nn.Module):
@@ -189,7 +191,7 @@ class _Transit(nn.Module):
         self.linear = nn.Conv1d(channels_in, channels, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.nonlinear(x))
+        return torch.as_tensor(self.linear(self.nonlinear(x)))
 
 
 class _Dense(nn.Module):
@@ -201,4 +203,4 @@ class _Dense(nn.Module):
         self.nonlinear = nn.Sequential(OrderedDict(batchnorm=nn.BatchNorm1d(dim, affine=False)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.nonlinear(self.linear(x[..., None])[..., 0])
+        return torch.as_tensor(self.nonlinear(self.linear(x[..., None])[..., 0]))

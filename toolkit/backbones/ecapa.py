@@ -120,7 +120,7 @@ class WeSpeakerECAPA(nn.Module):
             x = layer(x, frames)
             outputs.append(x)
         x = torch.relu(self.conv(torch.cat(outputs, dim=1)))
-        return self.bn2(self.linear(self.bn(self.pool(x, mask))))
+        return torch.as_tensor(self.bn2(self.linear(self.bn(self.pool(x, mask)))))
 
 
 class _Layer(nn.Module):
@@ -132,7 +132,7 @@ class _Layer(nn.Module):
         self.bn = nn.BatchNorm1d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.bn(torch.relu(self.conv(x)))
+        return torch.as_tensor(self.bn(torch.relu(self.conv(x))))
 
 
 class _Block(nn.Module):
@@ -153,7 +153,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, frames: Tensor | None) -> Tensor:
         widen, res2, mix, excite = self.se_res2block
-        return x + excite(mix(res2(keep(widen(x), frames), frames)), frames)
+        return torch.as_tensor(x + excite(mix(res2(keep(widen(x), frames), frames)), frames))
 
 
 class _Res2(nn.Module):
@@ -189,4 +189,6 @@ class _Excitation(nn.Module):
 
     def forward(self, x: Tensor, frames: Tensor | None) -> Tensor:
         mean = x.mean(dim=2) if frames is None else keep(x, frames).sum(dim=2) / frames.sum(dim=2)
-        return x * self.linear2(torch.relu(self.linear1(mean))).sigmoid()[..., None]
+        return torch.as_tensor(
+            x * self.linear2(torch.relu(self.linear1(mean))).sigmoid()[..., None]
+        )

@@ -1,7 +1,7 @@
 """EdgeFace: EdgeNeXt, small convolutions with attention, and low-rank linear layers."""
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,7 @@ class EdgeFace(nn.Module):
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "EdgeFace", self.in_dim)
-        return self.model(images)
+        return torch.as_tensor(self.model(images))
 
 
 class _EdgeNeXt(nn.Module):
@@ -126,7 +126,7 @@ class _LowRank(nn.Module):
         self.linear2 = nn.Linear(rank, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear2(self.linear1(x))
+        return torch.as_tensor(self.linear2(self.linear1(x)))
 
 
 class _PixelNorm(nn.LayerNorm):
@@ -160,7 +160,7 @@ class _Stage(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.blocks(self.downsample(x))
+        return torch.as_tensor(self.blocks(self.downsample(x)))
 
 
 class _Mlp(nn.Module):
@@ -172,7 +172,7 @@ class _Mlp(nn.Module):
         self.fc2 = _linear(4 * width, width, rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
+        return torch.as_tensor(self.fc2(F.gelu(self.fc1(x))))
 
 
 class _ConvBlock(nn.Module):
@@ -187,7 +187,7 @@ class _ConvBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.gamma * self.mlp(self.norm(self.conv_dw(x).permute(0, 2, 3, 1)))
-        return x + y.permute(0, 3, 1, 2)
+        return torch.as_tensor(x + y.permute(0, 3, 1, 2))
 
 
 class _SplitBlock(nn.Module):
@@ -223,7 +223,7 @@ class _SplitBlock(nn.Module):
         y = y.flatten(2).transpose(1, 2)
         y = y + self.gamma_xca * self.xca(self.norm_xca(y))
         y = self.gamma * self.mlp(self.norm(y))
-        return x + y.transpose(1, 2).unflatten(2, (height, -1))
+        return torch.as_tensor(x + y.transpose(1, 2).unflatten(2, (height, -1)))
 
 
 class _ChannelAttention(nn.Module):
@@ -242,7 +242,7 @@ class _ChannelAttention(nn.Module):
         query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
         weights = (query @ key.transpose(-2, -1) * self.temperature).softmax(dim=-1)
         attended = weights.to(value.dtype) @ value
-        return self.proj(attended.permute(0, 3, 1, 2).flatten(2))
+        return torch.as_tensor(self.proj(attended.permute(0, 3, 1, 2).flatten(2)))
 
 
 class _Places(nn.Module):
@@ -258,7 +258,7 @@ class _Places(nn.Module):
         rows = self._waves(height)[:, None, :].expand(-1, width, -1)
         columns = self._waves(width)[None, :, :].expand(height, -1, -1)
         places = torch.cat([rows, columns], dim=2).permute(2, 0, 1)[None]
-        return self.token_projection(places)
+        return cast(Tensor, self.token_projection(places))
 
     def _waves(self, count: int) -> Tensor:
         """Return (count, waves): sines and cosines of 1..count, a turn over all of them."""

@@ -75,7 +75,9 @@ class ERes2Net(nn.Module):
         ):
             x, mask = run(layer, x, mask)
             fused = fuse(x, keep(downsample(fused), mask))
-        return self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
+        return torch.as_tensor(
+            self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
+        )
 
 
 class ERes2NetV2(nn.Module):
@@ -118,7 +120,9 @@ class ERes2NetV2(nn.Module):
             x, mask = run(layer, x, mask)
         last, mask = run(self.layer4, x, mask)
         fused = self.fuse34(last, keep(self.layer3_ds(x), mask))
-        return self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
+        return torch.as_tensor(
+            self.seg_1(self.pool(flat(fused), None if mask is None else mask[:, 0, 0]))
+        )
 
 
 def _downsample(channels: int) -> nn.Conv2d:
@@ -149,7 +153,7 @@ class _Fusion(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         a = self.local_att(torch.cat([x, y], dim=1)).tanh()
-        return x + y + (x - y) * a
+        return torch.as_tensor(x + y + (x - y) * a)
 
 
 class _Block(nn.Module):

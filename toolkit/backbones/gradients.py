@@ -97,7 +97,7 @@ def within_class_whitening(x: Tensor, y: Tensor, shrinkage: float) -> Tensor:
     identity = torch.eye(len(scale), dtype=x.dtype, device=x.device)
     correlation = (1 - shrinkage) * covariance / scale[:, None] / scale + shrinkage * identity
     values, vectors = torch.linalg.eigh(correlation)
-    return vectors / values.clamp(min=1e-12).sqrt() / scale[:, None]
+    return torch.as_tensor(vectors / values.clamp(min=1e-12).sqrt() / scale[:, None])
 
 
 class GradientHistograms(nn.Module):
@@ -169,7 +169,9 @@ class GradientHistograms(nn.Module):
         """Return the raw embeddings (B, dim) of square images; `lengths` is ignored."""
         check_images(images, "GradientHistograms", self.in_dim, self.image_size)
         with torch.autocast(images.device.type, enabled=False):  # the whitening magnifies rounding
-            return self.linear((self.histograms(images) - self.mean) @ self.whitening) * self.gain
+            return torch.as_tensor(
+                self.linear((self.histograms(images) - self.mean) @ self.whitening) * self.gain
+            )
 
     @torch.no_grad()
     def estimate(self, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:

@@ -60,9 +60,11 @@ def in_float32(layer: nn.Module, x: Tensor) -> Tensor:
     What it gives is the embedding or near it, whose norm has to stay exact.
     """
     if not torch.amp.is_autocast_available(x.device.type):  # the meta device
-        return layer(x)
+        return torch.as_tensor(layer(x))
     with torch.autocast(x.device.type, enabled=False):
-        return layer(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x)
+        return torch.as_tensor(
+            layer(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x)
+        )
 
 
 def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:

@@ -3,6 +3,7 @@
 SimPLE's setting C (depth 100) trains them too.
 """
 
+import torch
 from torch import Tensor, nn
 
 from likeness.toolkit.backbones.images import check_images, four_stages, in_float32
@@ -109,4 +110,4 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
-        return y + self.downsample(x)
+        return torch.as_tensor(y + self.downsample(x))

@@ -113,7 +113,7 @@ class _Weighted(nn.Module):
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         mixed = _mix(layers, self.weights).transpose(1, 2)
-        return self.attentive(mixed, mask)
+        return torch.as_tensor(self.attentive(mixed, mask))
 
 
 class _MHFA(nn.Module):
@@ -166,7 +166,7 @@ class _MFA(nn.Module):
 
     def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         joined = self.norm(torch.cat(list(layers[1:]), dim=2))
-        return self.normalise(self.attentive(joined.transpose(1, 2), mask))
+        return torch.as_tensor(self.normalise(self.attentive(joined.transpose(1, 2), mask)))
 
 
 def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) -> nn.Module:

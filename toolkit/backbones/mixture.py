@@ -44,7 +44,8 @@ def cosine_transform(size: int, number: int) -> Tensor:
     place = (torch.arange(size, dtype=torch.float64) + 0.5) * (math.pi / size)
     columns = torch.cos(place[:, None] * torch.arange(number)) * (2 / size) ** 0.5
     columns[:, 0] /= 2**0.5
-    return columns.float()
+    transform: Tensor = columns.float()
+    return transform
 
 
 def log_densities(x: Tensor, weights: Tensor, means: Tensor, variances: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """MobileFaceNet: depth-wise separable convolutions for faces on small machines."""
 
+import torch
 from torch import Tensor, nn
 
 from likeness.toolkit.backbones.images import check_images, in_float32
@@ -85,7 +86,7 @@ class _Layers(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        return torch.as_tensor(self.layers(x))
 
 
 class _Conv(_Layers):

@@ -140,7 +140,7 @@ class ReDimNet(nn.Module):
         mask = None if lengths is None else frame_mask(lengths, features.shape[1])[:, None]
         x = self.backbone(features.transpose(1, 2)[:, None], mask)
         pooled = self.pool(x, None if mask is None else mask[:, 0])
-        return self.linear(self.bn(pooled))
+        return torch.as_tensor(self.linear(self.bn(pooled)))
 
 
 class ReDimNet2(nn.Module):
@@ -231,7 +231,7 @@ class ReDimNet2(nn.Module):
         x = x if self.backbone.head is None else self.backbone.head(x)
         x = flat(x) if self.split_bands else x
         pooled = self.pool(x, None if mask is None else mask[:, 0])
-        return self.linear(self.bn(pooled))
+        return torch.as_tensor(self.linear(self.bn(pooled)))
 
 
 class Row(NamedTuple):
@@ -247,7 +247,7 @@ class Row(NamedTuple):
 def _in_bands(x: Tensor, bands: int) -> Tensor:
     """Reshape (B, bands * channels, T) to (B, channels, bands, T)."""
     rows: Any = x.transpose(1, 2)
-    return rows.unflatten(2, (bands, -1)).permute(0, 3, 2, 1)
+    return torch.as_tensor(rows.unflatten(2, (bands, -1)).permute(0, 3, 2, 1))
 
 
 def _repeated(x: Tensor, step: int) -> Tensor:
@@ -330,7 +330,7 @@ class _Stages(nn.Module):
         outputs = [x if self.stem_gnorm is None else self.stem_gnorm(x, mask)]
         for number in range(self.count):
             outputs.append(getattr(self, f"stage{number}")(outputs, mask))
-        return self.fin_wght1d(outputs)
+        return torch.as_tensor(self.fin_wght1d(outputs))
 
 
 class _Stage(nn.ModuleList):
@@ -366,7 +366,7 @@ class _Stage(nn.ModuleList):
         x = _joined(x)
         for layer in layers[self.blocks + 1 :]:
             if isinstance(layer, _GroupNorm):
-                return layer(_repeated(x, self.step), mask)
+                return torch.as_tensor(layer(_repeated(x, self.step), mask))
             x = layer(x, seen) if isinstance(layer, _TimeContext) else x
         return _repeated(x, self.step)
 
@@ -450,7 +450,7 @@ class _Named(nn.Module):
         self.conv_block = block
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return self.conv_block(x, mask)
+        return torch.as_tensor(self.conv_block(x, mask))
 
 
 class _Residual(nn.Module):
@@ -490,7 +490,7 @@ class _BandWeights(nn.Module):
             num = mask.to(exact.dtype).sum(dim=(1, 3)) * x.shape[1]
             means = keep(exact, mask).sum(dim=(1, 3)) / num
         weights = self.exitation(torch.relu(self.squeeze(means.to(x.dtype)))).sigmoid()
-        return x * weights[:, None, :, None]
+        return torch.as_tensor(x * weights[:, None, :, None])
 
 
 class _ConvNeXt(nn.Module):
@@ -565,7 +565,7 @@ class _FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.gelu(self.intermediate_dense(x), approximate="tanh")
-        return self.output_dense(hidden)
+        return torch.as_tensor(self.output_dense(hidden))
 
 
 class _Attention(nn.Module):
@@ -585,4 +585,4 @@ class _Attention(nn.Module):
         )
         valid = None if mask is None else mask[:, None]
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=valid)
-        return self.out_proj(attended.transpose(1, 2).flatten(2))
+        return torch.as_tensor(self.out_proj(attended.transpose(1, 2).flatten(2)))

@@ -79,7 +79,7 @@ class ResNet(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         z = self.seg_1(self.pool(*run_front(self, features, lengths)))
-        return self.seg_2(self.seg_bn_1(torch.relu(z))) if self.two_layers else z
+        return torch.as_tensor(self.seg_2(self.seg_bn_1(torch.relu(z))) if self.two_layers else z)
 
 
 class ResNet34(ResNet):
@@ -147,7 +147,7 @@ class SimAMResNet(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
         pooled = self.pooling(*run_front(self.front, features, lengths))
-        return self.bottleneck(pooled)
+        return torch.as_tensor(self.bottleneck(pooled))
 
 
 def add_front(

@@ -185,7 +185,7 @@ def add_discriminant(
 def run_discriminant(network: Any, statistics: Tensor) -> Tensor:
     """Return the embeddings of statistics by what `add_discriminant` made."""
     x = network.dropout((statistics - network.mean) @ network.directions)
-    return network.normalise(network.linear(x)) * network.gain
+    return torch.as_tensor(network.normalise(network.linear(x)) * network.gain)
 
 
 def estimate_discriminant(

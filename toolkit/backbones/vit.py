@@ -249,7 +249,7 @@ class _Attention(nn.Module):
         else:  # written out, because torch.export takes other strides for a fused one with a bias
             scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
             attended = (scores + bias).softmax(dim=-1).to(value.dtype) @ value
-        return self.proj(attended.transpose(1, 2).flatten(2))
+        return torch.as_tensor(self.proj(attended.transpose(1, 2).flatten(2)))
 
 
 class _Mlp(nn.Module):
@@ -262,7 +262,7 @@ class _Mlp(nn.Module):
         self.fc2 = nn.Linear(int(ratio * width), width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
+        return torch.as_tensor(self.fc2(self.act(self.fc1(x))))
 
 
 class _LayerScale(nn.Module):

@@ -73,7 +73,7 @@ class XVector(nn.Module):
             mask = mask[:, _CONTEXT:]
             x = keep(x, mask[:, None])
         z = self.seg_1(self.pool(x, mask))
-        return self.seg_2(self.seg_bn_1(torch.relu(z))) if self.two_layers else z
+        return torch.as_tensor(self.seg_2(self.seg_bn_1(torch.relu(z))) if self.two_layers else z)
 
 
 class _Layer(nn.Module):
@@ -85,4 +85,4 @@ class _Layer(nn.Module):
         self.bn = nn.BatchNorm1d(channels, affine=False)  # without weights, as Kaldi's
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.bn(torch.relu(self.conv_1d(x)))
+        return torch.as_tensor(self.bn(torch.relu(self.conv_1d(x))))

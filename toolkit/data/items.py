@@ -267,7 +267,8 @@ class Items(Sequence[Item]):
         coded = self._label
         place = {name: number for number, name in enumerate(self.names)}
         ranks = [place.get(name, -1) for name in coded.dictionary.to_pylist()]
-        return np.array(ranks, dtype=np.int64)[parquet.numbers(coded.indices)]
+        numbers: Index = np.array(ranks, dtype=np.int64)[parquet.numbers(coded.indices)]
+        return numbers
 
     @property
     def further(self) -> list[str]:
@@ -294,7 +295,8 @@ class Items(Sequence[Item]):
             LikenessError: The list has no such column.
         """
         if name in _SECONDS and self.has(name):
-            return parquet.numbers(self.table[name].combine_chunks(), np.nan)
+            times: NDArray[np.float64] = parquet.numbers(self.table[name].combine_chunks(), np.nan)
+            return times
         if name not in self.further:
             known = ", ".join([*filter(self.has, _SECONDS), *self.further])
             raise LikenessError(

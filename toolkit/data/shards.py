@@ -109,7 +109,8 @@ def shard_numbers(items: Sequence[Item]) -> NDArray[np.int64]:
             "files (likeness.toolkit.data.shards.write), or set open_shards to 0"
         )
     folders = parquet.numbers(items.table["folder"].combine_chunks().indices)
-    return np.unique(folders, return_inverse=True)[1]
+    numbers: NDArray[np.int64] = np.unique(folders, return_inverse=True)[1]
+    return numbers
 
 
 def write(

@@ -249,7 +249,8 @@ class PostgresStore:
         """The rows of one question, in which {} stands for the schema."""
         with self._connection.transaction() as cursor:
             cursor.execute(statement.format(self._schema), values)
-            return cursor.fetchall()
+            rows: list[Any] = cursor.fetchall()
+            return rows
 
     def _make(self, cursor: Any, meta: Mapping[str, str]) -> None:
         """Makes the gallery where there is none."""

@@ -1,6 +1,6 @@
 """The sum of the angular loss over all its triplets by matrix products."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -137,6 +137,7 @@ def angular_sum(
     Returns:
         The sum, and how many positive pairs there are: two scalars.
     """
-    return _AngularSum.apply(  # type: ignore[no-untyped-call]
+    sums = _AngularSum.apply(  # type: ignore[no-untyped-call]
         x, keys, negatives, pairs, scale, pull
     )
+    return cast(tuple[Tensor, Tensor], sums)

@@ -163,7 +163,8 @@ def class_mean(values: Tensor) -> Tensor:
     if own is None:
         return values.mean()
     total, count = own.sum(torch.stack([values.sum(), values.new_tensor(len(values))]))
-    return total / count
+    mean: Tensor = total / count
+    return mean
 
 
 def class_rows(rows: Tensor, y: Tensor) -> Tensor:
@@ -192,7 +193,8 @@ def class_gather(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _spread_logsumexp(logits: Tensor, y: Tensor | None, own: OwnClasses) -> Tensor:
-    return _SpreadLogSumExp.apply(logits, y, own)  # type: ignore[no-untyped-call]
+    value: Tensor = _SpreadLogSumExp.apply(logits, y, own)  # type: ignore[no-untyped-call]
+    return value
 
 
 class _SpreadLogSumExp(torch.autograd.Function):
@@ -214,7 +216,8 @@ class _SpreadLogSumExp(torch.autograd.Function):
         total, *targets = own.sum(torch.stack(parts))
         ctx.save_for_backward(share.div_(total[:, None]), column, here)
         ctx.own = own
-        return total.log() - targets[0] if targets else total.log() + top
+        value: Tensor = total.log() - targets[0] if targets else total.log() + top
+        return value
 
     @staticmethod
     @once_in_full

@@ -163,7 +163,8 @@ def distance(a: Tensor, b: Tensor, *, squared: bool = False) -> Tensor:
         >>> distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([[5., 0.]])
     """
-    return _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
+    value: Tensor = _Distance.apply(a, b, squared)  # type: ignore[no-untyped-call]
+    return value
 
 
 def masked_lse(x: Tensor, mask: Tensor, dim: int = 1) -> Tensor:

@@ -273,12 +273,14 @@ class Joint(nn.Module):
     @property
     def proxies(self) -> Tensor:
         """The first part's class vectors (C, D)."""
-        return self.first.proxies  # type: ignore[return-value]
+        proxies: Tensor = self.first.proxies  # type: ignore[assignment]
+        return proxies
 
     @in_full
     def logits(self, z: Tensor) -> Tensor:
         """(B, dim) -> (B, C): the first part's."""
-        return self.first.logits(z)  # type: ignore[operator]
+        logits: Tensor = self.first.logits(z)  # type: ignore[operator]
+        return logits
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:

@@ -175,9 +175,10 @@ def logistic_pairs(
         value.to(z) if isinstance(value, Tensor) else z.new_full((), value)
         for value in (b, b_theta)
     )
-    return LogisticPairs.apply(  # type: ignore[no-untyped-call]
+    value: Tensor = LogisticPairs.apply(  # type: ignore[no-untyped-call]
         z, keys, b, b_theta, *labels, *weights, r, margin
     )
+    return value
 
 
 class SimPLE(nn.Module):

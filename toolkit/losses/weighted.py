@@ -101,7 +101,8 @@ def _towards_positive(pairs: Pairs, s: Tensor, same: Tensor) -> Tensor:
     way = way / length.masked_fill(~same.any(1, keepdim=True) | (length < _APART), torch.inf)
     along = way @ pairs.keys.T - (way * pairs.x).sum(1, keepdim=True)
     d = distance(pairs.x, pairs.keys)
-    return along / d.masked_fill(d < _APART, torch.inf)
+    cosine: Tensor = along / d.masked_fill(d < _APART, torch.inf)
+    return cosine
 
 
 class CirclePair(nn.Module):

@@ -68,7 +68,7 @@ class TorchEmbedder(nn.Module):
         features, frames = self.frontend(inputs, lengths)
         if lengths is None:  # nothing is padded, so the backbone has no masks to apply
             frames = None
-        return self.backbone(features, frames)
+        return cast(Tensor, self.backbone(features, frames))
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the embeddings (B, dim) that are scored and stored."""
@@ -126,7 +126,8 @@ class TorchEmbedder(nn.Module):
         def embeddings() -> Floats:
             if on_gpu:
                 copied.synchronize()
-            return here.numpy()
+            made: Floats = here.numpy()
+            return made
 
         return embeddings
 

@@ -54,4 +54,4 @@ class Joined(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the embeddings (B, dim) of features or images."""
         z = self.network(features, lengths).float()
-        return self.head(polarlike(z) if self.features == "polarlike" else z)
+        return cast(Tensor, self.head(polarlike(z) if self.features == "polarlike" else z))

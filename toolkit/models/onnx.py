@@ -164,11 +164,13 @@ class Session:
 
     def get_inputs(self) -> list[Any]:
         """Return the inputs of the graph: name, type and shape, where a free size is no integer."""
-        return self._session.get_inputs()
+        inputs: list[Any] = self._session.get_inputs()
+        return inputs
 
     def get_outputs(self) -> list[Any]:
         """Return the outputs of the graph, as `get_inputs`."""
-        return self._session.get_outputs()
+        outputs: list[Any] = self._session.get_outputs()
+        return outputs
 
     def run(
         self, outputs: Sequence[str] | None, inputs: Mapping[str, NDArray[Any]]

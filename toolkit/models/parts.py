@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from importlib.metadata import packages_distributions
 from importlib.metadata import version as version_of_distribution
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.toolkit.models import user_files
@@ -204,7 +204,7 @@ def _target(
         needed = "function that reads an item"
     if not fits or not is_own:
         raise LikenessError(f"{name}: {shown} is no {needed} that {package} itself defines")
-    return target
+    return cast("Callable[..., Any]", target)
 
 
 def without_weights(part: Part) -> Part:

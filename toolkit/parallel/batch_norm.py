@@ -1,5 +1,7 @@
 """Batch norm over the batch of all processes, so that any number of them trains as one would."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ def synced(network: nn.Module, device: torch.device) -> nn.Module:
         The network to use.
     """
     if device.type == "cuda":
-        return nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(network))  # type: ignore[no-untyped-call]
     for module in network.modules():
         if (
             isinstance(module, nn.modules.batchnorm._BatchNorm)

@@ -184,7 +184,8 @@ def gather(x: Tensor, lengths: list[int] | None = None) -> Tensor:
     """
     if world() == 1:
         return x
-    return _Gather.apply(x, lengths or lengths_of(len(x), x.device))  # type: ignore[no-untyped-call]
+    made: Tensor = _Gather.apply(x, lengths or lengths_of(len(x), x.device))  # type: ignore[no-untyped-call]
+    return made
 
 
 def gather_objects(value: Result) -> list[Result]:
@@ -200,7 +201,8 @@ def total(x: Tensor) -> Tensor:
     """Return the sum over the processes, element by element; its gradient is such a sum too."""
     if world() == 1:
         return x
-    return _Total.apply(x)  # type: ignore[no-untyped-call]
+    made: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
+    return made
 
 
 def largest(x: Tensor) -> Tensor:

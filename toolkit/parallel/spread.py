@@ -161,11 +161,13 @@ def loss_of(
     z, y = gather(full(z), lengths), gather(y, lengths)
     z_key = None if z_key is None else gather(z_key.detach(), lengths)
     if layout is None or (world() == 1 and rate == 1):
-        return loss(z, y, z_key)
+        made: Tensor = loss(z, y, z_key)
+        return made
     own = torch.arange(layout.start, layout.stop, device=y.device)
     if rate == 1:
         with spread_classes(OwnClasses(own, total, largest, gather)):
-            return loss(z, y, z_key)
+            whole: Tensor = loss(z, y, z_key)
+            return whole
     # Some parts of a loss read rows of other classes than those of y.
     more = (part.reads(y) for part in loss.modules() if isinstance(part, Remembering))
     read = torch.cat([y, *more])
@@ -176,7 +178,8 @@ def loss_of(
         if name in layout.axes
     }
     with spread_classes(OwnClasses(own[drawn], total, largest, gather)):
-        return torch.func.functional_call(loss, rows, (z, y, z_key))
+        drawn_loss: Tensor = torch.func.functional_call(loss, rows, (z, y, z_key))
+        return drawn_loss
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ class Network(nn.Module):
         if self.frontend is not None:
             inputs, frames = self.frontend(inputs, lengths)
             lengths = None if lengths is None else frames
-        return self.backbone(inputs, lengths)
+        return cast(Tensor, self.backbone(inputs, lengths))
 
     def forward(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         if self.pieces == 1 or not torch.is_grad_enabled():

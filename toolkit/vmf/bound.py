@@ -5,7 +5,7 @@ dimensions. lc = log C_n.
 """
 
 from math import ceil, log
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ def expected_logsumexp(
         A scalar, and (len(y), D).
     """
     if method == "debye" and w.dtype == torch.float32:
-        return _softmax_bound(left, along, across, w, y, beta, dim)
+        return cast(tuple[Tensor, Tensor], _softmax_bound(left, along, across, w, y, beta, dim))
     return torch.logsumexp(
         bound_logits(left, along, across, w, beta, dim, method), dim=-1
     ).mean(), w.index_select(0, y)
@@ -252,7 +252,7 @@ def el_nivmf_cross_entropy(
     first, second, constant, power = nivmf_terms(mu, kappas, normalizer=normalizer, method=method)
     t = torch.as_tensor(temperature, dtype=samples.dtype, device=samples.device)
     terms = (samples, first, second, constant, t, y, power, temperature_inside)
-    return _expected_likelihood(*terms, torch.is_grad_enabled())
+    return cast(Tensor, _expected_likelihood(*terms, torch.is_grad_enabled()))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

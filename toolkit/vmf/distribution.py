@@ -104,7 +104,8 @@ def relative_log_c(square: Tensor, dim: int, *, method: Method = "debye") -> Ten
         A tensor of square's shape.
     """
     if method == "debye":
-        return _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
+        result: Tensor = _LogC.apply(square, dim)  # type: ignore[no-untyped-call]
+        return result
     if method == "bounds":
         a = (dim - 1) / 2
         # The rise is sqrt(c^2 + k^2) - c.
@@ -133,7 +134,8 @@ def resultant_ratio(square: Tensor, dim: int, *, method: Method = "debye") -> Te
         A tensor of square's shape.
     """
     if method == "debye":
-        return _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
+        result: Tensor = _Ratio.apply(square, dim)  # type: ignore[no-untyped-call]
+        return result
     a = (dim - 1) / 2
     if method == "bounds":  # (g + h)/2k: Eq 10 of the vMF paper
         return 0.5 / (a + ((a + 1) ** 2 + square).sqrt()) + 0.5 / (a + (a * a + square).sqrt())

@@ -47,4 +47,5 @@ def unit(z: Tensor) -> Tensor:
     """
     z = full(z)
     norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    return z / norm.masked_fill(norm < SHORTEST, torch.inf)
+    rows: Tensor = z / norm.masked_fill(norm < SHORTEST, torch.inf)
+    return rows
