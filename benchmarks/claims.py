@@ -1,7 +1,7 @@
 """Tests the claims of the three papers on data that is small and at hand.
 
-    python benchmarks/claims.py --data ../shared/data --out runs/claims
-    python benchmarks/claims.py --data ../shared/data --out runs/claims --only omniglot
+    python benchmarks/claims.py --data ../shared/data --out runs/claims --page
+    python benchmarks/claims.py --data ../shared/data --out runs/claims --only omniglot --page
 
 Measures: differences of two losses, paired by seed and by class or subject, with three seeds each,
     and the AUROC of an embedding's norm. `likeness compare` trains and measures; what is in OUT is
@@ -12,7 +12,7 @@ Measures: differences of two losses, paired by seed and by class or subject, wit
 Peers: none.
 Limit: none.
 Needs: omniglot/, mnist/, speechocean/, an4/, librispeech/, orl/ and gt/ in the folder of --data.
-Takes: three hours of one core.
+Takes: two hours of one core, and five more for MNIST; --only leaves data sets out.
 Gives: docs/reference/claims.md.
 """
 
@@ -83,7 +83,6 @@ CASES = {
         "accuracy",
         True,
         "MNIST, 10,000 test images",
-        ("schedule.steps=1500", "schedule.eval_every=500"),
     ),
     **{
         name: Case("head_losses", HEAD_LOSSES, "eer", False, f"heads, {name}", HEAD_SETTINGS)
@@ -142,6 +141,8 @@ def better(
 
     def rows(data: Path, out: Path) -> Iterator[Row]:
         for name in names:
+            if not (out / name).is_dir():
+                continue
             case = CASES[name]
             sign = 1 if (case.higher_is_better if higher is None else higher) else -1
             for other in others.split(","):
@@ -169,6 +170,8 @@ def norms(name: str, variant: str) -> Tests:
     """
 
     def rows(data: Path, out: Path) -> Iterator[Row]:
+        if not (out / name).is_dir():
+            return
         case = CASES[name]
         file, _, group = case.recipe.partition(":")
         spec = f"{ROOT}/recipes/{file}.py:{'.'.join(filter(None, (group, variant)))}"
@@ -230,7 +233,10 @@ CLAIMS: dict[str, tuple[str, list[Tests]]] = {
         ],
     ),
     "The norm tells certainty": (
-        "vMF, Sec. 4.4, and nivMF, Sec. 5: longer embeddings of right answers and of whole images.",
+        "vMF, Sec. 4.4, and nivMF, Sec. 5: longer embeddings of right answers and of "
+        "whole images. On MNIST\n"
+        "with the full schedule the AUROC of right answers is .96 for vmf "
+        "([results.md](results.md#mnist)).",
         [
             norms("omniglot", "softmax"),
             norms("omniglot", "vmf"),
@@ -246,7 +252,9 @@ CLAIMS: dict[str, tuple[str, list[Tests]]] = {
         ],
     ),
     "Spherical beats Euclidean and hyperbolic": (
-        "vMF, Sec. 4: softmax on cosines against that on products and distances.",
+        "vMF, Sec. 4: softmax on cosines against that on products and distances. On "
+        "MNIST arcface is more\n"
+        "accurate than standard ([results.md](results.md#mnist)).",
         [
             better("cosine", "softmax_euclidean", "omniglot"),
             better("cosine", "standard,hyperbolic", "mnist"),
@@ -254,7 +262,14 @@ CLAIMS: dict[str, tuple[str, list[Tests]]] = {
         ],
     ),
     "vMF lowers the calibration error": (
-        "vMF, Sec. 4.3: the error of the confidences, before a temperature is fitted.",
+        "vMF, Sec. 4.3: the error of the confidences, before a temperature is fitted. "
+        "On MNIST with the\n"
+        "paper's full schedule vmf has 1.7 % ± .1, cosine 1.5 ± .3, arcface 2.2 ± .2, "
+        "standard 2.4 ± .2 and\n"
+        "hyperbolic 2.8 ± .3 ([results.md](results.md#mnist)): the order is nearly the "
+        "paper's, and three\n"
+        "seeds cannot tell. A run of 1,500 steps says nothing, because vmf is not "
+        "trained then.",
         [
             better(
                 "vmf", "standard,hyperbolic,cosine,arcface", "mnist", metric="ece_l2", higher=False
@@ -303,16 +318,16 @@ def page(data: Path, out: Path) -> Iterator[str]:
         verdicts = [row.verdict for row in rows]
         counts = [verdicts.count(kind) for kind in ("holds", "does not hold", "cannot tell")]
         yield f"| {claim} | {counts[0]} | {counts[1]} | {counts[2]} |"
-        sections += [
-            "",
-            f"## {claim}",
-            about,
-            "",
-            "| data | compared | metric | better by | over classes | over seeds | |",
-            "|---|---|---|---|---|---|---|",
-            *map(line, rows),
-        ]
+        sections += ["", f"## {claim}", about]
+        if rows:
+            sections += ["", *TABLE, *map(line, rows)]
     yield from sections
+
+
+TABLE = (
+    "| data | compared | metric | better by | over classes | over seeds | |",
+    "|---|---|---|---|---|---|---|",
+)
 
 
 def line(row: Row) -> str:
@@ -323,15 +338,18 @@ def line(row: Row) -> str:
 
 
 HEAD = """# What the papers claim, and what holds here
-Each claim of the three papers that small data can test. `python benchmarks/claims.py --data DATA
---out runs/claims` trains what is missing and writes this page; {date}, three seeds, one core of an
-AMD EPYC.
+Each claim of the three papers that small data can test: {date}, three seeds, one core of an AMD
+EPYC. This trains what is missing and writes the page, with a row for each data set that was run:
+```
+python benchmarks/claims.py --data DATA --out runs/claims --page
+```
 
 A row sets two losses against each other under equal terms: "better by" is how much the first is
 better than the second. The first interval is over classes or subjects, of whom equal ones are drawn
 for both, and the second over seeds; both hold 95 %. A claim **holds** in a row whose intervals are
 above 0, **does not hold** where they are below, and else nobody can tell. A loss that does not hold
 here may well do so with the networks and the data of its paper.
+
 """
 
 
@@ -341,6 +359,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder of runs")
     parser.add_argument("--only", default="", help="train on these data sets alone, with commas")
+    parser.add_argument("--page", action="store_true", help="write the page of what was trained")
     arguments = parser.parse_args()
     data, out = arguments.data.resolve(), arguments.out.resolve()
     names = arguments.only.split(",") if arguments.only else list(CASES)
@@ -348,7 +367,7 @@ def main() -> None:
         prepare(data, out)
     for name in names:
         compare(name, data, out, "", CASES[name].variants)
-    if not arguments.only:
+    if arguments.page:
         (ROOT / "docs/reference/claims.md").write_text("\n".join(page(data, out)) + "\n")
 
 
