@@ -51,12 +51,12 @@ STATISTICS = Recipe(
     augment=partial(
         train_view,
         seconds=(0.8, 2.5),
-        noise_prob=0.15,
+        noise_prob=0.05,
         snr_db=(15.0, 30.0),
         level_dbfs=LEVEL_DBFS,
     ),
     sampling=Sampling(batch_size=64),
-    optim=Optim(name="adamw", lr=1e-3, weight_decay=1e-2),
+    optim=Optim(name="adamw", lr=3e-3, weight_decay=1e-2),
     schedule=Schedule(steps=600, warmup_steps=60),
 )
 
