@@ -126,11 +126,12 @@ def with_bandwidth(recipe: Recipe, data: Path) -> Recipe:
     Returns:
         The recipe. It refuses none where more of them are narrow than may be unreadable.
     """
-    needs_hz = recipe.read.keywords.get("needs_hz") if isinstance(recipe.read, partial) else None
+    settings = recipe.read.keywords if isinstance(recipe.read, partial) else {}
+    needs_hz = settings.get("needs_hz")
     if not needs_hz:
         return recipe
     items = Items.of(recipe.items(data))
-    read, rate_hz = partial(recipe.read, needs_hz=0.0), recipe.read.keywords.get("rate_hz", 16_000)
+    read, rate_hz = partial(recipe.read, needs_hz=0.0), settings.get("rate_hz", 16_000)
     narrow = []
     for item in items[:: math.ceil(len(items) / 50)]:
         with suppress(LikenessError, OSError):  # the training names what cannot be read
