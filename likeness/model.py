@@ -572,11 +572,12 @@ def train(
     from likeness.toolkit.training.recipe import Recipe, override
     from likeness.toolkit.training.recipe import load as load_recipe
     from likeness.toolkit.training.train import fit
-    from likeness.training import with_data_settings
+    from likeness.training import with_bandwidth, with_data_settings
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
     changes = [settings] if isinstance(settings, str) else list(settings)
     changed = with_data_settings(override(loaded, changes), columns=columns, label=label, root=root)
+    changed = with_bandwidth(changed, Path(data))
     fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
     parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
     # Whose recipe was run trusts its packages.

@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -28,9 +29,11 @@ from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
 from likeness.modalities.face import validation
 from likeness.modalities.folders import suffixes_of
+from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
 from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
+from likeness.toolkit.data.items import Items
 from likeness.toolkit.data.labels import LabelPattern
 from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 from likeness.toolkit.data.reading import Bad
@@ -109,6 +112,35 @@ def takes_settings(part: Any) -> bool:
     """Whether a part lists whatever a person has."""
     function = part.func if isinstance(part, partial) else part
     return {"columns", "label", "root", "test"} <= inspect.signature(function).parameters.keys()
+
+
+def with_bandwidth(recipe: Recipe, data: Path) -> Recipe:
+    """Let a model take narrow recordings, such as of telephones, where it is trained on them.
+
+    Args:
+        recipe: The recipe. One whose `read` refuses no narrow recordings (read.needs_hz) stays.
+        data: Its data, of which 50 recordings are looked at.
+
+    Returns:
+        The recipe. It refuses none where more of them are narrow than may be unreadable.
+    """
+    settings = recipe.read.keywords if isinstance(recipe.read, partial) else {}
+    needs_hz = settings.get("needs_hz")
+    if not needs_hz:
+        return recipe
+    items = Items.of(recipe.items(data))
+    read, rate_hz = partial(recipe.read, needs_hz=0.0), settings.get("rate_hz", 16_000)
+    narrow = []
+    for item in items[:: math.ceil(len(items) / 50)]:
+        with suppress(LikenessError, OSError):  # the training names what cannot be read
+            narrow.append(is_narrow(read(item), rate_hz, needs_hz))
+    if sum(narrow) <= recipe.max_bad_share * len(narrow):
+        return recipe
+    warn(
+        f"{sum(narrow)} of {len(narrow)} recordings have nothing above {needs_hz / 1000:g} kHz, so "
+        "the model will not refuse such recordings"
+    )
+    return replace(recipe, read=read)
 
 
 def warn_of_labels(recipe: Recipe, data: Path) -> None:

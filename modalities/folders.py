@@ -6,7 +6,7 @@ faces also RecordIO files.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Trials, name_first
+from likeness.modalities.speaker.audio import speed_copies
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.items import Items, label_numbers
 from likeness.toolkit.data.listing import files_below, is_kaldi_folder, list_items
@@ -36,6 +37,7 @@ def items(
     label: str = "",
     root: str = "",
     test: str = "",
+    speeds: Sequence[float] = (),
 ) -> Items:
     """List the items of the labels of one split.
 
@@ -56,6 +58,7 @@ def items(
         label: A pattern of paths, from which the labels are taken: "{label}_*.wav".
         root: The folder that relative paths start from, by default that of the list.
         test: Other data, all of which test, while all of `data` trains and validates.
+        speeds: The speeds of copies of recordings, which are new classes (audio.speed_copies).
 
     Returns:
         Items whose id is the path below `data` and whose label is the first folder of it.
@@ -80,7 +83,7 @@ def items(
     )
     if split in ("validation", "test") or data == test:
         _warn_of_singles(chosen, data)
-    return chosen
+    return speed_copies(chosen, speeds) if speeds else chosen
 
 
 def trials(

@@ -74,13 +74,15 @@ def compare(
     from likeness.eval.reports.comparison import table
     from likeness.models.initial import read_initial
     from likeness.toolkit.training import compare as comparing
-    from likeness.training import with_data_settings
+    from likeness.training import with_bandwidth, with_data_settings
 
     chosen, ranges = comparing.load_variants(
         recipe_files.located(recipe), options.names_in(variants), overrides or []
     )
     chosen = {
-        name: with_data_settings(value, columns=",".join(columns or ()), label=label, root=root)
+        name: with_bandwidth(
+            with_data_settings(value, columns=",".join(columns or ()), label=label, root=root), data
+        )
         for name, value in chosen.items()
     }
     with options.stoppable():

@@ -86,7 +86,13 @@ def train(
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import check_training, next_commands, warn_of_labels, with_data_settings
+    from likeness.training import (
+        check_training,
+        next_commands,
+        warn_of_labels,
+        with_bandwidth,
+        with_data_settings,
+    )
     from likeness.training_page import report_run
 
     loaded, variant = load(recipe_files.located(recipe))
@@ -97,6 +103,7 @@ def train(
         root=root,
         test=test,
     )
+    chosen = with_bandwidth(chosen, data)
     if check:
         say(check_training(chosen, data, read_initial=read_initial))
         return

@@ -21,6 +21,7 @@ from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.audio import crop
 from likeness.modalities.speaker.codec import Codec, transmit
 from likeness.modalities.speaker.decoding import Wave
+from likeness.modalities.speaker.level import at_level
 from likeness.modalities.speaker.recording import Recording
 from likeness.toolkit.data.reading import takes
 
@@ -163,11 +164,12 @@ def train_view(
     clip_level: tuple[float, float] = (0.3, 0.9),
     codec_prob: float = 0.0,
     codecs: tuple[Codec, ...] = ("mulaw", "alaw", "mp3", "vorbis"),
+    level_dbfs: float | None = None,
 ) -> Wave:
     """Make one training view of a wave.
 
     A random crop comes first. Real noise and rooms, synthetic noise, gain, volume, clipping and a
-    codec follow, each with its probability.
+    codec follow, each with its probability. The level comes last.
 
     Args:
         wave: (samples,) float32 at rate_hz, or a Recording, of which the crop alone is decoded.
@@ -190,6 +192,8 @@ def train_view(
         clip_level: The range of the share of the peak.
         codec_prob: The probability of codec.transmit(), which takes codecs.
         codecs: The codecs to draw from.
+        level_dbfs: The level of speech that the view is brought to (level.py), as audio.read()
+            brings whole recordings to it; None leaves it as it is.
 
     Returns:
         The view, (num_samples,) float32.
@@ -220,7 +224,7 @@ def train_view(
         view = clip(view, rng, clip_level)
     if codec_prob and rng.random() < codec_prob:
         view = transmit(view, rng, codecs=codecs, rate_hz=rate_hz)
-    return view
+    return view if level_dbfs is None else at_level(view, level_dbfs)
 
 
 # WeSpeaker's training view, as a part that still needs its folders: partial(WESPEAKER_VIEW,

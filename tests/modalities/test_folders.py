@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from likeness.modalities import folders
 from likeness.modalities.folders import items, scan, trials
 from likeness.modalities.speaker import an4
-from likeness.modalities.speaker.audio import read
+from likeness.modalities.speaker.audio import read, speed_copies
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.modalities.speaker.folds import stratified_folds
 from likeness.modalities.synthetic import voice, write_voices
@@ -231,6 +231,11 @@ def test_more_classes_to_train_on(data: Path) -> None:
     fast = an4.items(data, speeds=(0.9, 1.1))
     assert len(fast) == 3 * len(plain)
     assert len({item.label for item in fast}) == 3 * len({item.label for item in plain})
+
+
+def test_speeds_of_ones_own_recordings_are_more_classes(tmp_path: Path) -> None:
+    plain = items(lay_out(tmp_path, [2] * 5))
+    assert items(tmp_path, speeds=(0.9, 1.1)) == speed_copies(plain)
 
 
 def test_a_file_reads(data: Path) -> None:

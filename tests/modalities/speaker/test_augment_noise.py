@@ -19,6 +19,7 @@ from scipy.signal import fftconvolve
 from likeness.modalities.speaker import noise
 from likeness.modalities.speaker.augment import add_noise, gain, train_view
 from likeness.modalities.speaker.decoding import BadAudio, Wave
+from likeness.modalities.speaker.level import at_level
 from likeness.modalities.speaker.noise import (
     add_file,
     corrupt,
@@ -251,6 +252,14 @@ def test_gain() -> None:
 
 def view(seed: int, batch_seed: int, **settings: object) -> np.ndarray:
     return train_view(WHOLE, rng(seed), rng(batch_seed), **settings)  # type: ignore[arg-type]
+
+
+def test_a_view_has_the_level_of_speech_after_everything_else() -> None:
+    plain = view(0, 0, noise_prob=1.0)
+    loud = view(0, 0, noise_prob=1.0, gain_prob=1.0, gain_db=(20.0, 20.0), level_dbfs=-26.0)
+    quiet = view(0, 0, noise_prob=1.0, gain_prob=1.0, gain_db=(-20.0, -20.0), level_dbfs=-26.0)
+    np.testing.assert_allclose(loud, quiet, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(loud, at_level(plain, -26.0), rtol=1e-4, atol=1e-7)
 
 
 def test_a_batch_shares_its_length_and_nothing_else() -> None:
