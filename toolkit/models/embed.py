@@ -177,7 +177,8 @@ def embedded_rows(
     """
     sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
-    report("embedding", 0, len(items))
+    num_done = 0  # items
+    report("embedding", num_done, len(items))
     reader = read_beside(partial(inputs_of, items, reading_for(read)), workers)
     before: tuple[_Batch, Callable[[], Floats]] | None = None
     try:
@@ -187,10 +188,12 @@ def embedded_rows(
                 begun = None if batch is None else (batch, _begin(embedder, batch, items, read))
                 if before is not None:
                     _add(sums, *before)
-                    report("embedding", before[0].num_done, len(items))
+                    num_done = before[0].num_done
+                    report("embedding", num_done, len(items))
                 before = begun
+        num_done = len(items)
     finally:
-        report("embedding", len(items), len(items))
+        report("embedding", num_done, num_done)
     return _means(sums, bad, items)
 
 
