@@ -171,7 +171,7 @@ def _methods(
                 continue
             centre = unlabelled.centre_of(chosen)
             target, nontarget = scores(unlabelled.centred(tested, centre), names)
-            value = unlabelled.threshold(chosen, FAR)
+            (value,) = unlabelled.thresholds(chosen, [FAR])
             name = f"from {size or 'all'}{text}"
             yield name, _rates(target, nontarget, value)
             if not size and not by_people:

@@ -1,6 +1,6 @@
-"""A threshold for a new place from its unlabelled items: recordings or images of nobody knows whom.
+"""A threshold for a new place from its unlabelled items: nobody says who is in them.
 
-In a new place a model takes more people for one than it did where its threshold was measured: all
+In a new place a model accepts more pairs of two people than where its threshold was measured: all
 items there share the microphone, the room, the light or the language. That is a mean direction,
 which is subtracted. What is left of the scores of two different people has nearly the same shape
 wherever it was looked at: above its median it is `_TAIL` times as wide as a normal distribution of
@@ -9,7 +9,7 @@ the width that it has below. The lower half holds no pair of one person, so nobo
 How well this holds is measured in docs/reference/results.md by benchmarks/places.py.
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,40 +58,46 @@ def check_far(far: float) -> None:
         )
 
 
-def threshold(unit: NDArray[np.floating], far: float) -> float:
-    """Estimate the cosine that a share `far` of the pairs of different people reaches.
+def thresholds(unit: NDArray[np.floating], fars: Sequence[float]) -> list[float]:
+    """Estimate the cosines that given shares of the pairs of different people reach.
 
     Args:
         unit: (N, D) unit embeddings of the place's items, before they are centred.
-        far: The false-accept rate.
+        fars: The shares, which are false-accept rates.
 
     Returns:
-        The threshold on the cosine of centred embeddings: accept if score >= threshold.
+        A threshold on the cosine of centred embeddings for each: accept if score >= threshold.
 
     Raises:
-        LikenessError: There are too few items, or the rate is out of the range that was measured.
+        LikenessError: There are too few items, or a rate is out of the range that was measured.
 
     Example:
         >>> people = np.random.default_rng(0).normal(size=(200, 64))
-        >>> round(threshold(people / np.linalg.norm(people, axis=1, keepdims=True), 0.01), 1)
+        >>> (found,) = thresholds(people / np.linalg.norm(people, axis=1, keepdims=True), [0.01])
+        >>> round(found, 1)
         0.3
     """
     if len(unit) < LEAST_ITEMS:
         raise LikenessError(
             f"{len(unit)} unlabelled items are too few for a threshold; give {LEAST_ITEMS} or more"
         )
-    check_far(far)
+    for far in fars:
+        check_far(far)
     chosen = np.linspace(0, len(unit) - 1, min(len(unit), _MOST_ITEMS)).astype(int)
     rows = centred(unit[chosen], centre_of(unit))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     scores = np.sort((rows @ rows.T)[np.triu_indices(len(rows), 1)])
+    # The mean is one of these items. New ones lie 2 / N nearer to each other.
+    return [_reached(scores, far, nearer=2 / len(unit)) for far in fars]
+
+
+def _reached(scores: Floats, far: float, *, nearer: float) -> float:
+    """The score that a share of the pairs of different people reaches, by all sorted scores."""
     same, value = 0.0, 1.0
     for _ in range(_ROUNDS):
         others = scores[: round(len(scores) * (1 - same))]
         median = float(np.median(others))
         below = others[others < median] - median
         width = float(np.sqrt(np.mean(below**2)))
-        # The mean is one of these items. New ones lie 2 / N nearer to each other.
-        value = median + _TAIL * float(norm.isf(far)) * width + 2 / len(unit)
+        value = median + _TAIL * float(norm.isf(far)) * width + nearer
         same = float(np.clip((scores >= value).mean() - far, 0.0, 0.5))
     return value

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from likeness.toolkit.models.embed import (
     refuse_diverged,
     warn_if_alike,
 )
-from likeness.toolkit.models.loaded import Embedder, Flip, Flipped, Loaded
+from likeness.toolkit.models.loaded import Flip, Loaded, flipped
 from likeness.toolkit.training.lock import NAME as LOCK
 from likeness.toolkit.training.lock import Busy, empty, only_writer
 
@@ -227,7 +227,7 @@ def read_as(model: Loaded, reading: Reading) -> Loaded:
     if model.modality == "speaker":
         raise LikenessError(f"flip {flip!r} is for images, and this model takes recordings")
     settings = {**model.settings, "flip": flip}
-    return replace(model, embedder=cast(Embedder, Flipped(model.embedder, flip)), settings=settings)
+    return replace(model, embedder=flipped(model.embedder, flip), settings=settings)
 
 
 def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:

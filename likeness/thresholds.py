@@ -8,7 +8,6 @@ from datetime import date as Date
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -27,10 +26,10 @@ from likeness.eval.thresholds import (
     save,
 )
 from likeness.eval.types import Embeddings, Trials
-from likeness.eval.unlabelled import centre_of, threshold
+from likeness.eval.unlabelled import centre_of, thresholds
 from likeness.included import resolved
 from likeness.toolkit.gallery.store import contradictions
-from likeness.toolkit.models.loaded import Centred, Embedder, Loaded
+from likeness.toolkit.models.loaded import Loaded, without_centre
 
 FILE = "thresholds.json"  # in the folder of a run
 SAVE = "likeness evaluate SCORES --save-to MODEL"
@@ -146,7 +145,12 @@ def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
             f"the thresholds are of another model ({entries[0].origin.system}); estimate them "
             "anew with `likeness threshold`"
         )
-    embedder = cast(Embedder, Centred(model.embedder, centre))
+    return _without(model, centre)
+
+
+def _without(model: Loaded, centre: tuple[float, ...]) -> Loaded:
+    """The model without the mean direction of a place."""
+    embedder = without_centre(model.embedder, centre)
     settings = {**model.settings, "centre": digest([repr(centre)])[:16]}
     return replace(model, embedder=embedder, similarity="cosine", settings=settings)
 
@@ -166,20 +170,21 @@ def estimate(
         LikenessError: There are too few items, or a rate is out of range.
     """
     unit = embeddings.unit()
-    points = tuple(Threshold("far", far, None, threshold(unit, far)) for far in fars)
-    found = Thresholds(
-        Origin("", {"model": model.digest}),
+    values, centre = thresholds(unit, fars), tuple(centre_of(unit).tolist())
+    meta = _without(model, centre).meta
+    return Thresholds(
+        Origin(Scoring().system(meta), meta),
         data,
         subjects=None,
         targets=0,
         nontargets=0,
         date=Date.today().isoformat(),
-        points=points,
+        points=tuple(
+            Threshold("far", far, None, value) for far, value in zip(fars, values, strict=True)
+        ),
         unlabelled=len(embeddings.ids),
-        centre=tuple(centre_of(unit).tolist()),
+        centre=centre,
     )
-    meta = at_place(model, [found]).meta
-    return replace(found, origin=Origin(Scoring().system(meta), meta))
 
 
 @dataclass(frozen=True)

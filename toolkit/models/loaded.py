@@ -5,8 +5,9 @@ Nothing here imports torch.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,53 +71,24 @@ class Embedder(Protocol):
         """Divide the cores of the machine between so many calls at a time."""
 
 
-class Flipped:
-    """An embedder of images that joins the embedding of each image with that of its mirror image.
+class _Changed:
+    """An embedder with other inputs and embeddings than the one that does the work.
 
     Args:
-        embedder: The embedder, which does all else.
-        flip: "sum" and "mean" keep the dimensions; "concat" puts both side by side, which doubles
-            them.
+        embedder: What does the work.
+        inputs_of: Gives the inputs that it embeds in place of a batch of inputs.
+        joined: Makes one embedding of those of all of them.
+        dim: The size of that embedding.
     """
 
-    def __init__(self, embedder: Embedder, flip: Flip):
-        self._embedder, self._flip = embedder, flip
-        self.dim = 2 * embedder.dim if flip == "concat" else embedder.dim
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_embedder"], name)
-
-    def embed_batch(self, inputs: Array, lengths: NDArray[np.float64] | None = None) -> Floats:
-        """Return the embeddings (B, dim) of images (B, C, H, W)."""
-        return self.begin_batch(inputs, lengths)()
-
-    def begin_batch(
-        self, inputs: Array, lengths: NDArray[np.float64] | None = None
-    ) -> Callable[[], Floats]:
-        """Begin what `embed_batch` does, and return what waits for the embeddings."""
-        sides: tuple[Array, Any] = (inputs, np.ascontiguousarray(inputs[..., ::-1]))
-        begun = [self._embedder.begin_batch(side, lengths) for side in sides]
-
-        def joined() -> Floats:
-            z, mirrored = (wait() for wait in begun)
-            if self._flip == "concat":
-                return np.concatenate((z, mirrored), axis=1)
-            both: Floats = z + mirrored
-            return both if self._flip == "sum" else both / np.float32(2)
-
-        return joined
-
-
-class Centred:
-    """An embedder whose embeddings lack the mean direction of a place; they keep their norms.
-
-    Args:
-        embedder: The embedder, which does all else.
-        centre: (D,), see likeness.eval.unlabelled.
-    """
-
-    def __init__(self, embedder: Embedder, centre: Sequence[float]):
-        self._embedder, self._centre = embedder, np.asarray(centre)
+    def __init__(
+        self,
+        embedder: Embedder,
+        inputs_of: Callable[[Array], Sequence[Array]],
+        joined: Callable[..., Floats],
+        dim: int,
+    ):
+        self._embedder, self._inputs_of, self._joined, self.dim = embedder, inputs_of, joined, dim
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_embedder"], name)
@@ -129,8 +101,47 @@ class Centred:
         self, inputs: Array, lengths: NDArray[np.float64] | None = None
     ) -> Callable[[], Floats]:
         """Begin what `embed_batch` does, and return what waits for the embeddings."""
-        wait = self._embedder.begin_batch(inputs, lengths)
-        return lambda: centred(wait(), self._centre).astype(np.float32)
+        begun = [self._embedder.begin_batch(each, lengths) for each in self._inputs_of(inputs)]
+        return lambda: self._joined(*(wait() for wait in begun))
+
+
+def flipped(embedder: Embedder, flip: Flip) -> Embedder:
+    """Return an embedder of images that joins the embeddings of each image and its mirror image.
+
+    Args:
+        embedder: The embedder of one image.
+        flip: "sum" and "mean" keep the dimensions; "concat" puts both side by side, which doubles
+            them.
+    """
+    dim = 2 * embedder.dim if flip == "concat" else embedder.dim
+    return cast(Embedder, _Changed(embedder, _with_mirror, partial(_join, flip), dim))
+
+
+def _with_mirror(inputs: Array) -> tuple[Array, Array]:
+    mirror: Any = np.ascontiguousarray(inputs[..., ::-1])
+    return inputs, mirror
+
+
+def _join(flip: Flip, z: Floats, mirrored: Floats) -> Floats:
+    if flip == "concat":
+        return np.concatenate((z, mirrored), axis=1)
+    both: Floats = z + mirrored
+    return both if flip == "sum" else both / np.float32(2)
+
+
+def without_centre(embedder: Embedder, centre: Sequence[float]) -> Embedder:
+    """Return an embedder whose embeddings lack the mean direction of a place; norms stay.
+
+    Args:
+        embedder: The embedder as it is elsewhere.
+        centre: (D,), see likeness.eval.unlabelled.
+    """
+    turned = partial(_turned, np.asarray(centre))
+    return cast(Embedder, _Changed(embedder, lambda inputs: [inputs], turned, embedder.dim))
+
+
+def _turned(centre: NDArray[np.float64], z: Floats) -> Floats:
+    return centred(z, centre).astype(np.float32)
 
 
 @dataclass(frozen=True)
