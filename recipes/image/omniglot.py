@@ -14,7 +14,8 @@ metrics), simple and el_nivmf by their own similarity.
 
 Losses: softmax, cosine and vmf (vMF paper Eq 1, 3, 8), arcface (Deng et al. 2019), simple (SimPLE
 paper Eq 8) and simple_cosine (the same with the cosine as product), proxy_anchor (Kim et al. 2020),
-multi_similarity (Wang et al. 2019), el_nivmf (nivMF paper Eq 5). Learning rate and steps were
+multi_similarity (Wang et al. 2019), el_nivmf (nivMF paper Eq 5); simple_margin and
+simple_cosine_margin have a margin, for docs/reference/claims.md. Learning rate and steps were
 chosen with arcface on the last four of the training alphabets; there too, in one to four trials
 each: the starting norm of el_nivmf (backbone.gain), proxy_lr_scale of vmf. simple and simple_cosine
 have what won six trials on a quarter of the training characters. Measured:
@@ -62,11 +63,11 @@ RECIPES = {
     "vmf": of_characters(partial(VMF, resultant=0.7), proxy_lr_scale=10.0),
     "simple": of_characters(partial(PAIRS, b_theta=0.3), gain=3.913),
     "simple_margin": of_characters(partial(PAIRS, b_theta=0.3, margin=2.0), gain=3.913),
+    # its bias starts at the log odds of 3 positives among the 127 other rows
+    "simple_cosine": of_characters(partial(PAIRS, product="cosine", scale=12.84, b=-3.7)),
     "simple_cosine_margin": of_characters(
         partial(PAIRS, product="cosine", scale=12.84, b=-3.7, margin=2.0)
     ),
-    # its bias starts at the log odds of 3 positives among the 127 other rows
-    "simple_cosine": of_characters(partial(PAIRS, product="cosine", scale=12.84, b=-3.7)),
     "proxy_anchor": of_characters(
         partial(ProxyAnchor, margin=0.1, scale=32.0), proxy_lr_scale=10.0
     ),
