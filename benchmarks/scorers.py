@@ -101,11 +101,11 @@ def eer_kaldi(scores: Rows, labels: Rows) -> float:
 
 
 def eer_ours(scores: Rows, labels: Rows, method: Any = "interpolated") -> float:
-    return eer(scores, labels=labels, method=method)
+    return eer(*sides(scores, labels), method=method)
 
 
 def min_dcf_ours(scores: Rows, labels: Rows) -> float:
-    return min_dcf(scores, labels=labels, p_target=P_TARGET)
+    return min_dcf(*sides(scores, labels), p_target=P_TARGET)
 
 
 def eer_argmin(scores: Rows, labels: Rows) -> float:

@@ -104,7 +104,7 @@ def of_subjects(out: Path, repeats: int) -> None:
     """Intervals of 95 % of 20 people with 10 files each, over trials and over people."""
     rng = np.random.default_rng(0)
     whole = [measured(rng, 400, 10)[0] for _ in range(3)]
-    true = float(np.mean([eer(s.values, labels=s.target) for s in whole]))
+    true = float(np.mean([eer(s.targets, s.nontargets) for s in whole]))
     ends: dict[str, list[tuple[float, float]]] = {"over trials": [], "over people": []}
     for seed in range(repeats):
         scores, subjects = measured(rng, 20, 10)

@@ -33,8 +33,8 @@ from numpy.typing import ArrayLike
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.progress import step
-from likeness.eval.types import Bools, Floats
-from likeness.eval.verification import as_labels, check_costs, eer
+from likeness.eval.types import Bools, Floats, boolean_labels
+from likeness.eval.verification import check_costs, eer
 
 FORMAT = "likeness calibration 1"
 FUSION_FORMAT = "likeness fusion 1"
@@ -323,10 +323,7 @@ def fit_ratio_fusion(
         >>> low < 0 < one < both
         True
     """
-    values, labels = (
-        np.asarray(scores, dtype=np.float64),
-        as_labels("target", target, np.size(target)),
-    )
+    values, labels = np.asarray(scores, dtype=np.float64), _labels(target, np.size(target))
     if spoof is not None:
         attacks = np.asarray(spoof)
         first, second = (
@@ -396,7 +393,7 @@ def _logistic(
         LikenessError: A column is constant, or the columns separate the classes, so that no finite
             optimum exists.
     """
-    labels = as_labels("calibration: target", target, len(scores))
+    labels = _labels(target, len(scores))
     check_costs(p_target, 1, 1)
     columns = np.column_stack([scores, finite_columns("quality", quality, len(scores))])
     centre, spread = columns.mean(axis=0), columns.std(axis=0)
@@ -479,7 +476,7 @@ def error_versus_reject(
     [0.5, 0.0]
     """
     values = finite_columns("scores", scores, np.size(scores))[:, 0]
-    labels = as_labels("calibration: target", target, values.size)
+    labels = _labels(target, values.size)
     measure = finite_columns("quality", quality, values.size)
     shares = np.asarray(fractions, dtype=np.float64).reshape(-1)
     measure = measure[:, 0]
@@ -521,6 +518,17 @@ def log_measure(name: str, values: ArrayLike) -> Floats:
         )
     logs: Floats = np.log(numbers)
     return logs
+
+
+def _labels(target: ArrayLike, size: int) -> Bools:
+    """(P,) True for a target trial, of booleans or 1 and 0; both kinds have to be there."""
+    labels = boolean_labels("calibration: target", target)
+    if labels.shape != (size,) or labels.all() or not labels.any():
+        raise LikenessError(
+            f"calibration: {int(labels.sum())} target and {int((~labels).sum())} nontarget labels "
+            f"for {size} trials; give one label each, and at least one of each kind"
+        )
+    return labels
 
 
 def finite_columns(what: str, values: ArrayLike | None, size: int) -> Floats:

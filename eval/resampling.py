@@ -196,7 +196,7 @@ def weighted(metric: Metric) -> Weighted | None:
     """
     metric = metric if isinstance(metric, partial) else partial(metric)
     function, keywords = metric.func, metric.keywords
-    if metric.args or "labels" in keywords:
+    if metric.args:
         return None
     method, rule = keywords.get("method", "interpolated"), keywords.get("rule", "strict")
     if function is eer and method in ("interpolated", "nearest"):

@@ -2,9 +2,9 @@
 
 Tie-safe, order-invariant, one sort.
 
-Every function takes the scores of the two classes, `eer(target, nontarget)`, or all scores with
-their labels, `eer(scores, labels=labels)`; labels are boolean, or 1 (target) and 0. Labels as a
-second argument are refused, see `split_classes`.
+Every function takes the scores of the two classes, `eer(target, nontarget)`. Labels in place of
+scores, as scikit-learn's functions take them, would give a number that means nothing: they are
+refused, see `sort_scores`.
 
 A trial is accepted iff score >= threshold. An operating point is a threshold's pair (FAR, FRR): the
 share of nontarget trials accepted and of target trials rejected. Tied scores move together, so the
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import Bools, Floats, boolean_labels, check_choice
+from likeness.eval.types import Floats, check_choice
 
 Counts = NDArray[np.int64]
 AnyFloats = NDArray[np.floating[Any]]
@@ -132,54 +132,11 @@ def _refuse_non_finite(name: str, values: AnyFloats) -> None:
         )
 
 
-def as_labels(name: str, labels: ArrayLike, size: int) -> Bools:
-    """Checks the labels of `size` trials, and gives them as (size,) bool, True for a target trial.
-
-    Args:
-        name: What the labels are called in errors.
-        labels: (size,) boolean, or 1 and 0.
-        size: The number of trials.
-
-    Raises:
-        LikenessError: Another shape; texts or other numbers; a class without a trial.
+def _classes(target: ArrayLike, nontarget: ArrayLike) -> dict[str, AnyFloats]:
+    """Both classes by their names, none of them empty. Labels in place of scores are refused: a
+    boolean array, or one of eight or more values that are 0 and 1 while the other array has as
+    many others.
     """
-    flags = boolean_labels(name, labels)
-    if flags.shape != (size,) or flags.all() or not flags.any():
-        raise LikenessError(
-            f"{name}: {int(flags.sum())} target and {int((~flags).sum())} nontarget labels for "
-            f"{size} trials; give one label each, and at least one of each kind"
-        )
-    return flags
-
-
-def split_classes(
-    target: ArrayLike, nontarget: ArrayLike | None, labels: ArrayLike | None
-) -> tuple[AnyFloats, AnyFloats]:
-    """The scores of the target and of the nontarget trials from what a metric was called with.
-
-    Labels in place of scores, as scikit-learn's functions take them, would give a number that means
-    nothing. They are refused: a boolean array, or one of eight or more values that are 0 and 1
-    while the other array has as many others. Such scores pass as `scores, labels=labels`.
-
-    Args:
-        target: (T,) scores of the target trials; with `labels`, the scores (P,) of all trials.
-        nontarget: (N,) scores of the nontarget trials; None with `labels`.
-        labels: (P,) boolean or 0 and 1, or None.
-
-    Raises:
-        LikenessError: Labels in place of scores, labels beside both classes, neither of them; no
-            scores, another shape or type.
-    """
-    if (labels is None) == (nontarget is None):
-        raise LikenessError(
-            "call metric(target, nontarget) with the scores of both classes, or metric(scores, "
-            "labels=labels)"
-        )
-    if labels is not None:
-        scores = _as_floats("scores", target)
-        _refuse_non_finite("scores", scores)
-        flags = as_labels("labels", labels, scores.size)
-        return scores[flags], scores[~flags]
     sides = {"target": np.asarray(target), "nontarget": np.asarray(nontarget)}
     wrong = [name for name, values in sides.items() if values.dtype == np.bool_]
     if sides["target"].size == sides["nontarget"].size >= _MIN_LABELS:
@@ -192,32 +149,28 @@ def split_classes(
         wrong += binary if len(binary) == 1 else []
     if wrong:
         raise LikenessError(
-            f"{wrong[0]}: these are labels and not scores; call metric(scores, labels=labels), "
-            "with all scores in one array, also where these 0 and 1 are scores"
+            f"{wrong[0]}: these are labels and not scores; call metric(scores[labels == 1], "
+            "scores[labels == 0]), with floats where these 0 and 1 are scores"
         )
-    return _as_floats("target", sides["target"]), _as_floats("nontarget", sides["nontarget"])
+    return {name: _as_floats(name, values) for name, values in sides.items()}
 
 
-def sort_scores(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
-) -> Sorted:
+def sort_scores(target: ArrayLike, nontarget: ArrayLike) -> Sorted:
     """Check and sort both classes once, for all metrics; float32 stays float32.
 
     Args:
-        target: (T,) scores of target trials; or (P,) scores of all trials, with `labels`.
+        target: (T,) scores of target trials.
         nontarget: (N,) scores of nontarget trials.
-        labels: (P,) booleans, true for target trials.
 
     Returns:
         Both classes in ascending order.
 
     Raises:
-        LikenessError: A class is empty, a shape is wrong, or scores are NaN or infinite. The error
-            says which array, how many and where. Also as for `split_classes`.
+        LikenessError: A class is empty, a shape is wrong, or scores are NaN or infinite; the error
+            says which array, how many and where. Or an array holds labels: booleans, or eight or
+            more integers that are 0 and 1, where the other array has as many other numbers.
     """
-    sides = dict(
-        zip(("target", "nontarget"), split_classes(target, nontarget, labels), strict=True)
-    )
+    sides = _classes(target, nontarget)
     # mixed types compare exactly in the wider one, and are then widened once only
     common = np.result_type(*sides.values())
     ordered = {}
@@ -229,15 +182,12 @@ def sort_scores(
     return Sorted(**ordered)
 
 
-def roc(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
-) -> Roc:
+def roc(target: ArrayLike, nontarget: ArrayLike) -> Roc:
     """The full ROC.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
-        labels: (P,) booleans, or None.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
 
     Returns:
         One operating point for each distinct score, and one that rejects all, by ascending
@@ -252,7 +202,7 @@ def roc(
     >>> found.far, found.frr
     (array([1. , 0.5, 0. , 0. ]), array([0. , 0. , 0.5, 1. ]))
     """
-    s = sort_scores(target, nontarget, labels=labels)
+    s = sort_scores(target, nontarget)
     scores = np.unique(np.concatenate([s.target, s.nontarget]))
     far = (
         s.nontarget.size
@@ -262,9 +212,7 @@ def roc(
     return Roc(np.append(scores, scores.dtype.type(np.inf)), far, frr)
 
 
-def det(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
-) -> Det:
+def det(target: ArrayLike, nontarget: ArrayLike) -> Det:
     """The DET curve (Martin et al. 1997): the ROC's turning points with FAR and FRR strictly
     between 0 and 1, on normal deviate axes.
 
@@ -272,16 +220,15 @@ def det(
     most two points for each distinct target score.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
-        labels: (P,) booleans, or None.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
 
     Raises:
         LikenessError: As for `sort_scores`.
     """
     from scipy.special import ndtri  # a third of a second to import, needed here only
 
-    s = sort_scores(target, nontarget, labels=labels)
+    s = sort_scores(target, nontarget)
     thresholds, misses, false_accepts = s.corners
     # just above each target score
     passed = s.nontarget.size - np.searchsorted(s.nontarget, thresholds, side="right")
@@ -368,17 +315,15 @@ def _eer(s: Sorted, method: EerMethod) -> Measured:
 
 def eer(
     target: ArrayLike,
-    nontarget: ArrayLike | None = None,
+    nontarget: ArrayLike,
     *,
-    labels: ArrayLike | None = None,
     method: EerMethod = "interpolated",
 ) -> float:
     """The equal error rate, where FAR = FRR. A lower EER is better.
 
     Args:
-        target: (T,) scores of target trials; or (P,) scores of all trials, with `labels`.
+        target: (T,) scores of target trials.
         nontarget: (N,) scores of nontarget trials.
-        labels: (P,) booleans, true for target trials.
         method: How the EER is read off the ROC. "interpolated" is linear between the two adjacent
             ROC points around FAR = FRR (the VoxSRC values). "convex_hull" is on the lower convex
             hull of the ROC (ROCCH, BOSARIS). "nearest" is the mean of FAR and FRR at the ROC point
@@ -394,21 +339,16 @@ def eer(
 
     >>> eer([0.9, 0.8, 0.3], [0.1, 0.2, 0.4]) == 1 / 3
     True
-    >>> eer([0.9, 0.1, 0.8, 0.2, 0.3, 0.4], labels=[1, 0, 1, 0, 1, 0]) == 1 / 3
-    True
     """
-    return _eer(sort_scores(target, nontarget, labels=labels), method).value
+    return _eer(sort_scores(target, nontarget), method).value
 
 
-def threshold_at_eer(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
-) -> float:
+def threshold_at_eer(target: ArrayLike, nontarget: ArrayLike) -> float:
     """The threshold of the ROC point where FAR and FRR differ least.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
-        labels: (P,) booleans, or None.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
 
     Returns:
         The threshold; a trial is accepted if its score is at least this.
@@ -416,7 +356,7 @@ def threshold_at_eer(
     Raises:
         LikenessError: As for `sort_scores`.
     """
-    return _eer(sort_scores(target, nontarget, labels=labels), "nearest").threshold
+    return _eer(sort_scores(target, nontarget), "nearest").threshold
 
 
 def check_costs(p_target: float, c_miss: float, c_fa: float) -> tuple[float, float]:
@@ -477,9 +417,8 @@ def _min_dcf(s: Sorted, p_target: float, c_miss: float, c_fa: float) -> Measured
 
 def min_dcf(
     target: ArrayLike,
-    nontarget: ArrayLike | None = None,
+    nontarget: ArrayLike,
     *,
-    labels: ArrayLike | None = None,
     p_target: float,
     c_miss: float = 1.0,
     c_fa: float = 1.0,
@@ -489,9 +428,8 @@ def min_dcf(
     The cost is (c_miss p FRR + c_fa (1 - p) FAR) / min(c_miss p, c_fa (1 - p)), p = p_target.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
-        labels: (P,) booleans, or None.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
         p_target: The prior of a target trial, strictly between 0 and 1.
         c_miss: The cost of a miss.
         c_fa: The cost of a false accept.
@@ -505,14 +443,13 @@ def min_dcf(
     >>> round(min_dcf([0.9, 0.8, 0.3], [0.1, 0.2, 0.4], p_target=0.01), 6)
     0.333333
     """
-    return _min_dcf(sort_scores(target, nontarget, labels=labels), p_target, c_miss, c_fa).value
+    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).value
 
 
 def min_dcf_threshold(
     target: ArrayLike,
-    nontarget: ArrayLike | None = None,
+    nontarget: ArrayLike,
     *,
-    labels: ArrayLike | None = None,
     p_target: float,
     c_miss: float = 1.0,
     c_fa: float = 1.0,
@@ -523,12 +460,10 @@ def min_dcf_threshold(
         The lowest target score that reaches the minimum as a threshold; infinity if it is cheapest
         to reject every trial.
     """
-    return _min_dcf(sort_scores(target, nontarget, labels=labels), p_target, c_miss, c_fa).threshold
+    return _min_dcf(sort_scores(target, nontarget), p_target, c_miss, c_fa).threshold
 
 
-def balanced_accuracy(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
-) -> float:
+def balanced_accuracy(target: ArrayLike, nontarget: ArrayLike) -> float:
     """The best balanced accuracy: the mean of the shares of target and of nontarget trials that one
     threshold decides rightly, 1 - (FAR + FRR) / 2.
 
@@ -536,9 +471,8 @@ def balanced_accuracy(
     minDCF at p_target = 0.5, and is chosen on the same trials, so the accuracy elsewhere is lower.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
-        labels: (P,) booleans, or None.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
 
     Returns:
         The accuracy as a fraction, from 0.5.
@@ -549,14 +483,13 @@ def balanced_accuracy(
     >>> balanced_accuracy([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.85])
     0.75
     """
-    return 1 - min_dcf(target, nontarget, labels=labels, p_target=0.5) / 2
+    return 1 - min_dcf(target, nontarget, p_target=0.5) / 2
 
 
 def actual_dcf(
     target_llr: ArrayLike,
-    nontarget_llr: ArrayLike | None = None,
+    nontarget_llr: ArrayLike,
     *,
-    labels: ArrayLike | None = None,
     p_target: float,
     c_miss: float = 1.0,
     c_fa: float = 1.0,
@@ -566,10 +499,8 @@ def actual_dcf(
     The threshold is log(c_fa (1 - p) / (c_miss p)), p = p_target; `min_dcf` states the cost.
 
     Args:
-        target_llr: (T,) log-likelihood ratios (natural logarithm) of target trials; or (P,) of all
-            trials, with `labels`.
+        target_llr: (T,) log-likelihood ratios (natural logarithm) of target trials.
         nontarget_llr: (N,) those of nontarget trials.
-        labels: (P,) booleans, true for target trials.
         p_target: The prior of a target trial, strictly between 0 and 1.
         c_miss: The cost of a miss.
         c_fa: The cost of a false accept.
@@ -578,7 +509,7 @@ def actual_dcf(
         LikenessError: As for `sort_scores` and `check_costs`.
     """
     miss_weight, fa_weight = check_costs(p_target, c_miss, c_fa)
-    target, nontarget = split_classes(target_llr, nontarget_llr, labels)
+    target, nontarget = _classes(target_llr, nontarget_llr).values()
     _refuse_non_finite("target", target)
     _refuse_non_finite("nontarget", nontarget)
     # a numpy scalar: float32 scores must not round it
@@ -638,27 +569,19 @@ def _tar_at_far(s: Sorted, far: float, rule: TarRule) -> Measured:
     return Measured((num_targets - misses) / num_targets, s.above(limit))
 
 
-def _stated(far: float | None) -> float:
-    if far is None:
-        raise LikenessError("far: missing; state the false accept rate, e.g. far=0.01")
-    return far
-
-
 def tar_at_far(
     target: ArrayLike,
-    nontarget: ArrayLike | None = None,
-    far: float | None = None,
+    nontarget: ArrayLike,
+    far: float,
     *,
-    labels: ArrayLike | None = None,
     rule: TarRule = "strict",
 ) -> float:
     """The true accept rate at a false accept rate of `far`. A higher TAR is better.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
         far: The false accept rate, from 0 to 1.
-        labels: (P,) booleans, or None.
         rule: Which threshold belongs to the FAR. "strict" accepts a score above the
             (floor(far N) + 1)-th largest nontarget score, which never exceeds the FAR. "nearest"
             takes the ROC point of the nearest FAR, the larger of two equally near ones, and the
@@ -669,37 +592,31 @@ def tar_at_far(
         The TAR as a fraction.
 
     Raises:
-        LikenessError: As for `sort_scores`; `far` is missing or outside 0 to 1, or the rule is
-            unknown.
+        LikenessError: As for `sort_scores`; `far` is outside 0 to 1, or the rule is unknown.
 
     >>> tar_at_far([0.9, 0.8, 0.3], [0.1, 0.2, 0.4, 0.8], 0.25) == 2 / 3
     True
     """
-    return _tar_at_far(sort_scores(target, nontarget, labels=labels), _stated(far), rule).value
+    return _tar_at_far(sort_scores(target, nontarget), far, rule).value
 
 
 def tar_threshold(
     target: ArrayLike,
-    nontarget: ArrayLike | None = None,
-    far: float | None = None,
-    *,
-    labels: ArrayLike | None = None,
+    nontarget: ArrayLike,
+    far: float,
 ) -> float:
     """The threshold of `tar_at_far` by the strict rule, whose arguments and errors it has.
 
     Returns:
         The lowest score that is accepted; infinity if none is.
     """
-    return _tar_at_far(
-        sort_scores(target, nontarget, labels=labels), _stated(far), "strict"
-    ).threshold
+    return _tar_at_far(sort_scores(target, nontarget), far, "strict").threshold
 
 
 def verification_metrics(
     target: ArrayLike,
-    nontarget: ArrayLike | None = None,
+    nontarget: ArrayLike,
     *,
-    labels: ArrayLike | None = None,
     p_targets: Sequence[float] = (0.01, 0.05),
     fars: Sequence[float] = (1e-1, 1e-2, 1e-3),
     tar_rule: TarRule = "strict",
@@ -707,9 +624,8 @@ def verification_metrics(
     """All metrics with their thresholds on one sort.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
-        labels: (P,) booleans, or None.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
         p_targets: Priors of a target trial, one minDCF at unit costs for each.
         fars: False accept rates, one TAR for each.
         tar_rule: As `rule` of `tar_at_far`.
@@ -725,7 +641,7 @@ def verification_metrics(
     >>> {name: round(value, 3) for name, (value, _) in found.items()}
     {'eer': 0.5, 'min_dcf(0.5)': 0.5, 'tar_at_far(0.5)': 1.0}
     """
-    s = sort_scores(target, nontarget, labels=labels)
+    s = sort_scores(target, nontarget)
     measured = {"eer": _eer(s, "interpolated")}
     measured |= {f"min_dcf({p:g})": _min_dcf(s, p, 1.0, 1.0) for p in p_targets}
     return measured | {f"tar_at_far({far:g})": _tar_at_far(s, far, tar_rule) for far in fars}
@@ -746,16 +662,13 @@ def _mean_bits(name: str, values: AnyFloats, sign: float) -> float:
 
 def cllr(
     target_llr: ArrayLike,
-    nontarget_llr: ArrayLike | None = None,
-    *,
-    labels: ArrayLike | None = None,
+    nontarget_llr: ArrayLike,
 ) -> float:
     """The cost of log-likelihood ratios (Bruemmer & du Preez 2006).
 
     Args:
-        target_llr: As for `actual_dcf`; so are `nontarget_llr` and `labels`.
-        nontarget_llr: (N,) log-likelihood ratios, or None with labels.
-        labels: (P,) booleans, or None.
+        target_llr: (T,) log-likelihood ratios (natural logarithm) of target trials.
+        nontarget_llr: (N,) those of nontarget trials.
 
     Returns:
         The cost in bits: 0 for perfect ratios, 1 for ratios of 0 throughout, and more for ratios
@@ -767,21 +680,18 @@ def cllr(
     >>> cllr([0.0, 0.0], [0.0])
     1.0
     """
-    target, nontarget = split_classes(target_llr, nontarget_llr, labels)
+    target, nontarget = _classes(target_llr, nontarget_llr).values()
     return (_mean_bits("target", target, -1.0) + _mean_bits("nontarget", nontarget, 1.0)) / 2
 
 
-def min_cllr(
-    target: ArrayLike, nontarget: ArrayLike | None = None, *, labels: ArrayLike | None = None
-) -> float:
+def min_cllr(target: ArrayLike, nontarget: ArrayLike) -> float:
     """Cllr after the best monotone calibration of the scores: what discrimination alone costs.
 
     The calibration is by pooled adjacent violators; tied scores share one value.
 
     Args:
-        target: As for `eer`; so are `nontarget` and `labels`.
-        nontarget: (N,) scores, or None with labels.
-        labels: (P,) booleans, or None.
+        target: (T,) scores of target trials.
+        nontarget: (N,) scores of nontarget trials.
 
     Returns:
         The cost in bits.
@@ -791,7 +701,7 @@ def min_cllr(
     """
     from scipy.special import rel_entr  # slow to import, needed here only
 
-    s = sort_scores(target, nontarget, labels=labels)
+    s = sort_scores(target, nontarget)
     misses, false_accepts = hull(s)
     # each pool's share of either class
     targets, nontargets = (
