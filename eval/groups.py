@@ -36,7 +36,7 @@ from likeness.eval.results import (
     bracketed,
     complement,
     metric_label,
-    percent_text,
+    metric_text,
 )
 from likeness.eval.small_rates import NO_ERROR, exact_bounds, with_exact_bounds
 from likeness.eval.types import UNKNOWN, Bools, Floats, Ints, Scores, Trials, name_first
@@ -463,8 +463,8 @@ def _mark(row: Row) -> str:
 def _cell(rate: Rate | None) -> str:
     if rate is None or rate.value is None:
         return f"{'-':>6}"
-    ends = bracketed("", rate.interval, rate.note, show=percent_text, width=6)
-    return f"{percent_text('', rate.value):>6}  {ends}".rstrip()
+    ends = bracketed("far", rate.interval, rate.note, width=6)
+    return f"{metric_text('far', rate.value):>6}  {ends}".rstrip()
 
 
 def _ratio_text(ratio: Ratio | None) -> str:

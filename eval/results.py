@@ -113,8 +113,9 @@ def write_json(
 
 
 def metric_label(metric: str) -> str:
-    """A metric's name for people: EER (%), minDCF (p = 0.01), TAR (%) at FAR 0.001."""
+    """A metric's name for people: EER (%), minDCF (p = 0.01), TAR (%) at FAR 0.001, R@1 (%)."""
     kind, _, number = metric.rstrip(")").partition("(")
+    at, _, depth = metric.partition("@")
     names = {
         "eer": "EER (%)",
         "balanced_accuracy": "best balanced accuracy (%)",
@@ -138,24 +139,27 @@ def metric_label(metric: str) -> str:
         "min_cllr": "minCllr (bits)",
         "dev_pav": "devPAV (powers of ten)",
         **{f"elub_{end}": f"ELUB {end} bound (power of ten)" for end in ("lower", "upper")},
+        "rank_k": f"rank-{number} (%)",
+        "tpir_at_fpir": f"TPIR (%) at FPIR {number}",
+        "fnir_at_fpir": f"FNIR (%) at FPIR {number}",
+        "r_precision": "R-precision (%)",
+        "map@r": "MAP@R (%)",
+        "map@1000": "MAP@1000 (%)",
+        "r_auroc": "R-AUROC",
         "edc_pauc": f"EDC pAUC (%) at FNMR {number}",
         "quality_auroc": "AUROC of the quality",
         "aurc": "AURC",
         "e_aurc": "E-AURC",
     }
-    return names.get(kind, metric)
+    depths = {"recall": f"R@{depth} (%)", "precision": f"P@{depth} (%)"}
+    return names.get(kind) or depths.get(at, metric)
 
 
 def metric_text(metric: str, value: float, more_digits: int = 0) -> str:
     """A value as it is printed: rates in percent with two digits, costs with four."""
     if "(%)" in metric_label(metric):
-        return percent_text(metric, value, more_digits)
+        return f"{100 * value:.{2 + more_digits}f}"
     return f"{value:.{4 + more_digits}f}"
-
-
-def percent_text(metric: str, value: float, more_digits: int = 0) -> str:
-    """A value in percent, whatever the metric: of tables that hold rates only."""
-    return f"{100 * value:.{2 + more_digits}f}"
 
 
 def ends_text(
@@ -206,12 +210,12 @@ def signed_ends(metric: str, interval: Ends | None, note: str = "") -> str:
     return bracketed(metric, interval, note, show=signed_text) or "-"
 
 
-def interval_text(result: Result, *, show: Callable[[str, float, int], str] = metric_text) -> str:
+def interval_text(result: Result) -> str:
     """A result's interval in a table of text: `[low, high]`, with a star where it is not to be
     relied on; why there is none; or "".
     """
     note = result.conventions.get("interval_note")
-    return bracketed(result.metric, result.interval, note, show=show, width=6)
+    return bracketed(result.metric, result.interval, note, width=6)
 
 
 def threshold_text(result: Result) -> str:
@@ -239,22 +243,21 @@ def _interval_note(result: Result) -> str:
     c, subjects = result.conventions, result.counts["subjects"]
     if "level" not in c:
         return "No intervals were computed."
-    over = (
-        f"over {counted(subjects, 'subject')} ({c['subjects_from']})"
-        if subjects is not None
-        else f"over trials, hence optimistic ({c['subjects_from']})"
-    )
+    source = c.get("subjects_from", c.get("labels_from"))
+    over = f"over trials, hence optimistic ({source})"
+    if classes := result.counts.get("classes"):
+        over = f"over {classes:,} classes ({source})"
+    elif subjects is not None:
+        over = f"over {counted(subjects, 'subject')} ({source})"
     return (
         f"Intervals: {100 * float(c['level']):g} % bootstrap {over}, "
         f"{int(c['num_resamples']):,} resamples."
     )
 
 
-def footnotes(
-    results: Sequence[Result], *, label: Callable[[str], str] = metric_label
-) -> list[str]:
+def footnotes(results: Sequence[Result]) -> list[str]:
     """What the intervals are, why some are missing or marked by a star, and which FARs the trials
-    cannot resolve; a sentence each. label: of a metric.
+    cannot resolve; a sentence each.
     """
     with_interval = {result.system for result in results if result.interval is not None}
     systems: dict[str, dict[str, None]] = {}
@@ -265,18 +268,20 @@ def footnotes(
         note if len(systems) == 1 else f"{', '.join(names)}: {note}"
         for note, names in systems.items()
     ]
-    notes += interval_notes(results, label=label)
+    notes += _interval_notes(results)
     remarks: dict[object, list[str]] = {}
     for result in results:
-        remarks.setdefault(result.conventions.get("remark"), []).append(label(result.metric))
+        remarks.setdefault(result.conventions.get("remark"), []).append(metric_label(result.metric))
     remarks.pop(None, None)
     notes += [f"{'; '.join(dict.fromkeys(of))}: {remark}." for remark, of in remarks.items()]
     unresolved: dict[str, list[str]] = {}
     for result in results:
         if result.conventions.get("nontargets_allowed") == 0:
-            unresolved.setdefault(label(result.metric), []).append(result.system)
+            unresolved.setdefault(metric_label(result.metric), []).append(result.system)
     for metric, concerned in unresolved.items():
-        everywhere = len(concerned) == sum(label(result.metric) == metric for result in results)
+        everywhere = len(concerned) == sum(
+            metric_label(result.metric) == metric for result in results
+        )
         where = "" if everywhere else f"{', '.join(concerned)}, "
         notes.append(
             f"{where}{metric}: too few nontarget trials to resolve this FAR; none may be accepted."
@@ -284,7 +289,7 @@ def footnotes(
     return notes
 
 
-def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) -> list[str]:
+def _interval_notes(results: Sequence[Result]) -> list[str]:
     """Why intervals of results are missing or marked, see `reasons`."""
     of_system: dict[str, set[str]] = {}
     listed = []
@@ -296,7 +301,7 @@ def interval_notes(results: Sequence[Result], *, label: Callable[[str], str]) ->
     several = len({result.system for result in results}) > 1
     named = []
     for result, note in listed:
-        name = label(result.metric)
+        name = metric_label(result.metric)
         if several:  # a system alone where the reason holds for all of its metrics
             alike = len(of_system[result.system]) == 1
             name = result.system if alike else f"{result.system}, {name}"
@@ -332,9 +337,13 @@ def reasons(intervals: Sequence[tuple[str, Ends | None, str]]) -> list[str]:
     return sentences
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[Result], notes: Iterable[str] = ()) -> str:
     """Aligned text: a row per metric, a column per system, each value with its interval; then the
     counts and one line on the intervals. Beside each value stands its threshold, where it has one.
+
+    Args:
+        results: Of all systems.
+        notes: Sentences that stand below.
     """
     systems, metrics, cells = by_system(results)
     columns = 1 + any(result.threshold is not None for result in results)
@@ -355,11 +364,14 @@ def table(results: Sequence[Result]) -> str:
         for metric in metrics
     ]
     counts = {result.system: result.counts for result in reversed(results)}
-    for kind in ("targets", "nontargets", "subjects"):
-        sizes = (counts[system].get(kind) for system in systems)
-        texts = [("-" if size is None else f"{size:,}").rjust(6) for size in sizes]
-        rows.append(row(kind, [(text, "") for text in texts]))
-    return "\n".join([*aligned(rows), "", *footnotes(results)]) + "\n"
+    for kind in dict.fromkeys(kind for sizes in counts.values() for kind in sizes):
+        texts = [_count_text(counts[system].get(kind)) for system in systems]
+        rows.append(row(kind.replace("_", " "), [(text, "") for text in texts]))
+    return "\n".join([*aligned(rows), "", *footnotes(results), *notes]) + "\n"
+
+
+def _count_text(count: int | None) -> str:
+    return ("-" if count is None else f"{count:,}").rjust(6)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -31,7 +31,7 @@ from likeness.eval.identification import (
 )
 from likeness.eval.progress import step
 from likeness.eval.ranks import Counts
-from likeness.eval.results import Result, interval_text, percent_text, with_bounds
+from likeness.eval.results import Result, with_bounds
 from likeness.eval.similarity import check_similarity
 from likeness.eval.small_rates import exact_bounds
 from likeness.eval.types import (
@@ -141,30 +141,12 @@ class Identified(NamedTuple):
 
     def table(self) -> str:
         """Aligned text: a row per metric with its interval, the counts, the notes."""
-        intervals = [interval_text(result, show=percent_text) for result in self.results]
-        rows = [
-            (label(result.metric), f"{100 * result.value:6.2f}  {interval}")
-            for result, interval in zip(self.results, intervals, strict=True)
-        ]
-        counts = self.results[0].counts if self.results else {}
-        rows += [
-            (name.replace("_", " "), f"{count:6,}")
-            for name, count in counts.items()
-            if count is not None and name != "subjects"
-        ]
         rules = dict.fromkeys(
-            str(result.conventions["rule"])
+            f"TPIR: {result.conventions['rule']}."
             for result in self.results
             if "rule" in result.conventions
         )
-        lines = [
-            *report.aligned(rows),
-            "",
-            *(f"TPIR: {rule}." for rule in rules),
-            *report.footnotes(self.results, label=label),
-            *self.notes,
-        ]
-        return "\n".join(lines) + "\n"
+        return report.table(self.results, [*rules, *self.notes])
 
 
 @step("measuring")
@@ -416,10 +398,3 @@ def _resample(
             )
     of_draws = np.array(values).reshape(len(values), len(measures))
     return of_draws.T, tried - len(values)
-
-
-def label(metric: str) -> str:
-    """A metric's name for people: rank-1 (%), TPIR (%) at FPIR 0.01."""
-    kind, _, number = metric.rstrip(")").partition("(")
-    name = "FNIR" if kind == "fnir_at_fpir" else "TPIR"
-    return f"rank-{number} (%)" if kind == "rank_k" else f"{name} (%) at FPIR {float(number):g}"

@@ -14,13 +14,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import labels_of
 from likeness.eval.progress import step
 from likeness.eval.ranks import Counts
-from likeness.eval.results import (
-    Result,
-    interval_notes,
-    interval_text,
-    percent_text,
-    with_bounds,
-)
+from likeness.eval.results import Result, table, with_bounds
 from likeness.eval.retrieval import Lone, query_metrics
 from likeness.eval.similarity import check_similarity
 from likeness.eval.types import (
@@ -114,30 +108,10 @@ class Retrieved(NamedTuple):
         return self.table().rstrip("\n")
 
     def table(self) -> str:
-        """A row per metric in percent, then the counts and what the brackets are."""
-        lines = [f"{'':16}{self.results[0].system} (%)"]
-        for result in self.results:
-            lines.append(
-                f"{label(result.metric):16}{100 * result.value:6.2f}  "
-                f"{interval_text(result, show=percent_text)}".rstrip()
-            )
-        counts, conventions = self.results[0].counts, self.results[0].conventions
-        lines += [
-            f"{kind:16}{counts[kind]:>6,}" for kind in ("queries", "lone", "gallery", "classes")
-        ]
-        note = "" if "level" in conventions else " No intervals were computed."
-        if any(result.interval is not None for result in self.results):
-            note = (
-                f" Intervals: {100 * float(conventions['level']):g} % bootstrap over "
-                f"{counts['classes']:,} classes ({conventions['labels_from']}), "
-                f"{conventions['num_resamples']:,} resamples."
-            )
-        lines += [
-            "",
-            f"Similarity {conventions['similarity']}; lone queries {conventions['lone']}.{note}",
-            *interval_notes(self.results, label=label),
-        ]
-        return "\n".join(lines) + "\n"
+        """A row per metric, then the counts and what the brackets are."""
+        how = self.results[0].conventions
+        note = f"Similarity {how['similarity']}; lone queries {how['lone']}."
+        return table(self.results, [note])
 
 
 @step("measuring")
@@ -221,19 +195,6 @@ def retrieve(
         for name, value, own, ends in rows
     ]
     return Retrieved(results, answers)
-
-
-def label(metric: str) -> str:
-    """The name of a metric for people: R@1, MAP@R."""
-    names = {
-        "r_precision": "R-precision",
-        "map@r": "MAP@R",
-        "map@1000": "MAP@1000",
-        "r_auroc": "R-AUROC",
-        "aurc": "AURC",
-        "e_aurc": "E-AURC",
-    }
-    return names.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
 
 
 def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:

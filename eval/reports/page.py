@@ -23,6 +23,14 @@ from markupsafe import Markup
 
 from likeness.eval.formats.files import write_text
 from likeness.eval.formats.provenance import likeness_version
+from likeness.eval.results import (
+    Result,
+    bracketed,
+    by_system,
+    metric_label,
+    metric_text,
+    threshold_text,
+)
 
 EMPTY = Markup("")
 MINUS = "\u2212"
@@ -126,6 +134,23 @@ def table(
     """
     values = {"head": list(head), "rows": [list(row) for row in rows]}
     return block("table", kind=kind, caption=caption, sortable=sortable, **values)
+
+
+def metric_table(results: Sequence[Result]) -> Markup:
+    """A row for each metric: of each system the value, its interval and threshold."""
+    systems, metrics, by_cell = by_system(results)
+    rows = []
+    for metric in metrics:
+        cells = []
+        for result in (by_cell.get((metric, system)) for system in systems):
+            if result is None:
+                cells.append(("\u2013", "", ""))
+                continue
+            ends = bracketed(metric, result.interval, result.conventions.get("interval_note"))
+            threshold = threshold_text(result).replace("-", MINUS)
+            cells.append((metric_text(metric, result.value), ends, threshold))
+        rows.append((metric_label(metric), cells))
+    return block("metrics", systems=systems, rows=rows)
 
 
 def can_plot() -> bool:

@@ -4,7 +4,7 @@ its pictures or sounds, and the doubtful items.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from likeness.eval.clustering import Fit
 from likeness.eval.identification import Searched, rank_hits, tpir
 from likeness.eval.progress import step
-from likeness.eval.protocols import identification as identified
-from likeness.eval.protocols import retrieval as retrieved
+from likeness.eval.protocols.retrieval import Answers
 from likeness.eval.ranks import Counts
 from likeness.eval.reports.figures import coverage_figure, drawn, line, norms_by_correct, plot
 from likeness.eval.reports.map import embedding_map
@@ -28,13 +27,13 @@ from likeness.eval.reports.page import (
     folded,
     headed,
     listed,
+    metric_table,
     number,
     prose,
     recompute,
-    table,
     write,
 )
-from likeness.eval.results import Result, bracketed, footnotes, interval_notes, percent_text
+from likeness.eval.results import Result, footnotes
 from likeness.eval.similarity import against
 from likeness.eval.types import Embeddings, Floats
 from likeness.eval.uncertainty import risk_coverage
@@ -138,7 +137,7 @@ def write_page(
     sides: Sides,
     *,
     searched: Sequence[Searched] = (),
-    rated: retrieved.Answers | None = None,
+    rated: Answers | None = None,
 ) -> None:
     """Write the page of a retrieval or an identification.
 
@@ -155,15 +154,12 @@ def write_page(
         for name, count in results[0].counts.items()
         if count and name != "subjects"
     )
+    title, queries = "Retrieval report", "Queries"
     if searched:
         title, queries = "Identification report", "Probes"
-        shown = _results(results, identified.label, footnotes)
-    else:
-        title, queries = "Retrieval report", "Queries"
-        shown = _results(results, retrieved.label, interval_notes)
     labels = dict(zip(sides.queries.ids, sides.labels, strict=True))
     sections = {
-        "Results": shown,
+        "Results": metric_table(results) + block("lines", texts=footnotes(results)),
         "Curves": _curves(searched) if searched else EMPTY,
         f"{queries} and their nearest items": _examples(sides, answers),
         "Quality": EMPTY if rated is None else _quality(rated),
@@ -175,7 +171,7 @@ def write_page(
     write(Path(path), title, counts, sections)
 
 
-def _quality(rated: retrieved.Answers) -> Markup:
+def _quality(rated: Answers) -> Markup:
     """What the quality of the queries is worth: the risk of those that are kept, and right and
     wrong answers by quality.
     """
@@ -189,19 +185,6 @@ def _quality(rated: retrieved.Answers) -> Markup:
     if rated.name == "norm":
         shown += norms_by_correct(rated.quality, rated.risk < 0.5)
     return prose(text) + shown
-
-
-def _results(
-    results: Sequence[Result], label: Callable[[str], str], notes: Callable[..., list[str]]
-) -> Markup:
-    """Each metric with its interval, and what is said of the intervals below."""
-    rows = []
-    for result in results:
-        note = result.conventions.get("interval_note")
-        ends = bracketed(result.metric, result.interval, note, show=percent_text)
-        rows.append([label(result.metric), f"{100 * result.value:.2f}", ends])
-    shown = table(["Metric", "%", "Interval"], rows, kind="n")
-    return shown + block("lines", texts=notes(results, label=label))
 
 
 def _curves(searched: Sequence[Searched]) -> Markup:

@@ -36,11 +36,11 @@ from likeness.eval.reports.map import embedding_map
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import (
     EMPTY,
-    MINUS,
     block,
     folded,
     headed,
     listed,
+    metric_table,
     number,
     prose,
     recompute,
@@ -50,13 +50,11 @@ from likeness.eval.reports.page import (
 from likeness.eval.reports.subjects import who_errs
 from likeness.eval.results import (
     Result,
-    bracketed,
     by_system,
     ends_text,
     footnotes,
     metric_label,
     metric_text,
-    threshold_text,
 )
 from likeness.eval.types import Embeddings, Floats, Ints, Scores, Trials, counted
 from likeness.eval.uncertainty import errors_at, risk_coverage, trial_quality
@@ -113,7 +111,9 @@ def write_page(
     hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
-        "Results": _by_trials(together, lambda names: metric_table(results, names))
+        "Results": _by_trials(
+            together, lambda names: metric_table([each for each in results if each.system in names])
+        )
         + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
         "Training": training_curves(log, logged),
@@ -428,23 +428,6 @@ def sizes(results: Sequence[Result]) -> str:
         of = "" if counts["subjects"] is None else f" of {counts['subjects']:,} subjects"
         texts.add(text + of)
     return texts.pop() if len(texts) == 1 else "different trial lists"
-
-
-def metric_table(results: Sequence[Result], names: Sequence[str]) -> Markup:
-    """A row for each metric: of each of these systems the value, its interval and threshold."""
-    systems, metrics, by_cell = by_system([each for each in results if each.system in names])
-    rows = []
-    for metric in metrics:
-        cells = []
-        for result in (by_cell.get((metric, system)) for system in systems):
-            if result is None:
-                cells.append(("\u2013", "", ""))
-                continue
-            ends = bracketed(metric, result.interval, result.conventions.get("interval_note"))
-            threshold = threshold_text(result).replace("-", MINUS)
-            cells.append((metric_text(metric, result.value), ends, threshold))
-        rows.append((metric_label(metric), cells))
-    return block("metrics", systems=systems, rows=rows)
 
 
 def differences(paired: Paired | None) -> Markup:

@@ -122,9 +122,9 @@ METRICS: dict[str, Any] = {
     if inspect.isfunction(function)
     and next(iter(inspect.signature(function).parameters), "") in ("target", "target_llr")
 }
-KEYWORDS = dict.fromkeys(("tar_at_far", "tar_threshold"), {"far": 0.1}) | dict.fromkeys(
-    ("min_dcf", "min_dcf_threshold", "actual_dcf"), {"p_target": 0.05}
-)
+KEYWORDS = {name: {"far": 0.1} for name in ("tar_at_far", "tar_threshold")} | {
+    name: {"p_target": 0.05} for name in ("min_dcf", "min_dcf_threshold", "actual_dcf")
+}
 
 
 @pytest.mark.parametrize("name", sorted(set(METRICS) - {"_classes"}))

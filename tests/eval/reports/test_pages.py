@@ -118,7 +118,7 @@ def test_the_page_of_a_retrieval(tmp_path: Path) -> None:
     assert (
         f"{round(30 * recall)} find their own first, and {round(30 * (1 - recall))} do not" in page
     )
-    assert f'R@1</th><td class="n">{100 * recall:.2f}<' in page
+    assert f'R@1 (%)</th><td class="n v">{100 * recall:.2f}<' in page
     assert page.count("<img") == len(set(re.findall('data-item="([^"]*)"', page)))
     assert "<b>" not in page
     assert "Wrong, the surest first" in page
