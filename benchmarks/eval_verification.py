@@ -92,7 +92,7 @@ def metrics(name: str, who: str) -> Work:
 
 def bootstrap(name: str, who: str) -> Work:
     """The work of a cell of the row of the bootstrap."""
-    from likeness.eval.bootstrap import intervals
+    from likeness.eval.bootstrap import bounds_of
     from likeness.eval.types import Scores
     from likeness.eval.verification import eer, min_dcf
 
@@ -105,7 +105,7 @@ def bootstrap(name: str, who: str) -> Work:
     values = rng.standard_normal(target.size) + 3.5 * target
     if who == "ours":
         return partial(
-            intervals,
+            bounds_of,
             {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)},
             Scores(values, target),
             pairs,

@@ -36,7 +36,7 @@ from performance import parser_of, row, table
 
 import likeness
 from likeness.eval import thresholds
-from likeness.eval.bootstrap import intervals
+from likeness.eval.bootstrap import bounds_of
 from likeness.eval.calibration import Calibration, fit_calibration
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
@@ -172,11 +172,11 @@ def rates_with_intervals(part: Tested, threshold: float) -> str:
         "FAR": lambda targets, nontargets: float(np.mean(np.asarray(nontargets) >= threshold)),
         "FRR": lambda targets, nontargets: float(np.mean(np.asarray(targets) < threshold)),
     }
-    ends = intervals(metrics, part.scores, subject_pairs(part.trials))
+    ends, _ = bounds_of(metrics, part.scores, subject_pairs(part.trials))
     texts = []
     for name, metric in metrics.items():
         value = metric(part.scores.targets, part.scores.nontargets)
-        low, high = ends[name] or (np.nan, np.nan)
+        low, high = ends[name].ends or (np.nan, np.nan)
         texts.append(f"{name} {100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]")
     return ", ".join(texts)
 

@@ -29,7 +29,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import likeness
-from likeness.eval.bootstrap import intervals
+from likeness.eval.bootstrap import interval
 from likeness.eval.types import Scores
 from likeness.eval.uncertainty import quality_auroc, risk_coverage
 from likeness.eval.verification import eer
@@ -109,7 +109,7 @@ def of_subjects(out: Path, repeats: int) -> None:
     for seed in range(repeats):
         scores, subjects = measured(rng, 20, 10)
         for name, drawn in (("over trials", None), ("over people", subjects)):
-            made = intervals({"eer": eer}, scores, drawn, num_resamples=200, seed=seed)["eer"]
+            made = interval(eer, scores, drawn, num_resamples=200, seed=seed)
             assert made is not None
             ends[name].append(made)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)

@@ -13,7 +13,8 @@ the logit scale, see `t_interval`. Of fewer than 5 subjects there is no interval
 20 it is marked, see `bounds`: so few do not stand for others.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +109,7 @@ def resample(
     seed: int = 0,
 ) -> Resamples:
     """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal
-    draws. See `intervals`.
+    draws. See `bounds_of`.
     """
     trials = _sorted_trials(scores, subjects)
     return Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
@@ -280,6 +281,28 @@ def bounds(
     return Bounds(ends, "; ".join(notes))
 
 
+def bounds_over_groups(
+    measure: Callable[[NDArray[np.int64]], ArrayLike],
+    values: Sequence[float],
+    groups: ArrayLike,
+    drawn: Drawn,
+    settings: Any,
+) -> list[Bounds]:
+    """`bounds` of M metrics of items whose groups, such as classes, are drawn.
+
+    Args:
+        measure: The weights (N,) of the items, see `times_drawn` -> the metrics (M,).
+        values: (M,) the metrics on all items as they are.
+        groups: (N,) the group of each item.
+        drawn: What was drawn, see `drawn_groups`.
+        settings: The level of the intervals, the number of draws and their seed.
+    """
+    draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
+    measured = np.array([measure(times) for times in draws]).T
+    pairs = zip(measured, values, strict=True)
+    return [bounds(of, value, settings.level, drawn) for of, value in pairs]
+
+
 def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:
     """What an interval of trials rests on: the subjects with target trials, or those in nontarget
     trials, whichever are fewer.
@@ -324,10 +347,27 @@ def bounds_of(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[dict[str, Bounds], Resamples]:
-    """`bounds` of several metrics that share draws, and the resamples themselves.
+    """Bootstrap intervals of several metrics that share draws and sums: the same numbers as one
+    `interval` each, at a fraction of the cost.
 
-    The arguments and errors are those of `intervals`. Below 5 subjects nothing is drawn, and all
-    values are NaN.
+    Args:
+        metrics: Name -> metric(target, nontarget). eer, min_dcf and tar_at_far of
+            likeness.eval.verification are fast, also as functools.partial with keywords.
+        scores: P trials with labels.
+        subjects: (P, 2) integers, the subjects of the enrolment and the probe side of each trial.
+            None resamples TRIALS instead, which is too narrow wherever trials share subjects and
+            has to be marked as such.
+        num_resamples: Draws. One that loses a whole class is drawn again; `resample` counts them.
+        level: Share of such intervals that shall cover the truth.
+        seed: Of the draws.
+
+    Returns:
+        Name -> its `bounds`, and the resamples. Below 5 subjects nothing is drawn, and all values
+        are NaN.
+
+    Raises:
+        LikenessError: A class is empty, subjects contradict the labels, there are too few subjects,
+            or the level is not strictly between 0 and 1.
     """
     trials = _sorted_trials(scores, subjects)
     check_draws(level, num_resamples, seed)
@@ -343,43 +383,6 @@ def bounds_of(
     return bounds_by_name, made
 
 
-def intervals(
-    metrics: Mapping[str, Metric],
-    scores: Scores,
-    subjects: ArrayLike | None,
-    *,
-    num_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> dict[str, Ends | None]:
-    """Bootstrap intervals (low, high) of several metrics that share draws and sums: the same
-    numbers as one `interval` each, at a fraction of the cost.
-
-    Args:
-        metrics: Name -> metric(target, nontarget). eer, min_dcf and tar_at_far of
-            likeness.eval.verification are fast, also as functools.partial with keywords.
-        scores: P trials with labels.
-        subjects: (P, 2) integers, the subjects of the enrolment and the probe side of each trial.
-            None resamples TRIALS instead, which is too narrow wherever trials share subjects and
-            has to be marked as such.
-        num_resamples: Draws. One that loses a whole class is drawn again; `resample` counts them.
-        level: Share of such intervals that shall cover the truth.
-        seed: Of the draws.
-
-    Returns:
-        Name -> (low, high). None stands for an interval of fewer than 5 subjects, or of resamples
-        that do not vary. `bounds_of` says which, and marks those of fewer than 20 subjects.
-
-    Raises:
-        LikenessError: A class is empty, subjects contradict the labels, there are too few subjects,
-            or the level is not strictly between 0 and 1.
-    """
-    bounds_by_name, _ = bounds_of(
-        metrics, scores, subjects, num_resamples=num_resamples, level=level, seed=seed
-    )
-    return {name: interval.ends for name, interval in bounds_by_name.items()}
-
-
 def interval(
     metric: Metric,
     scores: Scores,
@@ -390,7 +393,7 @@ def interval(
     seed: int = 0,
 ) -> Ends | None:
     """Bootstrap interval (low, high) of one metric over subjects, None where there is none; see
-    `intervals`.
+    `bounds_of`.
 
     >>> from likeness.eval.verification import eer
     >>> own = [(i, i) for i in range(6)]
@@ -401,6 +404,5 @@ def interval(
     >>> bool(0 <= low < eer(scores.targets, scores.nontargets) < high)
     True
     """
-    return intervals(
-        {"": metric}, scores, subjects, num_resamples=num_resamples, level=level, seed=seed
-    )[""]
+    draws = {"num_resamples": num_resamples, "level": level, "seed": seed}
+    return bounds_of({"": metric}, scores, subjects, **draws)[0][""].ends

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,7 +38,6 @@ from likeness.eval.verification import check_costs, eer
 
 FORMAT = "likeness calibration 1"
 FUSION_FORMAT = "likeness fusion 1"
-T = TypeVar("T")
 _HELD_BACK = 1e-3  # see _minimise
 FRACTIONS = tuple(k / 20 for k in range(10))
 
@@ -81,7 +80,7 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
-        _save(path, FORMAT, self)
+        write_json(path, {"format": FORMAT, **asdict(self)})
 
 
 @dataclass(frozen=True)
@@ -160,30 +159,23 @@ class Fusion:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
-        _save(path, FUSION_FORMAT, self)
+        write_json(path, {"format": FUSION_FORMAT, **asdict(self)})
 
 
 def load_calibration(path: str | Path) -> Calibration:
     """Read what `Calibration.save` wrote. ValueError for anything else."""
-    remedy = "fit one with fit_calibration and Calibration.save"
-    return _load(path, FORMAT, Calibration, f"not a calibration file ({{error}}); {remedy}")
+    otherwise = "not a calibration file ({error}); fit one with fit_calibration and save it"
+    return read_json(Path(path), FORMAT, lambda of: Calibration(**_tuples(of)), otherwise)
 
 
 def load_fusion(path: str | Path) -> Fusion:
     """Read what `Fusion.save` wrote. ValueError for anything else."""
-    remedy = "fit one with `likeness fit fusion`"
-    return _load(path, FUSION_FORMAT, Fusion, f"not a fusion ({{error}}); {remedy}")
+    otherwise = "not a fusion ({error}); fit one with `likeness fit fusion`"
+    return read_json(Path(path), FUSION_FORMAT, lambda of: Fusion(**_tuples(of)), otherwise)
 
 
-def _save(path: str | Path, form: str, fitted: Calibration | Fusion) -> None:
-    write_json(path, {"format": form, **asdict(fitted)})
-
-
-def _load(path: str | Path, form: str, make: Callable[..., T], otherwise: str) -> T:
-    def fitted(fields: dict[str, Any]) -> T:
-        return make(**{name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()})
-
-    return read_json(Path(path), form, fitted, otherwise)
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
 
 
 def _llrs(
@@ -201,14 +193,8 @@ def _llrs(
             f"{what}: it was fitted on {len(weights[0])} scores and {len(weights[1])} quality "
             f"measures of each trial, but {values.shape[1]} and {measures.shape[1]} are given"
         )
-    with np.errstate(over="ignore", invalid="ignore"):
-        llrs: Floats = values @ np.asarray(weights[0], dtype=np.float64) + offset
-        llrs = llrs + measures @ np.asarray(weights[1], dtype=np.float64)
-    if bad := np.count_nonzero(~np.isfinite(llrs)):
-        raise LikenessError(
-            f"{what}: {bad} of {llrs.size} log-likelihood ratios overflow; fit a {what} on such "
-            "scores"
-        )
+    of_scores, of_quality = (np.asarray(each, dtype=np.float64) for each in weights)
+    llrs: Floats = values @ of_scores + measures @ of_quality + offset
     return llrs
 
 

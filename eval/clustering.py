@@ -26,7 +26,6 @@ def cluster(
     threshold: float | None = None,
     num_clusters: int | None = None,
     method: Method = "agglomerative",
-    min_size: int = 2,
 ) -> Counts:
     """Group embeddings that are alike.
 
@@ -41,7 +40,6 @@ def cluster(
         threshold: Two clusters are joined if the mean score of their members is at least this.
         num_clusters: How many clusters there are, in place of a threshold.
         method: How the clusters are found.
-        min_size: The fewest items of a cluster, for "hdbscan".
 
     Returns:
         The cluster of each item (N,): 1 for the largest one, then in falling order of size; of
@@ -62,24 +60,18 @@ def cluster(
             f"{len(values):,} items cannot be grouped, because each is compared with every other; "
             f"give 2 to {MAX_ITEMS:,}"
         )
-    name, size, least = ("num_clusters", num_clusters, 1)
-    if method == "hdbscan":
-        name, size, least = ("min_size", min_size, 2)
-    if size is not None:
-        check_counts(name, [size], least=least)
-        if size > len(values):
-            raise LikenessError(f"{name} {size}: there are {len(values)} items only")
-    if method == "hdbscan":
-        if threshold is not None or num_clusters is not None:
-            raise LikenessError(
-                "hdbscan takes neither a threshold nor a number of clusters, but finds both; leave "
-                "them out"
-            )
-        return _by_size(_hdbscan(_distances(values, similarity)[0], min_size))
-    if (threshold is None) == (num_clusters is None):
+    given = (threshold is not None) + (num_clusters is not None)
+    if given != (method == "agglomerative"):
         raise LikenessError(
-            "agglomerative clustering needs a threshold or num_clusters, one of them"
+            f"{given} of threshold and num_clusters are given; agglomerative clustering needs one "
+            "of them, and hdbscan finds both"
         )
+    if num_clusters is not None:
+        check_counts("num_clusters", [num_clusters])
+        if num_clusters > len(values):
+            raise LikenessError(f"num_clusters {num_clusters}: there are {len(values)} items only")
+    if method == "hdbscan":
+        return _by_size(_hdbscan(_distances(values, similarity)[0]))
     from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, needed here only
 
     distances, nearest = _distances(values, similarity)
@@ -203,11 +195,11 @@ def _cut_into(tree: NDArray[np.float64], num_clusters: int) -> Counts:
     return parent[:size]
 
 
-def _hdbscan(distances: NDArray[np.float64], min_size: int) -> Counts:
+def _hdbscan(distances: NDArray[np.float64]) -> Counts:
     from scipy.spatial.distance import squareform  # slow to import, needed here only
     from sklearn.cluster import HDBSCAN
 
-    clusterer = HDBSCAN(min_cluster_size=min_size, metric="precomputed", copy=False)
+    clusterer = HDBSCAN(min_cluster_size=2, metric="precomputed", copy=False)
     return np.asarray(clusterer.fit(squareform(distances)).labels_, dtype=np.int64)
 
 

@@ -9,7 +9,6 @@ told apart at a threshold of its own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +20,10 @@ from likeness.eval.bootstrap import (
     Bounds,
     Drawn,
     bounds,
+    bounds_over_groups,
     drawn_from,
     drawn_groups,
     draws_of,
-    times_drawn,
 )
 from likeness.eval.differentials import MEASURES, Differential, differentials
 from likeness.eval.errors import LikenessError
@@ -369,9 +368,10 @@ def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Rat
         return Rate(share)
     if not share:
         return Rate(share, *exact_bounds(share, settings.level, drawn))
-    draws = islice(times_drawn(groups, settings.seed), settings.num_resamples)
-    values = np.array([times @ of_items / times.sum() for times in draws])
-    return Rate(share, *bounds(values, share, settings.level, drawn))
+    (ends,) = bounds_over_groups(
+        lambda times: [times @ of_items / times.sum()], [share], groups, drawn, settings
+    )
+    return Rate(share, *ends)
 
 
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:

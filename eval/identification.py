@@ -194,13 +194,13 @@ def tpir(
         means that no score counts.
 
     Raises:
-        LikenessError: The search kept fewer scores than are needed, or none for the weights.
+        LikenessError: The search kept no scores, or probes of a kind are missing.
     """
     check_choice("protocol", protocol, get_args(Protocol))
     counts = np.ones(searched.mate.size, dtype=np.int64) if weights is None else np.asarray(weights)
     mated = searched.mated
     if protocol == "closed":
-        limit = _closed_limit(searched, fpir, counts, exact=weights is None)
+        limit = _closed_limit(searched, fpir, counts)
         hits = searched.mate > limit
         tops = searched.mates  # the score of the mate counts, which need not come first
     else:
@@ -214,15 +214,15 @@ def tpir(
     )
 
 
-def _closed_limit(searched: Searched, fpir: float, counts: Counts, *, exact: bool) -> float:
-    """The score that a hit must exceed in the closed protocol. exact: all probes count once."""
+def _closed_limit(searched: Searched, fpir: float, counts: Counts) -> float:
+    """The score that a hit must exceed in the closed protocol."""
     _need_mates(
         searched,
         "the closed protocol needs one for each: leave such probes out, or use protocol='open'",
     )
     required = _num_required(fpir, int(counts.sum()))
     num_non_mated = searched.mated.size * (searched.num_subjects - 1)
-    assert searched.highest.size >= min(required if exact else 1, num_non_mated), "search with keep"
+    assert searched.highest.size or not num_non_mated, "search with keep"
     of_highest = counts[searched.highest_probe]
     return _nth(searched.highest, of_highest, required - 1, num_non_mated)
 
@@ -281,19 +281,14 @@ def search(
     """
     values = np.asarray(scores)
     enrolled, mate = _labels(gallery_subjects, probe_subjects)
-    if values.shape != (mate.size, enrolled.size) or values.dtype.kind not in "fiub":
+    is_number = values.dtype.kind in "fiub"
+    if values.shape != (mate.size, enrolled.size) or not is_number or not np.isfinite(values).all():
         raise LikenessError(
             f"identification: scores are {values.dtype} of shape {values.shape}, but {mate.size} "
-            f"probes and {enrolled.size} templates need a number each"
+            f"probes and {enrolled.size} templates need a finite number each; score them again"
         )
     if values.dtype.kind != "f":
         values = values.astype(np.float64)
-    if not np.isfinite(values).all():
-        bad = np.argwhere(~np.isfinite(values))
-        raise LikenessError(
-            f"identification: {len(bad)} scores are NaN or infinite (first: probe {bad[0][0] + 1}, "
-            f"template {bad[0][1] + 1}); score them again"
-        )
     return _search(
         np.argsort(enrolled, kind="stable"),
         np.bincount(enrolled),

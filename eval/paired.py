@@ -5,16 +5,15 @@ Both are measured here on the same resamples of the subjects, and the difference
 by resample (as in likeness.eval.comparison).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.bootstrap import Drawn, Resamples
 from likeness.eval.comparison import LEVEL, Difference, Outcome, difference_rows, summarise
-from likeness.eval.results import Result, aligned, metric_label, reasons
+from likeness.eval.results import aligned, metric_label, reasons
 from likeness.eval.types import Trials
 
 
@@ -106,44 +105,24 @@ def match_trials(first: Trials, second: Trials) -> Matched:
 
 def differences(
     reference: str,
-    results: Sequence[Result],
-    resamples: Mapping[str, Resamples],
-    drawn: Mapping[str, Drawn],
+    outcomes: Mapping[str, Outcome],
     unpaired: Mapping[str, Matched],
+    over: str,
 ) -> Paired:
     """The differences of all systems to the reference, in the metrics that were resampled.
 
     Args:
-        reference: A system of the results.
-        results: Of all systems.
-        resamples: system -> its resamples, which are the same draws for all systems on the trials
-            of the reference.
-        drawn: system -> what its intervals rest on.
+        reference: A system of the outcomes.
+        outcomes: System -> what was measured; the draws are the same for all systems on the trials
+            of the reference, whose trial list they name.
         unpaired: The systems on other trials, see `Paired`.
+        over: What the intervals are taken over: "subjects" or "trials".
     """
-    values: dict[str, dict[str, float]] = {}
-    for result in results:
-        values.setdefault(result.system, {})[result.metric] = result.value
-    outcomes = {
-        system: {
-            0: Outcome(
-                {metric: values[system][metric] for metric in made.values},
-                made.values,
-                system if system in unpaired else "",
-                drawn[system],
-            )
-        }
-        for system, made in resamples.items()
-    }
-    metrics = list(dict.fromkeys(metric for made in resamples.values() for metric in made.values))
-    cells = summarise(outcomes, metrics, reference=reference)[0] if outcomes else []
-    differences = {
-        (cell.variant, cell.metric): cell.difference
-        for cell in cells
-        if cell.difference is not None
-    }
-    over = "trials" if any(result.counts["subjects"] is None for result in results) else "subjects"
-    return Paired(reference, differences, unpaired, over)
+    metrics = list(dict.fromkeys(name for each in outcomes.values() for name in each.values))
+    runs = {system: {0: outcome} for system, outcome in outcomes.items()}
+    cells = summarise(runs, metrics, reference=reference)[0] if runs else []
+    found = {(cell.variant, cell.metric): cell.difference for cell in cells if cell.difference}
+    return Paired(reference, found, unpaired, over)
 
 
 def to_json(paired: Paired) -> dict[str, Any]:

@@ -90,21 +90,16 @@ def same_kind(*sides: ArrayLike) -> list[NDArray[Any]]:
 def check_rows(name: str, rows: ArrayLike, labels: Counts | None = None) -> Floats32:
     """(N, D) float32, each with a label where there are labels.
 
-    LikenessError for a wrong shape, no rows, NaN or infinity (all counted, the first named).
+    LikenessError for a wrong shape, no rows, NaN or infinity.
     """
     with np.errstate(over="ignore"):
         values = np.asarray(rows, dtype=np.float32)
-    if values.ndim != 2 or not values.size:
+    fits = values.ndim == 2 and values.size and (labels is None or len(labels) == len(values))
+    if not fits or not np.isfinite(values).all():
+        expected = "N >= 1" if labels is None else len(labels)
         raise LikenessError(
-            f"{name}: expected a matrix (N, D) of at least one row, but got shape {values.shape}"
-        )
-    if labels is not None and len(labels) != len(values):
-        raise LikenessError(f"labels: {len(labels)} labels for {len(values)} rows; give one each")
-    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if bad.size:
-        raise LikenessError(
-            f"{name}: {bad.size} of {len(values)} rows hold NaN or infinity (first: row "
-            f"{int(bad[0])}); extract them again or remove them"
+            f"{name}: shape {values.shape}, or NaN or infinity; give finite rows ({expected}, D), "
+            "one for each label"
         )
     return values
 

@@ -311,13 +311,11 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
         The thresholds, one entry for each way of scoring.
 
     Raises:
-        LikenessError: There is no such file. It is no such file, or it was damaged or edited so
-            that it says nothing whole.
+        LikenessError: It is no such file, or it was damaged or edited so that it says nothing
+            whole.
+        FileNotFoundError: There is none.
     """
-    path = Path(path)
-    if not path.exists():
-        raise LikenessError(f"{path}: there is no such file of thresholds; correct the path")
-    return read_json(path, FORMAT, _entries_from, _OTHERWISE)
+    return read_json(Path(path), FORMAT, _entries_from, _OTHERWISE)
 
 
 def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
@@ -379,23 +377,17 @@ def _to_json(entry: Thresholds) -> dict[str, Any]:
             | ({} if p.guarantee is None else {"guarantee": asdict(p.guarantee)})
             for p in entry.points
         ],
-        "curve": [list(place) for place in entry.curve],
     }
 
 
 def _entries_from(document: Mapping[str, Any]) -> tuple[Thresholds, ...]:
-    return tuple(
-        Thresholds(
-            **entry
-            | {
-                "origin": Origin(**entry["origin"]),
-                "points": tuple(map(_point_from, entry["points"])),
-                "curve": tuple(Place(*map(float, row)) for row in entry["curve"]),
-                "centre": tuple(map(float, entry.get("centre", ()))),
-            }
-        )
-        for entry in document["measured"]
-    )
+    entries = []
+    for entry in document["measured"]:
+        made = {"origin": Origin(**entry["origin"]), "centre": tuple(entry.get("centre", ()))}
+        curve = tuple(Place(*map(float, row)) for row in entry["curve"])
+        points = tuple(map(_point_from, entry["points"]))
+        entries.append(Thresholds(**entry | made | {"points": points, "curve": curve}))
+    return tuple(entries)
 
 
 def _point_from(value: Mapping[str, Any]) -> Threshold:

@@ -31,9 +31,13 @@ _LONGEST = 60  # characters of a value that a message quotes
 UNKNOWN = "unknown"  # the group of items without a value
 
 
-def shortened(text: str) -> str:
-    """A text for a message, of which 60 characters are shown: some of its beginning and its end."""
-    return text if len(text) <= _LONGEST else f"{text[:20]}...{text[20 - _LONGEST :]}"
+def shortened(text: str, most: int = _LONGEST) -> str:
+    """A text for a message or a legend, of which some of the beginning and of the end is shown.
+
+    >>> shortened("a" * 50 + "b", 44)
+    'aaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaab'
+    """
+    return text if len(text) <= most else f"{text[:20]}...{text[20 - most :]}"
 
 
 def quoted(value: object) -> str:

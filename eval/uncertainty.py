@@ -19,14 +19,13 @@ have the total risk j r, so that the curve passes (s + j r) / (a + j) there.
 import math
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likeness.eval.bootstrap import Bounds, bounds, bounds_of, drawn_groups, times_drawn
+from likeness.eval.bootstrap import Bounds, bounds_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 
@@ -235,36 +234,14 @@ class Ranking:
         """One of `METRICS`."""
         return float(getattr(self, name)(weights))
 
+    def metrics(self, weights: ArrayLike | None = None) -> list[float]:
+        """All of `METRICS`."""
+        return [self.metric(name, weights) for name in METRICS]
+
     def _in(self, order: NDArray[np.int64], weights: ArrayLike | None) -> NDArray[np.int64]:
         if weights is None:
             return np.ones(self.size, dtype=np.int64)
         return np.asarray(weights, dtype=np.int64)[order]
-
-
-def bounds_over_groups(
-    ranking: Ranking,
-    groups: ArrayLike,
-    *,
-    level: float = 0.95,
-    num_resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, Bounds]:
-    """Metric -> its bootstrap interval over groups, such as the classes of queries.
-
-    Args:
-        ranking: The answers.
-        groups: (N,) the group of each answer.
-        level: Share of such intervals that shall cover the truth.
-        num_resamples: Draws, see `likeness.eval.bootstrap.times_drawn`.
-        seed: Of the draws.
-    """
-    draws = islice(times_drawn(groups, seed), num_resamples)
-    values = np.array([[ranking.metric(name, times) for name in METRICS] for times in draws])
-    drawn = drawn_groups(groups, "classes")
-    return {
-        name: bounds(of_metric, ranking.metric(name), level, drawn)
-        for name, of_metric in zip(METRICS, values.T, strict=True)
-    }
 
 
 def bounds_over_subjects(

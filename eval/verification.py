@@ -110,15 +110,10 @@ def _as_floats(name: str, scores: ArrayLike) -> AnyFloats:
     values = np.asarray(scores)
     if values.dtype.kind in "biu" or values.dtype == np.longdouble:
         values = values.astype(np.float64)
-    if values.dtype.kind != "f" or values.ndim != 1:
+    if values.dtype.kind != "f" or values.ndim != 1 or not values.size:
         raise LikenessError(
             f"{name}: expected a 1-d array of scores, but got {values.dtype} of shape "
-            f"{values.shape}; pass one real number per trial"
-        )
-    if not values.size:
-        raise LikenessError(
-            f"{name}: there are no {name} scores; verification metrics need at least one target "
-            "and one nontarget trial"
+            f"{values.shape}; pass one real number per trial, of at least one trial of each kind"
         )
     return values
 

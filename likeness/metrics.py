@@ -11,9 +11,9 @@ Example:
 
 from likeness.eval import per_item as per_item
 from likeness.eval.bootstrap import bounds as bounds
+from likeness.eval.bootstrap import bounds_of as bounds_of
 from likeness.eval.bootstrap import drawn_from as drawn_from
 from likeness.eval.bootstrap import interval as interval
-from likeness.eval.bootstrap import intervals as intervals
 from likeness.eval.bootstrap import resample as resample
 from likeness.eval.calibration import error_versus_reject as error_versus_reject
 from likeness.eval.calibration import fit_calibration as fit_calibration

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import kaldi, npz, parquet
-from likeness.eval.formats.column_names import role_of
 from likeness.eval.formats.files import atomic_path, refuse_device, size_limit
 from likeness.eval.progress import step
 from likeness.eval.types import Embeddings, name_first, nfc, quoted
@@ -38,9 +37,6 @@ _READ = (*_WRITTEN, ".scp")
 _KEY = b"likeness"  # the key of the meta in the schema's metadata of a .parquet
 _ROWS = 1 << 14  # of a .parquet, read at a time
 _FLOATS = r"(large_list|list|fixed_size_list)<\w+: (halffloat|float|double)( not null)?>(\[\d+\])?"
-# Names of ids beside those of lists of files; the last is how pandas writes its index.
-_ID_NAMES = {"name", "key", "__index_level_0__"}
-_VECTOR_NAMES = {"vector", "vectors", "embedding", "embeddings", "emb", "feature", "features"}
 # For each format a pattern of the ids that it cannot give back, and what is wrong with them.
 _REFUSED_IDS = {
     ".npz": (r"\0\Z", "end in a NUL character, which numpy strips"),
@@ -220,12 +216,17 @@ def _read_parquet(path: Path) -> Read:
     import pyarrow
 
     with parquet.opened(path) as file:
-        id_column, vector_column = _columns_of(path, parquet.column_types(file))
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-        kind = schema.field(vector_column).type
+        types, schema, rows = parquet.column_types(file), file.schema_arrow, file.metadata.num_rows
+        texts, floats = types.get("id", ""), types.get("vector", "")
+        if not (texts.endswith("string") and re.fullmatch(_FLOATS, floats)):
+            raise LikenessError(
+                f"{path}: not an embeddings file: expected the columns id, text, and vector, lists "
+                f"of floats; columns found: {quoted(', '.join(types))}"
+            )
+        kind = schema.field("vector").type
         dim = getattr(kind, "list_size", 0)
         if not dim:
-            first = next(file.iter_batches(1, columns=[vector_column]), None)
+            first = next(file.iter_batches(1, columns=["vector"]), None)
             dim = 0 if first is None else len(first.column(0).flatten())
         size, limit = 4 * rows * dim, size_limit(path.stat().st_size)
         if size > limit:
@@ -233,10 +234,10 @@ def _read_parquet(path: Path) -> Read:
                 f"{path}: its embeddings would take {size} bytes, but at most {limit} are read of "
                 "a file of its size; it is damaged or hostile"
             )
-        (names,) = parquet.read_columns(path, file, [id_column])
+        (names,) = parquet.read_columns(path, file, ["id"])
         assert isinstance(names, parquet.Column)
         matrix, start = np.zeros((rows, dim), np.float32), 0
-        for batch in file.iter_batches(_ROWS, columns=[vector_column], use_threads=False):
+        for batch in file.iter_batches(_ROWS, columns=["vector"], use_threads=False):
             # This raises an error for vectors of another number of dims.
             values = batch.column(0).cast(pyarrow.list_(kind.value_type, dim)).flatten()
             part = matrix[start : start + len(batch)]
@@ -245,29 +246,3 @@ def _read_parquet(path: Path) -> Read:
             start += len(batch)
         meta = (schema.metadata or {}).get(_KEY, b"{}").decode()
         return tuple(names.texts()), matrix, meta
-
-
-def _columns_of(path: Path, types: dict[str, str]) -> list[str]:
-    """The columns of the ids and of the vectors, in tables that others wrote too.
-
-    Of the columns of text, or of lists of floats, it is the one that is called `id` or `vector`,
-    else the only one that is called after ids or files, or after embeddings; else the only one.
-    """
-    chosen: list[str] = []
-    for name, pattern in (("id", "(large_)?string"), ("vector", _FLOATS)):
-        columns = [column for column, kind in types.items() if re.fullmatch(pattern, kind)]
-        likely = [
-            column
-            for column in columns
-            if column.lower() in (_VECTOR_NAMES if name == "vector" else _ID_NAMES)
-            or (name == "id" and role_of(column) in ("id", "path"))
-        ]
-        fitting = [column for column in columns if column == name] or likely or columns
-        if len(fitting) != 1:
-            listed = quoted(", ".join(f"{column} {kind}" for column, kind in types.items()))
-            raise LikenessError(
-                f"{path}: not an embeddings file, or not one whose columns are clear: expected id, "
-                f"text, and vector, lists of floats; columns found: {listed}"
-            )
-        chosen += fitting
-    return chosen

@@ -100,13 +100,13 @@ class _Measure(NamedTuple):
 
     Attributes:
         name: Its name.
-        of: Weights of the probes, None where all count once -> value and threshold.
+        of: Weights of the probes -> value and threshold, which is infinite for none.
         conventions: What the record says of it alone.
         behind: What its interval rests on: the kind of probes with fewer subjects.
     """
 
     name: str
-    of: Callable[[Counts | None], tuple[float, float | None]]
+    of: Callable[[Counts], tuple[float, float]]
     conventions: Conventions
     behind: Drawn
 
@@ -261,7 +261,8 @@ def identify_labelled(
     protocol = f"identification 1:N, {kind}{', galleries apart' if len(searched) > 1 else ''}"
     results = []
     for measure, drawn in zip(measures, values, strict=True):
-        value, threshold = measure.of(None)
+        value, limit = measure.of(np.ones_like(mated))
+        threshold = limit if np.isfinite(limit) else None
         own = measure.conventions | common
         result = Result(system, measure.name, value, None, threshold, counts, own, protocol)
         if settings.num_resamples:
@@ -344,34 +345,31 @@ def _measures(
     if with_mate.number == int(subject.max()) + 1:
         with_mate = with_mate._replace(what="subjects")
     without = drawn_groups(subject[mated == 0], "subjects with non-mated probes")
+
+    def rank(hits: Floats, weights: Counts) -> tuple[float, float]:
+        """Rank-k, pooled over galleries."""
+        return float(np.sum(weights * hits) / np.sum(weights * mated)), np.inf
+
+    def rate(fpir: float, weights: Counts) -> tuple[float, float]:
+        """TPIR, the mean over galleries; the threshold if there is one for all of them."""
+        each = [
+            tpir(search, fpir, protocol=settings.protocol, weights=weights) for search in searched
+        ]
+        threshold = each[0].threshold if len(each) == 1 else np.inf
+        return float(np.mean([measured.value for measured in each])), threshold
+
     measures = []
     for k in settings.ranks:
         hits = np.sum([rank_hits(search, k) for search in searched], axis=0)
         ties = "expected value over the orders of tied subjects"
         own: Conventions = {"k": k, "ties": ties, "over": "mated probes"}
-        measures.append(_Measure(f"rank_k({k})", partial(_rank, hits, mated), own, with_mate))
+        measures.append(_Measure(f"rank_k({k})", partial(rank, hits), own, with_mate))
     for fpir in settings.fpirs:
-        of = partial(_tpir, searched, fpir, settings.protocol)
         ties = "score > threshold" if closed else "a tie for first place is a miss"
         own = {"fpir": fpir, "rule": RULES[settings.protocol], "ties": ties}
         behind = with_mate if closed or with_mate.number <= without.number else without
-        measures.append(_Measure(f"tpir_at_fpir({fpir:g})", of, own, behind))
+        measures.append(_Measure(f"tpir_at_fpir({fpir:g})", partial(rate, fpir), own, behind))
     return measures
-
-
-def _rank(hits: Floats, mated: Counts, weights: Counts | None) -> tuple[float, None]:
-    """Pooled over galleries: hits, mated: (Q,) sums over them."""
-    counted = np.ones_like(mated) if weights is None else weights
-    return float(np.sum(counted * hits) / np.sum(counted * mated)), None
-
-
-def _tpir(
-    searched: Sequence[Searched], fpir: float, protocol: Protocol, weights: Counts | None
-) -> tuple[float, float | None]:
-    """Mean over galleries; the threshold if there is one for all of them."""
-    each = [tpir(search, fpir, protocol=protocol, weights=weights) for search in searched]
-    threshold = each[0].threshold if len(each) == 1 and np.isfinite(each[0].threshold) else None
-    return float(np.mean([measured.value for measured in each])), threshold
 
 
 def _resample(
@@ -396,5 +394,4 @@ def _resample(
                 "bootstrap: most draws of the probe subjects lack mated or non-mated probes; too "
                 "few for an interval"
             )
-    of_draws = np.array(values).reshape(len(values), len(measures))
-    return of_draws.T, tried - len(values)
+    return np.array(values).reshape(len(values), len(measures)).T, tried - len(values)

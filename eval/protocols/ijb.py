@@ -143,72 +143,56 @@ def templates(
     faces: Faces,
     switches: Switches,
     *,
-    flipped: Embeddings | None = None,
     detector_scores: ArrayLike | None = None,
 ) -> Embeddings:
     """Pools face features into templates; their ids are the template numbers as text.
 
-    features, flipped: raw features of the faces and of their mirror images, ids = faces.names (more
-    ids are fine). Without `flipped`, features.meta["flip"] says what `likeness embed --flip`
-    joined: concat serves every switch, sum and mean each other's. detector_scores: (F,) in the
-    order of `faces`.
+    features: raw features, ids = faces.names (more ids are fine). Their meta["flip"] says which
+    views `likeness embed --flip` joined: concat serves every switch, sum and mean each other's.
+    detector_scores: (F,) in the order of `faces`.
 
     Raises:
         LikenessError: The switches need other features than these, or there is not one detector
             score for each face where they are needed; or faces have no feature.
     """
-    views, columns, factor = _views(features, flipped, switches.flip)
+    parts, factor = _views(features, switches.flip)
     if switches.detector_score and detector_scores is None:
         raise LikenessError(
             "switch detector_score = True needs detector scores; read them with "
             "likeness.eval.protocols.ijb_files.read_detector_scores, or switch it off"
         )
-    rows = [
-        np.arange(len(faces.names)) if view.ids == faces.names else view.rows(faces.names)
-        for view in views
-    ]
+    all_there = features.ids == faces.names
+    rows = np.arange(len(faces.names)) if all_there else features.rows(faces.names)
     weights = np.full(len(faces.names), factor)
     if switches.detector_score:
         weights = weights * np.asarray(detector_scores, dtype=np.float64)
     if not switches.keep_norm:
-        norms = factor * _norms(
-            [(views[number].matrix, rows[number], part) for number, part in columns]
-        )
+        norms = factor * _norms(features.matrix, rows, parts)
         weights = np.divide(weights, norms, out=np.zeros_like(weights), where=norms > 0)
     medium = faces.medium if switches.media == "mean" else np.arange(len(faces.names))
     method: Method = "ijb" if switches.template == "sum" else "ijb_mean"
-    # pooling is linear in the features, so each view is pooled by itself, and views side by side as
-    # they lie: no further array of F rows
-    pooled = [
-        pool(view, faces.template, medium, items=places, method=method, weights=weights)
-        for view, places in zip(views, rows, strict=True)
-    ]
-    matrix = sum(pooled[number].matrix[:, part] for number, part in columns)
-    joined = Embeddings(pooled[0].ids, np.asarray(matrix), features.meta)
+    # pooling is linear in the features, so that views side by side are pooled as they lie: no
+    # further array of F rows
+    pooled = pool(features, faces.template, medium, items=rows, method=method, weights=weights)
+    matrix = np.asarray(sum(pooled.matrix[:, part] for part in parts))
+    joined = Embeddings(pooled.ids, matrix, features.meta)
     return Embeddings(joined.ids, joined.unit(), joined.meta) if switches.final_norm else joined
 
 
-def _views(
-    features: Embeddings, flipped: Embeddings | None, flip: Flip
-) -> tuple[list[Embeddings], list[tuple[int, slice]], float]:
-    """The features to pool; which columns of which of them to add up; and the factor that makes of
-    the sum what `flip` says.
+def _views(features: Embeddings, flip: Flip) -> tuple[list[slice], float]:
+    """Which columns of the features to add up, and the factor that makes of the sum what `flip`
+    says.
     """
     stored, dim = features.meta.get("flip", "none"), features.matrix.shape[1]
-    whole, halves = slice(None), (slice(dim // 2), slice(dim // 2, dim))
-    factor = 0.5 if flip == "mean" else 1.0
-    if flipped is not None and flip in ("sum", "mean"):
-        return [features, flipped], [(0, whole), (1, whole)], factor
-    if flipped is None and stored == "concat" and flip != "included":
-        parts = halves[:1] if flip == "none" else halves
-        return [features], [(0, part) for part in parts], factor
-    if flipped is None and (flip in ("included", stored) or {flip, stored} == {"sum", "mean"}):
+    if stored == "concat" and flip != "included":
+        halves = [slice(dim // 2), slice(dim // 2, dim)]
+        return halves[: 1 if flip == "none" else 2], 0.5 if flip == "mean" else 1.0
+    if flip in ("included", stored) or {flip, stored} == {"sum", "mean"}:
         factor = {("sum", "mean"): 0.5, ("mean", "sum"): 2.0}.get((stored, flip), 1.0)
-        return [features], [(0, whole)], factor
-    views = "flipped features beside" if flipped is not None else f"the flip {stored!r} of"
+        return [slice(None)], factor
     raise LikenessError(
-        f"switch flip = {flip!r} does not go with {views} these features; embed with --flip "
-        "concat, which serves every switch, and without flipped features"
+        f"switch flip = {flip!r} does not go with the flip {stored!r} of these features; embed "
+        "with --flip concat, which serves every switch"
     )
 
 
@@ -311,12 +295,12 @@ def _chosen(pooled: Embeddings, side: Side) -> Embeddings:
     return Embeddings(ids, pooled.matrix[pooled.rows(ids)], pooled.meta)
 
 
-def _norms(parts: Sequence[tuple[Floats32, NDArray[np.int64], slice]]) -> Floats:
-    """(F,) norms of the sum of parts of matrices, each with its rows and columns; in blocks."""
-    norms = np.empty(parts[0][1].size)
-    step = max(1, _CELLS // parts[0][0].shape[1])
+def _norms(matrix: Floats32, rows: NDArray[np.int64], parts: Sequence[slice]) -> Floats:
+    """(F,) norms of the sum of some columns of the rows; in blocks."""
+    norms = np.empty(rows.size)
+    step = max(1, _CELLS // matrix.shape[1])
     for start in range(0, norms.size, step):
         block = slice(start, start + step)
-        added = sum(matrix[rows[block], columns] for matrix, rows, columns in parts)
+        added = sum(matrix[rows[block], part] for part in parts)
         norms[block] = np.sqrt(np.einsum("fd,fd->f", added, added, dtype=np.float64))
     return norms

@@ -116,10 +116,7 @@ def read_faces(path: str | Path) -> Faces:
     table = _table(path, ("name", "template", "medium"))
     column = table.column("name")
     if len(column.keys) < len(column.codes):
-        twice = column.keys[int(np.argmax(np.bincount(column.codes)))]
-        raise LikenessError(
-            f"{path}: {twice!r} is listed twice; a face belongs to one template and medium"
-        )
+        raise LikenessError(f"{path}: a face is listed twice; fetch the file again")
     template, medium = (_integers(path, table.column(role)) for role in ("template", "medium"))
     return Faces(tuple(column.keys), template, medium)
 

@@ -4,7 +4,6 @@ with intervals over classes, as results and as a table.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -237,7 +236,14 @@ def _rated(
     ranking = uncertainty.Ranking(answers.quality, answers.risk)
     intervals: dict[str, bootstrap.Bounds] = {}
     if settings.num_resamples:
-        intervals = uncertainty.bounds_over_groups(ranking, codes, **bootstrap.draws_of(settings))
+        made = bootstrap.bounds_over_groups(
+            ranking.metrics,
+            ranking.metrics(),
+            codes,
+            bootstrap.drawn_groups(codes, "classes"),
+            settings,
+        )
+        intervals = dict(zip(uncertainty.METRICS, made, strict=True))
     stated: uncertainty.Conventions = {
         "quality": "norm" if is_norm else "given",
         "risk": "1 - recall@1",
@@ -291,10 +297,11 @@ def class_bounds(
     """
     sizes = np.bincount(codes)
     totals = np.stack([np.bincount(codes, weights=values) for values in per_query.values()], axis=1)
-    draws = islice(bootstrap.times_drawn(range(sizes.size), settings.seed), settings.num_resamples)
-    means = np.array([times @ totals / (times @ sizes) for times in draws])
-    drawn = bootstrap.drawn_groups(codes, "classes")
-    return {
-        name: bootstrap.bounds(means[:, i], float(values.mean()), settings.level, drawn)
-        for i, (name, values) in enumerate(per_query.items())
-    }
+    made = bootstrap.bounds_over_groups(
+        lambda times: times @ totals / (times @ sizes),
+        [float(values.mean()) for values in per_query.values()],
+        range(sizes.size),
+        bootstrap.drawn_groups(codes, "classes"),
+        settings,
+    )
+    return dict(zip(per_query, made, strict=True))

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval import groups, paired, uncertainty
-from likeness.eval.bootstrap import Bounds, Drawn, Resamples, drawn_from, draws_of
+from likeness.eval.bootstrap import Bounds, drawn_from, draws_of
+from likeness.eval.comparison import Outcome
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
@@ -131,8 +132,7 @@ def evaluate_together(
     unpaired = _in_one_order(scores, trials, reference)
     results: list[Result] = []
     grouped: list[groups.Grouped] = []
-    resamples: dict[str, Resamples] = {}
-    drawn: dict[str, Drawn] = {}
+    outcomes: dict[str, Outcome] = {}
     numbered: dict[str, Ints] = {}
     names_of = dict(subject_of or {})
     for name, listed in trials.items():
@@ -165,12 +165,16 @@ def evaluate_together(
             results += generalised_rates(
                 failures, scores[name], settings, evaluated.results[0], subject_of
             )
-        drawn[name] = drawn_from(scores[name].target, subjects)
         if evaluated.resamples is not None:
-            resamples[name] = evaluated.resamples
+            draws = evaluated.resamples.values
+            values = {metric: evaluated.result(metric).value for metric in draws}
+            trial_list = name if name in unpaired else ""
+            drawn = drawn_from(scores[name].target, subjects)
+            outcomes[name] = Outcome(values, draws, trial_list, drawn)
     compared: Paired | None = None
-    if len(systems) > 1 and (resamples or unpaired):
-        compared = paired.differences(reference, results, resamples, drawn, unpaired)
+    if len(systems) > 1 and (outcomes or unpaired):
+        over = "subjects" if len(numbered) == len(systems) else "trials"
+        compared = paired.differences(reference, outcomes, unpaired, over)
     return Compared(results, scores, trials, grouped, compared, names_of, numbered)
 
 

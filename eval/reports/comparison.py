@@ -16,10 +16,11 @@ from likeness.eval.comparison import LEVEL, Cell, Comparison, Run, difference_ro
 from likeness.eval.formats.files import write_text
 from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.progress import step
-from likeness.eval.reports.figures import course_figure, drawn, logged, shortened
+from likeness.eval.reports.figures import course_figure, drawn, logged
 from likeness.eval.reports.page import EMPTY, block, document, prose
 from likeness.eval.reports.page import table as table_block
 from likeness.eval.results import aligned, bracketed, metric_label, metric_text, reasons
+from likeness.eval.types import counted, shortened
 
 SCHEMA = "likeness.comparison/1"
 # (variant, seed) -> the entries of its log.jsonl
@@ -122,7 +123,7 @@ def _curves(comparison: Comparison, logs: Logs) -> Markup:
     shown = []
     for label, key, variants in figures:
         lines = [
-            (everyone.index(variant), f"{variant}, seed {seed}", shortened(variant), points)
+            (everyone.index(variant), f"{variant}, seed {seed}", shortened(variant, 44), points)
             for (variant, seed), log in logs.items()
             if variant in variants and (points := logged(log, key))[0].size > 1
         ]
@@ -132,7 +133,7 @@ def _curves(comparison: Comparison, logs: Logs) -> Markup:
         "A line per seed. Different losses have different scales: only the shapes compare. Metrics "
         "that were measured at the end only have no curve; schedule.eval_every=N gives one."
     )
-    return prose(text, soft=True) + block("two", parts=shown) if any(shown) else EMPTY
+    return prose(text, soft=True) + block("two", parts=shown) if shown else EMPTY
 
 
 # ---------------------------------------------------------------- text
@@ -187,7 +188,7 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
         source = "; ".join(filter(None, [f"{c.counts.get(resampled) or 0:,}", c.subjects_from]))
         over = f"{resampled} ({source})"
     texts = [
-        f"Mean over {_count(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % "
+        f"Mean over {counted(len(c.seeds), 'seed')} ± standard error over seeds [{100 * LEVEL:g} % "
         f"bootstrap of that mean over {over}, "
         f"{c.num_resamples:,} resamples]; {_tested_on(c)}."
     ]
@@ -204,7 +205,7 @@ def _notes_on_intervals(c: Comparison) -> list[str]:
         )
     if c.num_comparisons:
         texts.append(
-            f"{_count(c.num_comparisons, 'comparison')}: of so many, "
+            f"{counted(c.num_comparisons, 'comparison')}: of so many, "
             f"{(1 - LEVEL) * c.num_comparisons:.2g} would seem distinguishable by chance alone; "
             "p (Holm) below 0.05 holds for all at once."
         )
@@ -243,10 +244,6 @@ def _tested_on(comparison: Comparison) -> str:
         return f"{counts['items']:,} test items"
     targets, nontargets = counts.get("targets") or 0, counts.get("nontargets") or 0
     return f"{targets:,} target and {nontargets:,} nontarget trials"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def main_rows(comparison: Comparison) -> list[list[str]]:

@@ -1,9 +1,8 @@
 """How the figures of reports are drawn; histograms, and the course of a training.
 
 Bokeh draws them, whose script the page holds, so that a figure can be zoomed, hovered over and
-moved by the threshold slider without network. Bokeh is imported only in functions that make
-figures, and only when a page is made. Without it there are no figures, and the page says how to get
-them.
+moved by the threshold slider without network. Bokeh is slow to import, so that only the functions
+that make figures do it.
 """
 
 import json
@@ -18,9 +17,9 @@ from scipy.special import ndtr, ndtri
 
 from likeness.eval.classification import auroc
 from likeness.eval.groups import Grouped
-from likeness.eval.reports.page import EMPTY, block, can_plot, prose, source
+from likeness.eval.reports.page import EMPTY, block, prose, source
 from likeness.eval.results import metric_label
-from likeness.eval.types import Floats, Scores
+from likeness.eval.types import Floats, Scores, shortened
 from likeness.eval.uncertainty import RiskCoverage
 from likeness.eval.verification import det, eer
 
@@ -47,10 +46,8 @@ def drawn(make: Callable[..., Any], *values: Any, alt: str, caption: str = "") -
         caption: text below the figure.
 
     Returns:
-        HTML, which is empty without Bokeh.
+        HTML.
     """
-    if not can_plot():
-        return EMPTY
     from bokeh.embed import json_item
 
     figure = make(*values)
@@ -164,16 +161,6 @@ def line(
     return source
 
 
-def shortened(name: str) -> str:
-    """A name that a legend can hold: of a long one the beginning and the end.
-
-    >>> shortened("a" * 50 + "b")
-    'aaaaaaaaaaaaaaaaaaaaa…aaaaaaaaaaaaaaaaaaaab'
-    """
-    half = _MOST_LETTERS // 2
-    return name if len(name) <= _MOST_LETTERS else f"{name[: half - 1]}…{name[-half + 1 :]}"
-
-
 def legend(figure: Any, columns: int = 1) -> None:
     """Put the legend above the axes, where no curve runs; a click on an entry hides its line."""
     for each in figure.legend:
@@ -280,7 +267,7 @@ def training_curves(log: Log, metrics: Sequence[str] = ()) -> Markup:
         if points[0].size > 1:
             lines = [(0, label, "", points)]
             figures.append(drawn(course_figure, label, lines, alt=f"{label} by step"))
-    return block("two", parts=figures) if any(figures) else EMPTY
+    return block("two", parts=figures) if figures else EMPTY
 
 
 def course_figure(label: str, lines: Sequence[tuple[int, str, str, tuple[Floats, Floats]]]) -> Any:
@@ -350,7 +337,7 @@ def det_figure(scores: Mapping[str, Scores]) -> Any:
     figure.add_layout(Slope(gradient=1, y_intercept=0, line_color=GREY, line_alpha=0.6))
     for i, (name, curve) in enumerate(curves.items()):
         x, y = _thinned(curve.far_deviate, curve.frr_deviate)
-        label = f"{shortened(name)}, EER {100 * rates[name]:.2f} %" + (
+        label = f"{shortened(name, _MOST_LETTERS)}, EER {100 * rates[name]:.2f} %" + (
             "" if x.size else " (no overlap, no curve)"
         )
         line(figure, i, name, label=label, x=x, y=y, far=100 * ndtr(x), frr=100 * ndtr(y))
@@ -483,7 +470,7 @@ def coverage_figure(curves: Mapping[str, RiskCoverage]) -> Any:
         places = np.searchsorted(curve.coverage, np.linspace(0.01, 1, _NUM_KEPT))
         shown = np.unique(places.clip(max=curve.coverage.size - 1))
         x, y = 100 * curve.coverage[shown], 100 * curve.risk[shown]
-        line(figure, i, name, label=shortened(name), x=x, y=y)
+        line(figure, i, name, label=shortened(name, _MOST_LETTERS), x=x, y=y)
         look = {"line_color": COLOURS[i % len(COLOURS)], "line_dash": "dotted"}
         figure.add_layout(Span(location=100 * float(curve.risk[-1]), dimension="width", **look))
     legend(figure)
@@ -501,7 +488,10 @@ def tippett_figure(scores: Mapping[str, Scores]) -> Any:
     shares = np.linspace(0, 1, _NUM_KEPT)
     for i, (name, of) in enumerate(scores.items()):
         for kind, values in (("targets", of.targets), ("nontargets", of.nontargets)):
-            x, label = np.quantile(values, shares) / np.log(10), f"{shortened(name)}, {kind}"
+            x, label = (
+                np.quantile(values, shares) / np.log(10),
+                f"{shortened(name, _MOST_LETTERS)}, {kind}",
+            )
             line(figure, 2 * i + (kind != "targets"), label, label=label, x=x, y=100 - 100 * shares)
     legend(figure)
     return figure

@@ -44,9 +44,6 @@ SCRIPTS = (
     "map.js",
     "start.js",
 )
-NO_PLOTS = (
-    "The figures need Bokeh, which is not installed: pip install bokeh, and make this report again."
-)
 
 
 @cache
@@ -153,15 +150,6 @@ def metric_table(results: Sequence[Result]) -> Markup:
     return block("metrics", systems=systems, rows=rows)
 
 
-def can_plot() -> bool:
-    """Whether Bokeh is installed."""
-    try:
-        import bokeh.plotting  # noqa: F401
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
 @cache
 def script() -> str:
     """The JavaScript that draws the figures: BokehJS, as its Python package brings it along."""
@@ -200,7 +188,6 @@ def document(title: str, about: str, sections: Mapping[str, Markup]) -> str:
             title=title,
             about=about,
             sections=list(zip(anchors, shown.keys(), shown.values(), strict=True)),
-            hint="" if can_plot() else NO_PLOTS,
             scripts=scripts,
             policy=" ".join(f"'sha256-{digest}'" for digest in digests),
         )

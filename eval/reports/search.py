@@ -211,7 +211,7 @@ def _curves(searched: Sequence[Searched]) -> Markup:
         values = 100 * np.mean(rates, axis=1)
         alt = "TPIR against FPIR"
         figures.append(drawn(_curve_figure, 100 * fpir, values, "FPIR (%)", "TPIR (%)", alt=alt))
-    return prose(text) + block("two", parts=figures) if any(figures) else EMPTY
+    return prose(text) + block("two", parts=figures)
 
 
 def _curve_figure(x: Floats, y: Floats, x_label: str, y_label: str) -> Any:

@@ -1,15 +1,14 @@
 """Who the errors of a verification system come from: subjects and pairs of subjects."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from likeness.eval.reports.page import EMPTY, prose, table
-from likeness.eval.types import Bools, Scores, Trials
+from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import threshold_at_eer
 
 Counts = NDArray[np.int64]
@@ -22,28 +21,10 @@ _RULE = (
 )
 
 
-class SubjectErrors(NamedTuple):
-    """Errors by subject at one threshold, over the trials whose subjects are known.
-
-    Attributes:
-        names: (S,) subjects.
-        num_targets: (S,) target trials of each.
-        false_rejects: (S,) of them, those that are rejected.
-        num_nontargets: (S,) nontarget trials with the subject on either side.
-        false_accepts: (S,) of them, those that are accepted.
-    """
-
-    names: tuple[str, ...]
-    num_targets: Counts
-    false_rejects: Counts
-    num_nontargets: Counts
-    false_accepts: Counts
-
-
 def errors_by_subject(
     trials: Trials, scores: Scores, subject_of: Mapping[str, str], threshold: float
-) -> SubjectErrors:
-    """Count the errors of each subject.
+) -> tuple[list[str], Counts]:
+    """Count the errors of each subject, over the trials whose subjects are known.
 
     Args:
         trials: P of them.
@@ -51,34 +32,34 @@ def errors_by_subject(
         subject_of: id -> subject.
         threshold: a trial is accepted if its score is at least this.
 
+    Returns:
+        The S subjects, and (4, S): target trials, those that are rejected, nontarget trials with
+        the subject on either side, and those that are accepted.
+
     >>> trials = Trials(("a1", "b1"), ("a2", "b2"), [0, 0, 1, 1], [0, 1, 0, 1])
     >>> subject_of = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
     >>> scores = Scores([0.9, 0.8, 0.1, 0.2], [1, 0, 0, 1])
-    >>> made = errors_by_subject(trials, scores, subject_of, 0.5)
-    >>> made.names, made.false_rejects.tolist(), made.false_accepts.tolist()
-    (('a', 'b'), [0, 1], [1, 1])
+    >>> names, counts = errors_by_subject(trials, scores, subject_of, 0.5)
+    >>> names, counts.tolist()
+    (['a', 'b'], [[1, 1], [0, 1], [2, 2], [1, 1]])
     """
-    names = tuple(sorted(set(subject_of.values())))
+    names = sorted(set(subject_of.values()))
     number = {name: i for i, name in enumerate(names)}
-    enrolled, probe = (
+    sides = [
         np.array([number.get(subject_of.get(id, ""), -1) for id in ids], dtype=np.int64)[index]
         for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
-    )
-    known = (enrolled >= 0) & (probe >= 0)
-    accepted: Bools = scores.values >= threshold
-    target, nontarget = known & scores.target, known & ~scores.target
-
-    def counted(side: Counts, chosen: Bools) -> Counts:
-        return np.bincount(side[chosen], minlength=len(names)).astype(np.int64)
-
-    errors = nontarget & accepted
-    return SubjectErrors(
-        names,
-        counted(probe, target),
-        counted(probe, target & ~accepted),
-        counted(enrolled, nontarget) + counted(probe, nontarget),
-        counted(enrolled, errors) + counted(probe, errors),
-    )
+    ]
+    known = (sides[0] >= 0) & (sides[1] >= 0)
+    accepted = scores.values >= threshold
+    counts = []
+    for kind, wrong, of in (
+        (scores.target, ~accepted, sides[1:]),
+        (~scores.target, accepted, sides),
+    ):
+        for chosen in (known & kind, known & kind & wrong):
+            each = [np.bincount(side[chosen], minlength=len(names)) for side in of]
+            counts.append(np.sum(each, axis=0))
+    return names, np.array(counts)
 
 
 def who_errs(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> Markup:
@@ -97,7 +78,7 @@ def who_errs(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> M
     threshold = threshold_at_eer(scores.targets, scores.nontargets)
     errors = errors_by_subject(trials, scores, subject_of, threshold)
     sentences = [prose(text) for text in _sentences(trials, scores, subject_of)]
-    return EMPTY.join([*sentences, prose(_RULE, soft=True), _table(errors)])
+    return EMPTY.join([*sentences, prose(_RULE, soft=True), _table(*errors)])
 
 
 def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> list[str]:
@@ -122,18 +103,14 @@ def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) ->
     return sentences
 
 
-def _table(errors: SubjectErrors) -> Markup:
-    order = np.argsort(-(errors.false_rejects + errors.false_accepts), kind="stable")
-    rows = [
-        [
-            errors.names[i],
-            f"{errors.num_targets[i]:,}",
-            _percent(errors.false_rejects[i], errors.num_targets[i]),
-            f"{errors.num_nontargets[i]:,}",
-            _percent(errors.false_accepts[i], errors.num_nontargets[i]),
-        ]
-        for i in order[:_NUM_ROWS].tolist()
-    ]
+def _table(names: Sequence[str], counts: Counts) -> Markup:
+    """A row for each subject, those with most errors first."""
+    order = np.argsort(-(counts[1] + counts[3]), kind="stable")
+    rows = []
+    for i in order[:_NUM_ROWS].tolist():
+        targets, rejects, nontargets, accepts = counts[:, i].tolist()
+        frr, far = _percent(rejects, targets), _percent(accepts, nontargets)
+        rows.append([names[i], f"{targets:,}", frr, f"{nontargets:,}", far])
     left_out = order.size - len(rows)
     note = f"{left_out:,} subjects with fewer errors are left out." if left_out else ""
     head = ["Subject", "Target trials", "FRR %", "Nontarget trials", "FAR %"]
@@ -141,5 +118,5 @@ def _table(errors: SubjectErrors) -> Markup:
     return shown + prose(note, soft=True)
 
 
-def _percent(part: Any, whole: Any) -> str:
+def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f}" if whole else "–"

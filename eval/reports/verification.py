@@ -185,7 +185,7 @@ def glance(results: Sequence[Result], scores: Mapping[str, Scores], names: Seque
         "lie where the two classes overlap. Right: the DET curve, which errors a threshold trades "
         "for which. Nearer to the lower left is better, and the dot is the equal error rate."
     )
-    shown = block("two", parts=pictures) + prose(text, soft=True) if any(pictures) else EMPTY
+    shown = block("two", parts=pictures) + prose(text, soft=True)
     return EMPTY.join(map(prose, sentences)) + shown
 
 

@@ -21,7 +21,7 @@ one partial selection, no sort.
 """
 
 import warnings
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -99,16 +99,14 @@ def z_norm(
     enrol: ArrayLike,
     cohort: ArrayLike,
     *,
-    top_n: int | None = None,
     i: ArrayLike | None = None,
-    similarity: str = "cosine",
+    **how: Any,
 ) -> Floats:
     """Scores normalised on the enrolment side.
 
-    Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
+    Arguments, shapes and errors as for `as_norm`; without top_n by the whole cohort.
     """
-    of_enrol = cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity)
-    return _half(scores, "enrolment", of_enrol, i)
+    return _half(scores, "enrolment", cohort_statistics(enrol, cohort, **how), i)
 
 
 def t_norm(
@@ -116,42 +114,24 @@ def t_norm(
     probe: ArrayLike,
     cohort: ArrayLike,
     *,
-    top_n: int | None = None,
     j: ArrayLike | None = None,
-    similarity: str = "cosine",
+    **how: Any,
 ) -> Floats:
     """Scores normalised on the probe side.
 
-    Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
+    Arguments, shapes and errors as for `as_norm`; without top_n by the whole cohort.
     """
-    of_probe = cohort_statistics(probe, cohort, top_n=top_n, similarity=similarity, as_probe=True)
-    return _half(scores, "probe", of_probe, j)
+    return _half(scores, "probe", cohort_statistics(probe, cohort, as_probe=True, **how), j)
 
 
 def s_norm(
-    scores: ArrayLike,
-    enrol: ArrayLike,
-    probe: ArrayLike,
-    cohort: ArrayLike,
-    *,
-    top_n: int | None = None,
-    i: ArrayLike | None = None,
-    j: ArrayLike | None = None,
-    similarity: str = "cosine",
+    scores: ArrayLike, enrol: ArrayLike, probe: ArrayLike, cohort: ArrayLike, **how: Any
 ) -> Floats:
     """The mean of z_norm and t_norm.
 
-    Arguments, shapes and errors as for `as_norm`; top_n=None takes the whole cohort.
+    Arguments, shapes and errors as for `as_norm`; without top_n by the whole cohort.
     """
-    of_enrol = of_probe = cohort_statistics(enrol, cohort, top_n=top_n, similarity=similarity)
-    if probe is not enrol or similarity.startswith("vmf_kl"):
-        of_probe = cohort_statistics(
-            probe, cohort, top_n=top_n, similarity=similarity, as_probe=True
-        )
-    normed = _half(scores, "enrolment", of_enrol, i)
-    normed += _half(scores, "probe", of_probe, j)
-    normed /= 2
-    return normed
+    return as_norm(scores, enrol, probe, cohort, **{"top_n": None, **how})
 
 
 def as_norm(
@@ -160,7 +140,7 @@ def as_norm(
     probe: ArrayLike,
     cohort: ArrayLike,
     *,
-    top_n: int,
+    top_n: int | None,
     i: ArrayLike | None = None,
     j: ArrayLike | None = None,
     similarity: str = "cosine",
@@ -177,7 +157,7 @@ def as_norm(
         probe: (M, D) raw embeddings. If it is the same object as `enrol`, the cohort is scored
             once.
         cohort: (C, D) raw embeddings of subjects that are not in the trials.
-        top_n: How many of the highest cohort scores are taken, from 2 to C.
+        top_n: How many of the highest cohort scores are taken, from 2 to C; None for all.
         i: (P,) rows: trial p compares enrol[i[p]] with probe[j[p]]. Give each distinct embedding
             once. None where N = P and the rows pair up.
         j: (P,) rows of `probe`.
@@ -194,7 +174,14 @@ def as_norm(
     >>> as_norm([3.0], [[3.0]], [[1.0]], cohort, top_n=2, similarity="dot").tolist()
     [1.0]
     """
-    return s_norm(scores, enrol, probe, cohort, top_n=top_n, i=i, j=j, similarity=similarity)
+    how: dict[str, Any] = {"top_n": top_n, "similarity": similarity}
+    of_enrol = of_probe = cohort_statistics(enrol, cohort, **how)
+    if probe is not enrol or similarity.startswith("vmf_kl"):
+        of_probe = cohort_statistics(probe, cohort, as_probe=True, **how)
+    normed = _half(scores, "enrolment", of_enrol, i)
+    normed += _half(scores, "probe", of_probe, j)
+    normed /= 2
+    return normed
 
 
 def subtract_mean(embeddings: ArrayLike, cohort: ArrayLike) -> Floats32:
@@ -260,14 +247,9 @@ def _half(
     return normed
 
 
-def cohort_mean(
-    embeddings: ArrayLike,
-    cohort: ArrayLike,
-    *,
-    top_n: int | None = None,
-    similarity: str = "cosine",
-) -> Floats:
+def cohort_mean(embeddings: ArrayLike, cohort: ArrayLike, **how: Any) -> Floats:
     """(N,) mean score of each embedding with the (top_n closest of the) cohort: how much it looks
-    like everybody. It is a measure of quality for calibrations. Errors as `cohort_statistics`.
+    like everybody. It is a measure of quality for calibrations. `cohort_statistics` has the other
+    arguments, top_n and similarity, and the errors.
     """
-    return cohort_statistics(embeddings, cohort, top_n=top_n, similarity=similarity).mean
+    return cohort_statistics(embeddings, cohort, **how).mean

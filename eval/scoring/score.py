@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -298,14 +299,12 @@ def _values(sides: Sides, scoring: Scoring) -> Floats:
     values = pairs(left, right, i, j, similarity)
     if sides.cohort is None:
         return values
+    how: dict[str, Any] = {"top_n": scoring.num_cohort_scores, "similarity": similarity}
     if scoring.norm == "z":
-        return normalization.z_norm(values, left, sides.cohort, i=i, similarity=similarity)
+        return normalization.z_norm(values, left, sides.cohort, i=i, **how)
     if scoring.norm == "t":
-        return normalization.t_norm(values, right, sides.cohort, j=j, similarity=similarity)
-    top_n = scoring.num_cohort_scores
-    return normalization.s_norm(
-        values, left, right, sides.cohort, top_n=top_n, i=i, j=j, similarity=similarity
-    )
+        return normalization.t_norm(values, right, sides.cohort, j=j, **how)
+    return normalization.as_norm(values, left, right, sides.cohort, i=i, j=j, **how)
 
 
 def quality_of(sides: Sides, measures: Sequence[str], scoring: Scoring) -> Floats | None:

@@ -175,9 +175,7 @@ def read_enrolment(path: str | Path) -> dict[str, tuple[str, ...]]:
                 "that the model has already, and that would count double"
             )
     if not models:
-        raise LikenessError(
-            f"{path}: the file is empty; expected lines `model item item ...` or `model item`"
-        )
+        raise LikenessError(f"{path}: the file is empty; expected lines `model item item ...`")
     return {model: tuple(items) for model, items in models.items()}
 
 

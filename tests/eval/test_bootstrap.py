@@ -17,7 +17,7 @@ from scipy import stats
 from scipy.stats import norm
 
 import likeness.eval.resampling as resampling
-from likeness.eval.bootstrap import Drawn, bounds, interval, intervals, resample, t_interval
+from likeness.eval.bootstrap import Drawn, bounds, bounds_of, interval, resample, t_interval
 from likeness.eval.errors import LikenessError
 from likeness.eval.resampling import weighted
 from likeness.eval.types import Scores
@@ -145,21 +145,17 @@ def test_other_metrics_and_switches_take_the_slow_path():
 def test_an_interval_does_not_depend_on_company_order_names_or_block_size(monkeypatch):
     rng = np.random.default_rng(2)
     scores, subjects = all_pairs(15, 6, rng, decimals=1)
-    together = intervals(FAST, scores, subjects, num_resamples=100, seed=5)
-    assert together["min_dcf"] == interval(
+    together, _ = bounds_of(FAST, scores, subjects, num_resamples=100, seed=5)
+    assert together["min_dcf"].ends == interval(
         FAST["min_dcf"], scores, subjects, num_resamples=100, seed=5
     )
     order = rng.permutation(scores.values.size)
-    assert together == intervals(
-        FAST,
-        Scores(scores.values[order], scores.target[order]),
-        1000 + 7 * subjects[order],
-        num_resamples=100,
-        seed=5,
-    )
-    assert together["eer"] != interval(eer, scores, subjects, num_resamples=100, seed=6)
+    shuffled = Scores(scores.values[order], scores.target[order])
+    others = 1000 + 7 * subjects[order]
+    assert together == bounds_of(FAST, shuffled, others, num_resamples=100, seed=5)[0]
+    assert together["eer"].ends != interval(eer, scores, subjects, num_resamples=100, seed=6)
     monkeypatch.setattr(resampling, "_BLOCK", 3 * scores.values.size)
-    assert together == intervals(FAST, scores, subjects, num_resamples=100, seed=5)
+    assert together == bounds_of(FAST, scores, subjects, num_resamples=100, seed=5)[0]
 
 
 def test_the_interval_is_that_of_its_definition() -> None:

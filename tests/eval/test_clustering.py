@@ -57,7 +57,7 @@ def test_a_score_at_the_threshold_joins_and_equal_rows_are_cut_as_asked() -> Non
 
 def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
     rows, labels = blobs(noise=0.02)
-    found = cluster(rows, method="hdbscan", min_size=4)
+    found = cluster(rows, method="hdbscan")
     assert found.tolist() == [*(labels[:-1] + 1).tolist(), 0]
 
 
@@ -87,8 +87,7 @@ def test_the_fit_is_the_mean_score_with_the_others() -> None:
         (np.ones((3, 2)), {"num_clusters": 4}, "3 items"),
         (np.ones((3, 2)), {"num_clusters": 0}, "num_clusters"),
         (np.ones((3, 2)), {"method": "kmeans", "num_clusters": 2}, "hdbscan"),
-        (np.ones((3, 2)), {"method": "hdbscan", "threshold": 0.5}, "leave"),
-        (np.ones((3, 2)), {"method": "hdbscan", "min_size": 4}, "3 items"),
+        (np.ones((3, 2)), {"method": "hdbscan", "threshold": 0.5}, "hdbscan"),
     ],
 )
 def test_what_cannot_be_grouped_is_refused(rows: np.ndarray, options: dict, word: str) -> None:

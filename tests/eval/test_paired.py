@@ -55,10 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_difference_is_that_of_each_resample(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("likeness.eval.reports.page.can_plot", lambda: False)  # plots take seconds
+def test_the_difference_is_that_of_each_resample(folder: Path) -> None:
     result = likeness.evaluate([folder / "a.txt", folder / "b.txt"], FAST)
     result.save(folder / "r.json")
     result.report(folder / "report")
@@ -252,10 +249,7 @@ def test_an_interval_without_width_is_none() -> None:
     assert bounds(np.arange(50.0), 25.0, 0.95, many).note == ""
 
 
-def test_the_json_and_the_page_of_two_subjects_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("likeness.eval.reports.page.can_plot", lambda: False)  # plots take seconds
+def test_the_json_and_the_page_of_two_subjects_say_why(tmp_path: Path) -> None:
     trials, scores, _ = a_list(2, 4)
     write_scores(tmp_path / "a.txt", trials, scores.values)
     result = likeness.evaluate(tmp_path / "a.txt", FEW)

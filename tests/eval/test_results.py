@@ -1,10 +1,7 @@
-"""Reports: the JSON schema, the aligned table, the page (one file, escaped, no network), and life
-without Bokeh.
-"""
+"""Reports: the JSON schema, the aligned table, the page (one file, escaped, no network)."""
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
 from dataclasses import replace
@@ -17,7 +14,6 @@ import likeness
 from likeness.eval.bootstrap import interval
 from likeness.eval.protocols.side_by_side import Compared
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.reports.page import NO_PLOTS
 from likeness.eval.reports.verification import write_page
 from likeness.eval.results import SCHEMA, table, write_json
 from likeness.eval.types import Scores, Trials
@@ -232,21 +228,6 @@ def test_hardest_trials_are_the_lowest_targets_and_highest_nontargets(
     ]
     numbered = write(tmp_path / "n.html", results[:6], {"one": first})
     assert f"trial {lowest + 1}<" in numbered
-
-
-def test_page_without_bokeh_says_how_to_get_it(tmp_path, results, scores, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.split(".")[0] == "bokeh":
-            raise ModuleNotFoundError("No module named 'bokeh'", name="bokeh")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    page = Page(write(tmp_path / "r.html", results, scores))
-    assert NO_PLOTS in page.text
-    assert 'class="plot"' not in page.text
-    assert page.tags.count("script") == 3  # ours, and the positions of both sliders
 
 
 @pytest.mark.parametrize(("gap", "shown"), [(1.0, "(no overlap, no curve)"), (0.0, "EER 50.00 %")])

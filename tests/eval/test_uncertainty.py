@@ -22,7 +22,6 @@ from likeness.eval.uncertainty import (
     METRICS,
     Ranking,
     aurc,
-    bounds_over_groups,
     bounds_over_subjects,
     e_aurc,
     errors_at,
@@ -134,12 +133,16 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
     rng = np.random.default_rng(3)
     groups = np.repeat(np.arange(30), 6)
     quality, risk = rng.integers(0, 20, 180), (rng.random(180) < 0.3).astype(float)
-    found = bounds_over_groups(Ranking(quality, risk), groups, num_resamples=50, seed=7)
+    ranking, settings_ = Ranking(quality, risk), RetrievalSettings(num_resamples=50, seed=7)
+    drawn = bootstrap.Drawn(30, "classes")
+    found = bootstrap.bounds_over_groups(
+        ranking.metrics, ranking.metrics(), groups, drawn, settings_
+    )
     draws = np.random.default_rng(7).integers(30, size=(50, 30))
     rows = [np.concatenate([np.flatnonzero(groups == g) for g in draw]) for draw in draws]
-    for name, function in (("auroc", quality_auroc), ("aurc", aurc), ("e_aurc", e_aurc)):
+    for interval, function in zip(found, (quality_auroc, aurc, e_aurc), strict=True):
         values = [function(quality[row], risk[row]) for row in rows]
-        assert found[name].ends == pytest.approx(
+        assert interval.ends == pytest.approx(
             t_interval(np.array(values), function(quality, risk), 0.95, 30)
         )
 
@@ -189,7 +192,7 @@ def test_intervals_over_subjects_share_the_draws_of_the_eer() -> None:
         rows = [place[score] for score in [*target, *nontarget]]  # type: ignore[misc]
         return function(of_trials[rows], errors_at(scores, 1.0)[rows])  # type: ignore[operator]
 
-    expected = bootstrap.intervals(
+    expected, _ = bootstrap.bounds_of(
         {"auroc": partial(repeated, quality_auroc), "aurc": partial(repeated, aurc), "eer": eer},
         scores,
         pairs,
@@ -197,7 +200,7 @@ def test_intervals_over_subjects_share_the_draws_of_the_eer() -> None:
         seed=5,
     )
     for name in ("auroc", "aurc"):
-        assert found[name].ends == pytest.approx(expected[name])
+        assert found[name].ends == pytest.approx(expected[name].ends)
 
 
 def test_a_verification_is_rated_beside_its_error_rates() -> None:

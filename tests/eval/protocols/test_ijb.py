@@ -107,11 +107,15 @@ def loops(name, faces, views, detector):
     return result
 
 
+def both(views):
+    matrix = np.concatenate([view.matrix for view in views], axis=1)
+    return Embeddings(views[0].ids, matrix, {"flip": "concat"})
+
+
 def pooled_by(name, world):
     faces, views, detector, _ = world
     switches = PRESETS[name]
-    flipped = None if switches.flip == "none" else views[1]
-    return templates(views[0], faces, switches, flipped=flipped, detector_scores=detector), switches
+    return templates(both(views), faces, switches, detector_scores=detector), switches
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
@@ -248,7 +252,7 @@ def test_other_switches(world):
     names = tuple(faces.names[i] for i in order)
     shuffled = Faces(names, faces.template[order], faces.medium[order])
     first, second = (
-        templates(views[0], f, PRESETS["insightface"], flipped=views[1], detector_scores=d)
+        templates(both(views), f, PRESETS["insightface"], detector_scores=d)
         for f, d in ((faces, detector), (shuffled, detector[order]))
     )
     np.testing.assert_allclose(first.matrix[first.rows(second.ids)], second.matrix, atol=1e-6)
@@ -263,9 +267,8 @@ def test_bad_switches_are_refused(world):
         (lambda: Switches(flip="both"), "both"),  # type: ignore[arg-type]
         (lambda: switches_of("opensphere_simple", ["similarity=simple:3"]), "simple:3"),
         (lambda: pool(faces, Switches(), detector_scores=detector), "flip"),
-        (lambda: pool(faces, PRESETS["tface"], flipped=views[1]), "flip"),
-        (lambda: pool(faces, Switches(), flipped=views[1]), "detector_score"),
-        (lambda: pool(gone, PRESETS["adaface"], flipped=views[1]), "gone"),
+        (lambda: templates(both(views), faces, Switches()), "detector_score"),
+        (lambda: templates(both(views), gone, PRESETS["adaface"]), "gone"),
     ):
         with pytest.raises(ValueError, match=word):
             refused()
