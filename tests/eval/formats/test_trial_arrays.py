@@ -84,13 +84,6 @@ def test_dictionaries_of_several_row_groups_are_one_numbering(tmp_path, monkeypa
         assert rows(read_trials(tmp_path / "list.parquet")) == rows(trials)
 
 
-def test_scores_follow_a_list(tmp_path):
-    trials = Trials(("a", "b"), ("x",), [1, 0], [0, 0], [False, True])
-    same, values = read_scores(npz(tmp_path), trials)
-    assert same is trials
-    assert values.tolist() == [-1.0, 0.5]
-
-
 @pytest.mark.parametrize(
     "arrays",
     [
