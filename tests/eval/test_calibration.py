@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import LogisticRegression
 
 from likeness.eval.calibration import (
     Calibration,
@@ -36,29 +35,6 @@ def test_calibrated_scores_stay_what_they_are(p_target):
     result = fit_calibration(scores, target, p_target=p_target)
     assert result.slope == pytest.approx(1, abs=0.02)
     assert result.offset == pytest.approx(0, abs=0.04)
-
-
-@pytest.mark.parametrize("p_target", [0.5, 0.1])
-def test_against_scikit_learn(p_target):
-    scores, target = llrs(1)
-    quality = np.random.default_rng(2).standard_normal((scores.size, 2)) + target[:, None] * [
-        0.5,
-        0,
-    ]
-    result = fit_calibration(scores, target, quality=quality, names=("a", "b"), p_target=p_target)
-    weights = (
-        np.where(target, p_target / target.sum(), (1 - p_target) / (~target).sum()) * scores.size
-    )
-    other = LogisticRegression(C=1e12, tol=1e-10, max_iter=10_000).fit(
-        np.column_stack([scores, quality]), target, weights
-    )
-    np.testing.assert_allclose(
-        [result.slope, *result.weights], other.coef_[0], rtol=1e-3, atol=1e-5
-    )
-    assert result.offset == pytest.approx(
-        other.intercept_[0] - np.log(p_target / (1 - p_target)), abs=1e-3
-    )
-    assert (result.names, result.p_target) == (("a", "b"), p_target)
 
 
 @settings(max_examples=12)

@@ -13,7 +13,7 @@ import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import compared_trials, fte_by_group, read_failures
 from likeness.eval.formats.trials import write_scores, write_trials
-from likeness.eval.types import Scores, Trials
+from likeness.eval.types import Trials
 from tests.scripts import run_command
 
 
@@ -112,9 +112,3 @@ def test_embed_lists_what_it_could_not_read(tmp_path) -> None:
     assert read_failures(listed) == {"b"}
     write((embedded, []), out, {}, skips_bad=True)
     assert not listed.exists()
-
-
-def test_scores_are_unchanged_by_failures_of_other_trials() -> None:
-    scores = Scores([2.0, 1.0], [True, False])
-    settings = likeness.VerificationSettings(num_resamples=0)
-    assert likeness.evaluate(scores, settings).eer == 0

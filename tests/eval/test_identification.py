@@ -28,6 +28,7 @@ from likeness.eval.identification import (
     tpir,
     tpir_at_fpir,
 )
+from likeness.eval.similarity import matrix
 from likeness.eval.verification import num_allowed
 
 SIMILARITIES = ["cosine", "dot", "simple:0.3", "euclidean", "poincare", "vmf_el", "vmf_kl"]
@@ -208,17 +209,12 @@ def faces(num_subjects=60, per_subject=6, dim=24, noise=1.0, seed=0):
 @pytest.mark.parametrize("cells", [1, 500, 1 << 23])
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "simple"])
 def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity):
-    from likeness.eval.similarity import matrix
-
-    centres, probes, subject = faces(noise=2.0)
+    centres, probes, who = faces(noise=2.0)
     gallery = np.concatenate([centres, centres[:20] * 1.1 + 0.3])
     enrolled = np.append(np.arange(60), np.arange(20))
-    for x, names, who in (
-        (centres, np.arange(60), subject),
-        (gallery, enrolled, subject),
-        (centres[:40], np.arange(40), subject),
-    ):
-        whole = search(matrix(probes, x, similarity), names, who, keep=37)
+    for x, names in ((gallery, enrolled), (centres[:40], np.arange(40))):
+        scores = matrix(probes, x, similarity)
+        whole = search(scores, names, who, keep=37)
         monkeypatch.setattr(identification, "CELLS", cells)
         result = search_embeddings(probes, x, names, who, similarity=similarity, keep=37)
         monkeypatch.undo()
@@ -226,8 +222,7 @@ def test_from_embeddings_in_blocks_is_the_matrix(monkeypatch, cells, similarity)
             np.testing.assert_allclose(getattr(result, name), getattr(whole, name), atol=1e-5)
         np.testing.assert_array_equal(result.above, whole.above)
         assert (result.num_subjects, result.highest.size) == (whole.num_subjects, 37)
-        others = matrix(probes, x, similarity).astype(float)
-        others[who[:, None] == names] = -np.inf
+        others = np.where(who[:, None] == names, -np.inf, scores)
         best = np.stack([others[:, names == name].max(axis=1) for name in np.unique(names)], axis=1)
         np.testing.assert_allclose(result.highest, np.sort(best.ravel())[::-1][:37], atol=1e-5)
 
@@ -344,16 +339,13 @@ def test_borders_cut_no_group(sizes: list[int], tile: int) -> None:
 
 
 def test_templates_that_differ_in_length_alone_tie_in_tiles() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((15, 7)).astype(np.float32)
+    rows = np.random.default_rng(0).standard_normal((15, 7)).astype(np.float32)
     rows[:, 0] = 0.0
     longer = 2 * rows
     longer[:, 0] = -0.0
-    probes = rows + 0.1 * rng.standard_normal(rows.shape).astype(np.float32)
+    gallery = np.concatenate([rows, longer])
     with in_tiles(13):
-        found = search_embeddings(
-            probes, np.concatenate([rows, longer]), np.arange(30), np.arange(15)
-        )
+        found = search_embeddings(rows + 0.1, gallery, np.arange(30), np.arange(15))
     assert found.tied.tolist() == [1] * 15
     assert not found.first.any()
 

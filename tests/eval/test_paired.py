@@ -253,15 +253,12 @@ def test_the_json_and_the_page_of_two_subjects_say_why(tmp_path: Path) -> None:
     trials, scores, _ = a_list(2, 4)
     write_scores(tmp_path / "a.txt", trials, scores.values)
     result = likeness.evaluate(tmp_path / "a.txt", FEW)
-    result.save(tmp_path / "r.json")
-    result.report(tmp_path / "report")
-    text = str(result)
-    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-    first = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"][0]
-    assert first["interval"] is None
-    for value in (text, page, first["conventions"]["interval_note"]):
+    first = result.results[0]
+    page = result.report(tmp_path / "report").read_text(encoding="utf-8")
+    assert first.interval is None
+    for value in (str(result), page, first.conventions["interval_note"]):
         assert "2 subjects, fewer than 5" in value
-    assert not BRACKET.search(text)
+    assert not BRACKET.search(str(result))
 
 
 def test_seeds_that_all_differ_alike_have_no_interval_over_seeds() -> None:

@@ -16,11 +16,6 @@ from likeness.eval.formats.provenance import sha256
 from likeness.eval.types import Embeddings
 
 
-def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"\0scores")
-    assert sha256(tmp_path / "a") == hashlib.sha256(b"\0scores").hexdigest()
-
-
 def test_a_folder_has_that_of_its_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "t" / "sub").mkdir(parents=True)
     for name in ("b", "sub/a"):
