@@ -404,5 +404,7 @@ def interval(
     >>> bool(0 <= low < eer(scores.targets, scores.nontargets) < high)
     True
     """
-    draws = {"num_resamples": num_resamples, "level": level, "seed": seed}
-    return bounds_of({"": metric}, scores, subjects, **draws)[0][""].ends
+    made, _ = bounds_of(
+        {"": metric}, scores, subjects, num_resamples=num_resamples, level=level, seed=seed
+    )
+    return made[""].ends

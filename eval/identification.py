@@ -110,21 +110,15 @@ def rank_k(
     return rank_rate(search(scores, gallery_subjects, probe_subjects), k)
 
 
-def cmc(
-    scores: ArrayLike,
-    gallery_subjects: ArrayLike,
-    probe_subjects: ArrayLike,
-    max_rank: int | None = None,
-) -> Floats:
-    """Cumulative match characteristic: rank_k for k = 1 .. max_rank (default: all gallery
-    subjects). Arguments and errors as for `rank_k`.
+def cmc(scores: ArrayLike, gallery_subjects: ArrayLike, probe_subjects: ArrayLike) -> Floats:
+    """Cumulative match characteristic: rank_k for k = 1 .. the number of gallery subjects.
+    Arguments and errors as for `rank_k`.
 
     >>> cmc([[0.9, 0.1, 0.5], [0.3, 0.3, 0.2]], [0, 1, 2], [0, 2])
     array([0.5, 0.5, 1. ])
     """
     searched = search(scores, gallery_subjects, probe_subjects)
-    last = searched.num_subjects if max_rank is None else max_rank
-    return np.array([rank_rate(searched, k) for k in range(1, last + 1)])
+    return np.array([rank_rate(searched, k) for k in range(1, searched.num_subjects + 1)])
 
 
 def tpir_at_fpir(

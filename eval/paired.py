@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.comparison import LEVEL, Difference, Outcome, difference_rows, summarise
+from likeness.eval.formats.subjects import numbered
 from likeness.eval.results import aligned, metric_label, reasons
 from likeness.eval.types import Trials
 
@@ -76,15 +77,13 @@ def match_trials(first: Trials, second: Trials) -> Matched:
     ):
         # as most lists are, and sorting millions of trials takes seconds
         return Matched(np.arange(len(first)), 0, 0, 0)
-    enrolled, probes = (
-        {name: i for i, name in enumerate(dict.fromkeys((*a, *b)))}
-        for a, b in zip(*sides, strict=True)
-    )
-    keys = []
-    for trials in (first, second):
-        enrol = np.array([enrolled[name] for name in trials.enrol_ids], dtype=np.int64)
-        probe = np.array([probes[name] for name in trials.probe_ids], dtype=np.int64)
-        keys.append(enrol[trials.enrol] * len(probes) + probe[trials.probe])
+    enrol = numbered(first.enrol_ids, second.enrol_ids)
+    probe = numbered(first.probe_ids, second.probe_ids)
+    width = 1 + max(int(codes.max()) for codes in probe)
+    keys = [
+        of_enrol[trials.enrol].astype(np.int64) * width + of_probe[trials.probe]
+        for of_enrol, of_probe, trials in zip(enrol, probe, (first, second), strict=True)
+    ]
     (names, places, counts), (other_names, other_places, other_counts) = (
         np.unique(key, return_index=True, return_counts=True) for key in keys
     )

@@ -147,7 +147,11 @@ def retrieve(
     classes = labels_of("queries", queries.ids, labels, "label")
     similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
     of_gallery = _gallery_classes(queries, gallery, gallery_labels, labels)
-    quality = None if settings.quality is None else quality_of_queries(queries, settings.quality)
+    quality: Floats | None = None
+    if isinstance(settings.quality, Mapping):
+        quality = uncertainty.numbers_of([(id, settings.quality.get(id)) for id in queries.ids])
+    elif settings.quality is not None:
+        quality = queries.norms.astype(np.float64)
     values = query_metrics(
         queries.matrix,
         classes,
@@ -194,26 +198,6 @@ def retrieve(
         for name, value, own, ends in rows
     ]
     return Retrieved(results, answers)
-
-
-def quality_of_queries(queries: Embeddings, quality: Quality) -> Floats:
-    """(N,) the quality of each query, which is known before the search.
-
-    Args:
-        queries: N embeddings.
-        quality: "norm", or a number for each id.
-
-    Raises:
-        LikenessError: Queries have no quality, or one that is no finite number.
-
-    Example:
-        >>> queries = Embeddings(("a", "b"), [[3, 4], [0, 1]])
-        >>> quality_of_queries(queries, "norm"), quality_of_queries(queries, {"b": 1, "a": 2})
-        (array([5., 1.]), array([2., 1.]))
-    """
-    if not isinstance(quality, Mapping):
-        return queries.norms.astype(np.float64)
-    return uncertainty.numbers_of([(id, quality.get(id)) for id in queries.ids])
 
 
 def _rated(

@@ -4,6 +4,7 @@ What is shown is bounded, whatever the number of items. A click on a point of th
 in the field above it, shows what it is and its neighbours (templates/map.js).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def embedding_map(
     Args:
         embeddings: N of them.
         labels: id -> class; None if unknown.
-        num_points: items in all, as evenly over the classes as they allow.
+        num_points: items in all, drawn at random.
         num_classes: classes, drawn at random; those of a single item only where there is room.
 
     Returns:
@@ -170,26 +171,17 @@ def _chosen(
     Args:
         ids: of all items.
         labels: id -> class; items without one are left out. None where no classes are known.
-        num_points: items in all, as evenly over the classes as they allow.
+        num_points: items in all, drawn at random.
         num_classes: classes at most, drawn at random; those of a single item come last.
     """
     rng = np.random.default_rng(0)
     if labels is None:
         return np.sort(rng.permutation(len(ids))[:num_points]), [""] * min(len(ids), num_points)
-    rows = rng.permutation(np.array([i for i, id in enumerate(ids) if id in labels], np.int64))
-    _, codes, sizes = np.unique(
-        [labels[ids[i]] for i in rows], return_inverse=True, return_counts=True
-    )
-    shuffled = rng.permutation(sizes.size)
-    # Classes of one item only where there is room.
-    kept = shuffled[np.argsort(sizes[shuffled] == 1, kind="stable")][:num_classes]
-    of_kept = np.isin(codes, kept)
-    rows, codes = rows[of_kept], codes[of_kept]
-    # One item of each class, then a second of each, as long as there is room.
-    order = np.argsort(codes, kind="stable")
-    turn = np.empty_like(order)
-    turn[order] = np.arange(order.size) - np.searchsorted(codes[order], codes[order])
-    rows = np.sort(rows[np.argsort(turn, kind="stable")[:num_points]])
+    sizes = Counter(labels[id] for id in ids if id in labels)
+    shuffled: list[str] = rng.permutation(sorted(sizes)).tolist()
+    kept = set(sorted(shuffled, key=lambda name: sizes[name] == 1)[:num_classes])
+    rows = rng.permutation([i for i, id in enumerate(ids) if labels.get(id) in kept])
+    rows = np.sort(rows[:num_points]).astype(np.int64)
     return rows, [labels[ids[i]] for i in rows]
 
 

@@ -108,7 +108,9 @@ def write_page(
         + grouped_table(each)
         for each in compared.grouped
     }
-    hardest = headed("Hardest trials", hardest_trials(scores, compared.trials, shown))
+    hardest = {
+        name: _hardest(name, of, compared.trials.get(name), shown) for name, of in scores.items()
+    }
     sections = {
         "At a glance": _by_trials(together, lambda names: glance(results, scores, names)),
         "Results": _by_trials(
@@ -118,7 +120,8 @@ def write_page(
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
         "Training": training_curves(log, logged),
         "Groups": folded(groups),
-        "Errors and thresholds": slider(results, scores) + hardest,
+        "Errors and thresholds": slider(results, scores)
+        + headed("Hardest trials", prose(_HARDEST) + folded(hardest)),
         "Subjects": _subjects(compared),
         "Quality": _quality(compared, used),
         "Evidence": _evidence(results, scores),
@@ -266,6 +269,7 @@ def _maps(compared: Compared, embeddings: Mapping[str, Embeddings]) -> Markup:
 
 
 _GROUPS = "EER by group, at a threshold of its own"
+_HARDEST = "Look and listen here first: wrong labels and broken files collect at both ends."
 _NUM_HARDEST = 10  # trials of each kind
 _NUM_EACH = 500  # thresholds of each of four kinds, see `positions`
 
@@ -366,24 +370,6 @@ def slider(results: Sequence[Result], scores: Mapping[str, Scores]) -> Markup:
     if most:
         note += f" The slider stops at {most:,} of the scores."
     return prose(text) + block("operating", systems=systems, note=note)
-
-
-def hardest_trials(
-    scores: Mapping[str, Scores], trials: Mapping[str, Trials], media: Media
-) -> Markup:
-    """The hardest target and nontarget trials of each system.
-
-    Args:
-        scores: system -> its scores.
-        trials: system -> its trials, where they are known; else trials are numbered.
-        media: shows their items.
-
-    Returns:
-        HTML. The threshold slider changes the verdicts.
-    """
-    text = "Look and listen here first: wrong labels and broken files collect at both ends."
-    parts = {name: _hardest(name, of, trials.get(name), media) for name, of in scores.items()}
-    return prose(text) + folded(parts)
 
 
 def _hardest(system: str, scores: Scores, trials: Trials | None, media: Media) -> Markup:

@@ -475,21 +475,13 @@ def _warn_of_other_models(
 ) -> None:
     """Warns of what was made by another network than the embeddings of the enrolment side."""
     model = embeddings.meta.get("model")
-    others = {
-        f"the {name} say they are": rows.meta.get("model")
-        for name, rows in (
-            ("probe embeddings", probe),
-            ("embeddings of the cohort", scoring.cohort),
-            ("embeddings whose mean is subtracted", scoring.subtract_mean),
-        )
-        if rows is not None
-    }
-    if scoring.plda is not None:
-        others["the PLDA was fitted on embeddings"] = scoring.plda.model
+    named = {"probe embeddings": probe, "cohort": scoring.cohort, "mean": scoring.subtract_mean}
+    others = {what: rows.meta.get("model") for what, rows in named.items() if rows is not None}
+    others |= {} if scoring.plda is None else {"PLDA": scoring.plda.model}
     for what, other in others.items():
         if model and other and other != model:
             warnings.warn(
-                f"{what} of another model ({other[:16]}) than the embeddings ({model[:16]}); they "
-                "do not compare",
+                f"the {what} says that it is of another model ({other[:16]}) than the embeddings "
+                f"({model[:16]}); they do not compare",
                 stacklevel=4,
             )
