@@ -250,20 +250,9 @@ def bounds(
         >>> bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(2, "subjects"))
         Bounds(ends=None, note='no interval: 2 subjects, fewer than 5')
     """
-    if drawn.number < MIN_DRAWN:
-        return Bounds(None, f"no interval: {drawn.number} {drawn.what}, fewer than {MIN_DRAWN}")
     values = values[~np.isnan(values)]
-    if not values.size or np.isnan(value):
-        return Bounds(None, "no interval: the metric has no value on any resample")
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    if high - low <= 1e-12 * max(abs(low), abs(high)):
-        constant = values.min() == values.max()
-        share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
-        return Bounds(
-            None,
-            f"no interval: {share} give the same value, which says nothing about other "
-            f"{drawn.what.split()[0]}",
-        )
+    if problem := _why_none(values, value, level, drawn):
+        return Bounds(None, f"no interval: {problem}")
     notes = []
     if drawn.number < FEW_DRAWN:
         notes.append(
@@ -301,6 +290,21 @@ def bounds_over_groups(
     measured = np.array([measure(times) for times in draws]).T
     pairs = zip(measured, values, strict=True)
     return [bounds(of, value, settings.level, drawn) for of, value in pairs]
+
+
+def _why_none(values: Floats, value: float, level: float, drawn: Drawn) -> str:
+    """Why there is no interval, "" where there is one."""
+    if drawn.number < MIN_DRAWN:
+        return f"{drawn.number} {drawn.what}, fewer than {MIN_DRAWN}"
+    if not values.size or np.isnan(value):
+        return "the metric has no value on any resample"
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    if high - low > 1e-12 * max(abs(low), abs(high)):
+        return ""
+    constant = values.min() == values.max()
+    share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
+    others = drawn.what.split()[0]
+    return f"{share} give the same value, which says nothing about other {others}"
 
 
 def drawn_from(target: NDArray[np.bool_], subjects: ArrayLike | None) -> Drawn:

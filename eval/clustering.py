@@ -31,23 +31,22 @@ def cluster(
 
     "agglomerative" joins the two clusters with the highest mean similarity of their members
     (average linkage) until no mean reaches the threshold, or so many clusters are left. "hdbscan"
-    (Campello et al. 2013, scikit-learn's) finds dense groups without a threshold, and leaves out
-    what belongs to none.
+    (Campello et al. 2013) finds dense groups by itself, and leaves out what belongs to none.
 
     Args:
         rows: Raw embeddings (N, D).
         similarity: A name of `likeness.eval.similarity` that is symmetric.
-        threshold: Two clusters are joined if the mean score of their members is at least this.
+        threshold: The least mean score of the members of two clusters that are joined.
         num_clusters: How many clusters there are, in place of a threshold.
         method: How the clusters are found.
 
     Returns:
-        The cluster of each item (N,): 1 for the largest one, then in falling order of size; of
-        equal sizes that of the earlier item first. 0 stands for none.
+        (N,) the cluster of each item: 1 for the largest one, then by size and first item; 0 stands
+        for none.
 
     Raises:
-        LikenessError: A threshold and a number are given or neither, one of them beside "hdbscan",
-            there are fewer than 2 or more than 10,000 rows, or a number is outside its range.
+        LikenessError: Not one of threshold and number is given, or one beside "hdbscan"; there are
+            fewer than 2 or more than 10,000 rows, or a number is outside its range.
 
     Example:
         >>> cluster([[1, 0], [0, 1], [2, 0.1], [3, 0]], threshold=0.9).tolist()

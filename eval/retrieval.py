@@ -3,13 +3,21 @@ gallery; presets that reproduce PML, OML and RDML.
 
 A query's relevant items are those of its class, itself apart (removed by index, so exact copies of
 it stay). Equal scores have no order: every metric is the expected value over all orders of the tied
-items, in closed form, so that constant embeddings score chance. What tools do instead is named in
-`compat`.
+items, in closed form, so that constant embeddings score chance.
+
+What tools do instead is named in `compat`; ties are then by row, and `lone` is the tool's. "pml" is
+pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000, and lone queries are left out.
+"oml" is Open Metric Learning 4.0: MAPs divide by the hits found within k; lone queries count 0, but
+precision@1 and r_precision are then NaN. OML leaves ties to torch.topk, which promises no order, so
+its numbers on tied scores cannot be reproduced. "rdml" is Revisiting-DML: it drops what ranks first
+instead of the query; "map@r" is its mAP_c, over R + 1 places and divided by R + 1; "map@1000" is
+its mAP_1000, divided by R + 1, without what faiss's padding adds to it where there are up to 1,000
+items; lone queries count.
 """
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -218,25 +226,15 @@ def retrieval_metrics(
         gallery_labels: The classes of the gallery (G,).
         ks: The K of recall@K. Where K is beyond the gallery, all of it is taken.
         similarity: As in likeness.eval.similarity.
-        lone: What becomes of queries without a relevant item: they are left out of the mean
-            ("exclude"), count 0 ("zero"), or are refused ("error").
-        compat: Another tool's conventions under the same keys, `lone` included; ties are by row.
-            "pml" is pytorch-metric-learning 2.9: MAP@1000 divides by R even beyond 1000, and lone
-            queries are left out. "oml" is Open Metric Learning 4.0: MAPs divide by the hits found
-            within k; lone queries count 0, but precision@1 and r_precision are then NaN. OML leaves
-            ties to torch.topk, which promises no order, so its numbers on tied scores cannot be
-            reproduced. "rdml" is Revisiting-DML: it drops what ranks first instead of the query;
-            "map@r" is its mAP_c, over R + 1 places and divided by R + 1; "map@1000" is its
-            mAP_1000, divided by R + 1, without what faiss's padding adds to it where there are up
-            to 1,000 items; lone queries count.
+        lone: Queries without a relevant item are left out, count 0, or are refused.
+        compat: Another tool's conventions under the same keys, see the module.
 
     Returns:
         "recall@K" for each of ks, "precision@1", "r_precision", "map@r" and "map@1000"; and the
         counts "num_queries", of the queries averaged, and "num_lone".
 
     Raises:
-        LikenessError: NaN or infinity, no rows, shapes or labels that do not fit, no query with a
-            relevant item, or lone queries with lone="error".
+        LikenessError: Values, shapes or labels that do not fit; no query with a relevant item.
 
     >>> embeddings = [[1, 0], [1, 0.1], [0, 1], [0.1, 1]]
     >>> result = retrieval_metrics(embeddings, ["a", "a", "b", "a"], ks=(1,))
@@ -246,35 +244,22 @@ def retrieval_metrics(
     check_choice("lone", lone, get_args(Lone))
     if compat is not None and lone != "exclude":
         raise LikenessError(f"lone = {lone!r} with compat={compat!r}, which fixes it; leave it out")
-    values = query_metrics(
-        embeddings,
-        labels,
-        gallery=gallery,
-        gallery_labels=gallery_labels,
-        ks=ks,
-        similarity=similarity,
-        compat=compat,
-    )
+    searched: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels, "ks": ks}
+    values = query_metrics(embeddings, labels, similarity=similarity, compat=compat, **searched)
     alone: Bools = values.pop("relevant") == 0
-    if lone == "error" and alone.any():
+    excluded = lone != "zero" and compat in (None, "pml")
+    if (lone == "error" and alone.any()) or (excluded and alone.all()):
         raise LikenessError(
             f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item (first: row "
-            f"{int(np.argmax(alone))}); remove them or pass lone='exclude'"
+            f"{int(np.argmax(alone))}); remove them; classes need two items, or a gallery with them"
         )
-    if lone == "zero":
-        values = {name: np.nan_to_num(of_queries) for name, of_queries in values.items()}
-    elif compat in (None, "pml"):
-        if alone.all():
-            raise LikenessError(
-                f"none of the {alone.size} queries has a relevant item; classes need at least two "
-                "items, or a gallery that holds them"
-            )
-        values = {name: of_queries[~alone] for name, of_queries in values.items()}
-    size = next(iter(values.values())).size
-    return {name: float(of_queries.mean()) for name, of_queries in values.items()} | {
-        "num_queries": size,
-        "num_lone": int(np.count_nonzero(alone)),
+    used = ~alone if excluded else np.ones_like(alone)
+    means = {
+        name: float((np.nan_to_num(each) if lone == "zero" else each)[used].mean())
+        for name, each in values.items()
     }
+    counts = {"num_queries": int(used.sum()), "num_lone": int(np.count_nonzero(alone))}
+    return means | counts
 
 
 @step("clustering")

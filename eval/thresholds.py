@@ -242,8 +242,7 @@ def measure(
         fars: The false-accept rates.
         subjects: How many subjects the trials are of, where it is known.
         date: The day of the measurement; by default today.
-        guarantee: The confidence with which each rate is to be kept; None for the rates that were
-            measured.
+        guarantee: With which confidence each rate is to be kept; None for measured rates.
 
     Returns:
         The thresholds, and the rates that were left out.

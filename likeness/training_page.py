@@ -6,6 +6,7 @@ from pathlib import Path
 from likeness.eval.protocols.side_by_side import evaluate_together
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.reports import items as item_page
+from likeness.eval.reports.figures import training_curves
 from likeness.eval.reports.verification import write_page
 from likeness.files import media_of_items
 from likeness.held_out import HeldOut, HeldOutFiles, measure_held_out, write_held_out
@@ -74,8 +75,7 @@ def _write_trials_page(recipe: Recipe, out: Path, held_out: HeldOut, command: st
         command=command,
         embeddings={_NAME: held_out.embeddings},
         media=media_of_items(held_out.items),
-        log=read_log(out),
-        logged=tuple(recipe.metrics),
+        training=training_curves(read_log(out), tuple(recipe.metrics)),
     )
 
 

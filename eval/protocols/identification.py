@@ -213,11 +213,7 @@ def identify_labelled(
     system: str,
     conventions: Conventions,
 ) -> Identified:
-    """`identify` of embeddings whose subjects are known.
-
-    Args:
-        conventions: Further switches for the record.
-    """
+    """`identify` of embeddings whose subjects are known; conventions: more for the record."""
     searched, names = _searched(galleries, probes, settings)
     mated: Counts = np.sum([search.mated for search in searched], axis=0)
     if not mated.any():
@@ -226,21 +222,18 @@ def identify_labelled(
             "both name their subjects alike"
         )
     settings, notes = _possible(searched, settings)
-    without_mate = int(np.count_nonzero(mated == 0))
-    if without_mate:
+    num_mated = int(np.count_nonzero(mated))
+    if without := mated.size - num_mated:
+        notes.append(f"rank-k is over the {num_mated:,} probes with a mate; {without:,} have none.")
+    if themselves := conventions.get("probes_enrolled_themselves"):
         notes.append(
-            f"rank-k is over the {mated.size - without_mate:,} probes with a mate; "
-            f"{without_mate:,} have none."
-        )
-    if conventions.get("probes_enrolled_themselves"):
-        notes.append(
-            f"{conventions['probes_enrolled_themselves']} probes are in the gallery themselves "
-            "(same id) and find themselves: their hits mean nothing."
+            f"{themselves} probes are in the gallery themselves (same id) and find themselves: "
+            "their hits mean nothing."
         )
     subject = np.unique(np.asarray(probes.subjects), return_inverse=True)[1]
     counts: dict[str, int | None] = {
         "probes": mated.size,
-        "mated_probes": mated.size - without_mate,
+        "mated_probes": num_mated,
         "gallery_templates": sum(len(name) for name in names),
         "gallery_subjects": len(set().union(*(name.tolist() for name in names))),
         "subjects": int(subject.max()) + 1,
@@ -249,11 +242,8 @@ def identify_labelled(
     values, num_redrawn = _resample(
         measures, subject, [search.mated for search in searched], settings
     )
-    common: Conventions = {
-        "galleries": len(galleries),
-        "templates": "best score over the templates of a subject",
-        **conventions,
-    }
+    templates = "best score over the templates of a subject"
+    common: Conventions = {"galleries": len(galleries), "templates": templates, **conventions}
     if settings.num_resamples:
         common |= {"interval": "bootstrap over subjects of the probes", **draws_of(settings)}
         common["num_redrawn"] = num_redrawn

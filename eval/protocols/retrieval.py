@@ -164,17 +164,12 @@ def retrieve(
     used = _used(queries, alone, settings)
     per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
     codes = np.unique(np.asarray(classes)[used], return_inverse=True)[1].astype(np.int64)
-    num_classes = int(codes.max()) + 1
-    counts: dict[str, int | None] = {
-        "queries": codes.size,
-        "lone": int(np.count_nonzero(alone)),
-        "gallery": len((gallery or queries).ids),
-        "classes": num_classes,
-        "subjects": num_classes,
-    }
+    among, num_classes = gallery is None, int(codes.max()) + 1
+    counts: dict[str, int | None] = {"queries": codes.size, "lone": int(np.count_nonzero(alone))}
+    counts |= {"gallery": len(gallery or queries), "classes": num_classes, "subjects": num_classes}
     common: uncertainty.Conventions = {
         "similarity": similarity,
-        "self": "removed by index" if gallery is None else "separate gallery, nothing removed",
+        "self": "removed by index" if among else "separate gallery, nothing removed",
         "ties": "expected value over the orders of tied items",
         "lone": "count 0" if settings.lone == "zero" else "excluded",
         "labels_from": "first path component of the ids" if labels is None else labels_from,
@@ -192,7 +187,7 @@ def retrieve(
     if quality is not None:
         answers, rated = _rated(quality[used], per_query, codes, settings)
         rows += rated
-    protocol = "retrieval among the items" if gallery is None else "retrieval from a gallery"
+    protocol = "retrieval among the items" if among else "retrieval from a gallery"
     results = [
         with_bounds(Result(system, name, value, None, None, counts, own | common, protocol), ends)
         for name, value, own, ends in rows

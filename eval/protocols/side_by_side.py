@@ -142,34 +142,29 @@ def evaluate_together(
             subjects = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
             names_of |= {} if subject_of else _named(listed, numbers, source)
             numbered[name] = subjects
+        if groupings and subjects is None:
+            raise LikenessError(
+                f"{name}: groups are compared by their subjects, and the ids do not name them; "
+                "give an `id subject` list with --subjects"
+            )
+        own = scores[name]
         for by, group_of in (groupings or {}).items():
-            if subjects is None:
-                raise LikenessError(
-                    f"{name}: groups are compared by their subjects, and the ids do not name them; "
-                    "give an `id subject` list with --subjects"
-                )
             sides = groups.sides_of(listed, group_of, names_of)
-            system = groups.evaluate_groups(name, scores[name], subjects, *sides, settings=settings)
+            system = groups.evaluate_groups(name, own, numbered[name], *sides, settings=settings)
             fte = {} if failures is None else fte_by_group(failures, group_of, names_of, settings)
             grouped.append(replace(system, by=by, fte=fte))
-        evaluated = evaluate(
-            scores[name], settings, subjects=subjects, subjects_from=source, system=name
-        )
+        evaluated = evaluate(own, settings, subjects=subjects, subjects_from=source, system=name)
+        first = evaluated.results[0]
         results += evaluated.results
         if quality is not None:
-            first = evaluated.results[0]
-            results += _rated_decisions(
-                first, listed, scores[name], quality[name], settings, subjects
-            )
+            results += _rated_decisions(first, listed, own, quality[name], settings, subjects)
         if failures is not None:
-            results += generalised_rates(
-                failures, scores[name], settings, evaluated.results[0], subject_of
-            )
+            results += generalised_rates(failures, own, settings, first, subject_of)
         if evaluated.resamples is not None:
             draws = evaluated.resamples.values
             values = {metric: evaluated.result(metric).value for metric in draws}
             trial_list = name if name in unpaired else ""
-            drawn = drawn_from(scores[name].target, subjects)
+            drawn = drawn_from(own.target, subjects)
             outcomes[name] = Outcome(values, draws, trial_list, drawn)
     compared: Paired | None = None
     if len(systems) > 1 and (outcomes or unpaired):

@@ -175,20 +175,14 @@ def evaluate(
     system: str = "scores",
     protocol: str = "verification 1:1",
 ) -> Evaluated:
-    """EER, minDCF per p_target and TAR per FAR of one system, with thresholds and bootstrap
-    intervals.
+    """EER, minDCF and TAR@FAR of one system, with thresholds and intervals; Cllr has none.
 
     Args:
         scores: P trials with labels.
         settings: What is measured and by which rule.
-        subjects: (P, 2) integers, the subjects of both sides of each trial. None resamples trials,
-            which is too optimistic; the results say so.
+        subjects: (P, 2) integers, those of both sides. None resamples trials, which is optimistic.
         subjects_from: A phrase on where the subjects come from, or why there are none.
-        system: Its name, as shown in tables.
-        protocol: The name of the protocol, as the results state it.
-
-    Returns:
-        The results. Cllr and the actual DCF have no interval.
+        system: Its name in tables; so is `protocol`.
 
     Raises:
         LikenessError: As in `likeness.eval.verification` and `likeness.eval.bootstrap`.
@@ -212,29 +206,22 @@ def evaluate(
         values = {name: each.measured.value for name, each in measures.items()}
         intervals = with_exact_bounds(intervals, values, scores, subjects, settings)
         resamples.values.pop("balanced_accuracy")  # no further test: it is of the same ROC
-    source = subjects_from or ("unknown: none were given" if subjects is None else "given")
+    known = subjects is not None
     common: Conventions = {
         "ties": "one operating point per distinct score",
         "accept": "score >= threshold",
-        "subjects_from": source,
+        "subjects_from": subjects_from or ("given" if known else "unknown: none were given"),
     }
     if resamples is not None:
-        over = "subjects"
-        if subjects is None:
-            over = "trials: optimistic, trials share subjects"
+        over = "subjects" if known else "trials: optimistic, trials share subjects"
         common |= {"interval": f"bootstrap over {over}", **bootstrap.draws_of(settings)}
         common["num_redrawn"] = resamples.num_redrawn
-    counts = {
-        "targets": sizes[0],
-        "nontargets": sizes[1],
-        "subjects": None if subjects is None else bootstrap.num_subjects(subjects),
-    }
+    num_subjects = None if subjects is None else bootstrap.num_subjects(subjects)
+    counts = {"targets": sizes[0], "nontargets": sizes[1], "subjects": num_subjects}
     results = []
-    for name, (_, (value, threshold), own) in measures.items():
-        threshold_or_none = threshold if np.isfinite(threshold) else None
-        result = Result(
-            system, name, value, None, threshold_or_none, counts, own | common, protocol
-        )
+    for name, (_, (value, limit), own) in measures.items():
+        threshold = limit if np.isfinite(limit) else None
+        result = Result(system, name, value, None, threshold, counts, own | common, protocol)
         results.append(with_bounds(result, intervals.get(name)))
     if settings.terms == "iso":
         results = with_iso_terms(results)

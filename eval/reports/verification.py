@@ -23,14 +23,12 @@ from likeness.eval.paired import notes as paired_notes
 from likeness.eval.paired import rows as paired_rows
 from likeness.eval.progress import step
 from likeness.eval.reports.figures import (
-    Log,
     coverage_figure,
     det_figure,
     drawn,
     group_figure,
     histogram_figure,
     tippett_figure,
-    training_curves,
 )
 from likeness.eval.reports.map import embedding_map
 from likeness.eval.reports.media import Media
@@ -74,29 +72,19 @@ def write_page(
     embeddings: Mapping[str, Embeddings] | None = None,
     media: Media | None = None,
     test_report: Mapping[str, str] | None = None,
-    log: Log = (),
-    logged: Sequence[str] = (),
+    training: Markup = EMPTY,
 ) -> Path:
-    """Write the page of an evaluation, `index.html`, into a folder.
+    """Write the page of an evaluation, `index.html`, into a folder, and give its path.
 
     Args:
-        folder: where the page is written; it is made if it does not exist.
+        folder: made if it does not exist.
         compared: what was measured.
         command: makes the page again.
         inputs: file -> its SHA-256.
-        embeddings: system -> the embeddings that were scored. The page then shows
-            what the norms are worth, and a map.
-        media: the recordings or images that the ids name. The page then shows those of the hardest
-            trials.
+        embeddings: system -> the embeddings that were scored, for a map and the worth of norms.
+        media: the recordings or images that the ids name, for the hardest trials.
         test_report: what a test report has to say beside the results.
-        log: the entries of a training's log.jsonl, for its curves.
-        logged: the metrics that the training measured in between.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        LikenessError: items of the trials have no embedding.
+        training: the curves of a training, as `training_curves` draws them.
     """
     results, scores, paired = compared.results, compared.scores, compared.paired
     systems, _, _ = by_system(results)
@@ -118,7 +106,7 @@ def write_page(
         )
         + block("lines", texts=footnotes(results)),
         "Differences" + (f" to {paired.reference}" if paired else ""): differences(paired),
-        "Training": training_curves(log, logged),
+        "Training": training,
         "Groups": folded(groups),
         "Errors and thresholds": slider(results, scores)
         + headed("Hardest trials", prose(_HARDEST) + folded(hardest)),

@@ -4,14 +4,11 @@ of others, and hostile files.
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
 import struct
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -188,14 +185,6 @@ def saved(path: Path, **named: Any) -> Path:
     return path
 
 
-class Evil:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize(
     "named",
     [
@@ -222,17 +211,6 @@ def test_other_floats_and_no_meta(tmp_path: Path, dtype: type) -> None:
     assert equal(read(path), Embeddings(("a", "b"), GOOD))
 
 
-def test_pickles_are_refused(tmp_path: Path) -> None:
-    trap = tmp_path / "sprung"
-    objects = np.array([Evil(trap), Evil(trap)], dtype=object)
-    with pytest.raises(LikenessError, match="pickled objects"):
-        read(saved(tmp_path / "e.npz", ids=objects, matrix=GOOD))
-    (tmp_path / "e.ark").write_bytes(b"a PKL" + pickle.dumps(Evil(trap)))
-    with pytest.raises(LikenessError, match="pickles"):
-        read(tmp_path / "e.ark")
-    assert not trap.exists()
-
-
 @pytest.mark.parametrize(
     "entry",
     ["mkdir {trap} |", "| mkdir {trap}", "-", "x.ark:5[0:2]", "`mkdir {trap}`", "", "e.ark:9"],
@@ -246,22 +224,10 @@ def test_commands_and_broken_lines_in_scp_are_refused(tmp_path: Path, entry: str
     assert not trap.exists()
 
 
-def npy(array: np.ndarray, shape: tuple[int, ...]) -> bytes:
-    buffer = io.BytesIO()
-    header = {"descr": array.dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, header)
-    return buffer.getvalue() + array.tobytes()
-
-
-def test_sizes_are_checked_before_anything_is_allocated(
+def test_an_archive_expands_within_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "e.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("ids.npy", npy(IDS, (2,)))
-        archive.writestr("matrix.npy", npy(GOOD, (2, 1 << 50)))
-    with pytest.raises(LikenessError, match="1125899906842624"):
-        read(path)
     np.savez_compressed(path, ids=IDS, matrix=np.zeros((2, 1_000_000), np.float32))
     assert read(path).matrix.shape == (2, 1_000_000)
     monkeypatch.setattr(files, "FREE_EXPANSION", 1_000)
