@@ -25,7 +25,7 @@ from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import ECAPA
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.items import Item
@@ -57,7 +57,7 @@ SPEECH = replace(
     FACE,
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=80),
-    backbone=partial(ResNet34, dim=256),
+    backbone=partial(ResNet, dim=256),
     loss=partial(ArcFace, margin=0.2, scale=32.0),
     compute=Compute(),
 )
@@ -127,7 +127,7 @@ def steps(setting: Setting) -> Table:
     )
     for name, recipe, num_classes, size in STEPS[3:4] if setting.small else STEPS:
         if setting.small:
-            recipe = replace(recipe, backbone=partial(ResNet34, dim=16, width=4))
+            recipe = replace(recipe, backbone=partial(ResNet, dim=16, width=4))
         work = partial(_step_cells, recipe, size, num_classes, setting)
         table.measure(name, work, setting)
     return table
@@ -258,7 +258,7 @@ def extraction(setting: Setting) -> Table:
         "ResNet34, 3 s": (SPEECH, (setting.size(3 * RATE_HZ, RATE_HZ // 2),)),
     }
     if setting.small:
-        makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet34, width=4)), (RATE_HZ,))}
+        makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet, width=4)), (RATE_HZ,))}
     for name, (recipe, shape) in makers.items():
         for size in (4,) if setting.small else (16, 64, 256):
             table.measure(name, partial(_extraction_cells, recipe, shape, size, setting), setting)

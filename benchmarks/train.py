@@ -38,7 +38,7 @@ from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.items import Item
@@ -76,7 +76,7 @@ def noise(item: Item) -> Floats:
 RESNET = Recipe(
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=80),
-    backbone=partial(ResNet34, dim=256),
+    backbone=partial(ResNet, dim=256),
     loss=partial(ArcFace, margin=0.2, scale=32.0),
     # items are given to fit; a recipe has to name something that can be described
     items=audio.speed_copies,

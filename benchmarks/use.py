@@ -39,7 +39,7 @@ from likeness.toolkit.backbones.eres2net import ERes2NetV2
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.mobileface import MobileFaceNet
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
@@ -64,7 +64,7 @@ SPEECH = {
     "ECAPA c512": Kind(
         SpeechBrainFbank, partial(ECAPA, channels=512, mfa_channels=1536), audio.read
     ),
-    "ResNet34": Kind(WESPEAKER_FBANK, ResNet34, audio.read),
+    "ResNet34": Kind(WESPEAKER_FBANK, ResNet, audio.read),
     "ERes2NetV2": Kind(WESPEAKER_FBANK, ERes2NetV2, audio.read),
 }
 _CROP_224 = partial(images.read, short_edge=256, crop=224)

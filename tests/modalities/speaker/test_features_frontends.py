@@ -88,8 +88,8 @@ def test_3d_speaker(wave: torch.Tensor) -> None:
     "settings",
     [
         {},
-        {"num_ceps": 30, "num_mels": 30, "high_hz": 7600.0},
-        {"num_ceps": 20, "num_mels": 40, "lifter": 0.0, "window": "hamming", "scale": 1.0},
+        {"num_ceps": 30, "fbank": partial(KaldiFbank, 30, window="povey", high_hz=7600.0)},
+        {"num_ceps": 20, "lifter": 0.0, "fbank": partial(KaldiFbank, 40, scale=1.0)},
     ],
 )
 def test_mfcc(wave: torch.Tensor, settings: dict[str, Any]) -> None:
