@@ -30,7 +30,7 @@ from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.kprpe import KPRPEViT
 from likeness.toolkit.backbones.mobileface import MobileFaceNet
 from likeness.toolkit.backbones.redimnet import ReDimNet, ReDimNet2
-from likeness.toolkit.backbones.resnet import DEPTHS, ResNet, SimAMResNet, energy_weights
+from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet, energy_weights
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.backbones.small import SmallCNN
 from likeness.toolkit.backbones.vit import FaceViT, ViT
