@@ -115,20 +115,25 @@ SIMPLE = replace(
 )
 
 
-def loop(recipe: Recipe, steps: int, data: Path) -> float:
-    """CPU seconds of a step inside fit(): from one call of step() to the next."""
+def steps_of(recipe: Recipe, steps: int, data: Path, clock: Callable[[], float]) -> Floats:
+    """Seconds of the steps inside fit(): from one call of step() to the next."""
     recipe = replace(recipe, schedule=Schedule(steps=steps, save_every=steps))
     starts: list[float] = []
 
     def timed(run: Run, batch: Batch, recipe: Recipe) -> torch.Tensor:
-        starts.append(time.process_time())
+        starts.append(clock())
         return step(run, batch, recipe)
 
     with tempfile.TemporaryDirectory() as out:
         suffix = ".wav" if recipe.modality == "speaker" else ".png"
         own = items(data, suffix)
         fit(recipe, data=data, out=Path(out) / "run", items=own, step=timed)
-    return float(np.median(np.diff(starts)[2:]))
+    return np.diff(starts)
+
+
+def loop(recipe: Recipe, steps: int, data: Path) -> float:
+    """CPU seconds of a step inside fit()."""
+    return float(np.median(steps_of(recipe, steps, data, time.process_time)[2:]))
 
 
 def bare(recipe: Recipe, steps: int) -> float:
