@@ -4,9 +4,8 @@
 
 Measures: everything that `retrieval_metrics` returns, MAP@1000 included, from synthetic unit
     vectors of 512 dims, each a class centre and noise: 5,924 of 100 classes, and 60,502 of 11,316
-    classes (2 to 9 each). CPU seconds of one thread, the least of the repeats; each part in a fresh
-    process. The peak is the growth of the largest resident size beyond that with the input in
-    memory.
+    classes (2 to 9 each). CPU seconds of one thread, the least of the repeats; each part in a
+    forked process that has the input in memory. The peak is by how much that process grows.
 Peer: pytorch-metric-learning (PML): precision at 1, R-precision and MAP@R, with faiss where it is
     installed, else with its own search in torch. k is "max_bin_count", its fastest setting. At
     SOP's size it gets a tenth of the queries: its time is scaled up, its memory is given as it is.
@@ -19,20 +18,11 @@ Gives: section eval_retrieval of docs/reference/performance.md.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
-import resource
+from functools import partial
 
 import numpy as np
-from performance import (
-    is_installed,
-    json_of_process,
-    least_cpu_seconds,
-    parser_of,
-    row,
-    table,
-)
+from performance import forked, is_installed, parser_of, row, table
 
 from likeness.eval.retrieval import retrieval_metrics
 
@@ -92,26 +82,15 @@ def peer(rows: np.ndarray, labels: np.ndarray) -> None:
 PARTS = {"limit": limit, "ours": retrieval_metrics, "peer": peer}
 
 
-def run_part(size: str, part: str, repeats: int) -> None:
-    """Run one part in this process; prints its seconds and megabytes as JSON."""
-    rows, labels = data(size)
-    if part == "peer":
-        peer(rows[:200], labels[:200])  # its imports are not its cost
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds, _ = least_cpu_seconds(lambda: PARTS[part](rows, labels), repeats)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    scale = len(rows) / num_queries(rows) if part == "peer" else 1
-    print(json.dumps([seconds * scale, grown]))
-
-
 def print_row(size: str, repeats: int, parts: list[str]) -> None:
     """Measure every part at one size and print the row."""
-    cost = {
-        part: json_of_process(__file__, "--part", f"{size}:{part}", "--repeats", str(repeats))
-        for part in parts
-    }
+    rows, labels = data(size)
+    if "peer" in parts:
+        peer(rows[:200], labels[:200])  # its imports are not its cost
+    cost = {part: forked(partial(PARTS[part], rows, labels), repeats) for part in parts}
     (bare, _), (own, own_mb) = cost["limit"], cost["ours"]
-    other, other_mb = cost.get("peer", (None, None))
+    other, other_mb = cost.get("peer", (0.0, 0.0))
+    other *= len(rows) / num_queries(rows)
     num_items, num_classes = SIZES[size]
     row(
         f"retrieval metrics, {num_items:,} x {DIM}, {num_classes:,} classes",
@@ -125,15 +104,11 @@ def print_row(size: str, repeats: int, parts: list[str]) -> None:
 
 
 def main() -> None:
-    """Print the table, or run the one part that a parent process asks for."""
+    """Print the table."""
     parser = parser_of(__doc__)
     parser.add_argument("--sizes", default="cub,sop", help="cub or sop, or both")
     parser.add_argument("--repeats", type=int, default=3, help="at SOP's size one takes minutes")
-    parser.add_argument("--part", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.part:
-        run_part(*arguments.part.split(":"), repeats=arguments.repeats)
-        return
     with_peer = is_installed("pytorch_metric_learning", "pytorch-metric-learning")
     table("work", "ours", "peer", "limit", "ours/limit", "ours/peer", "peak MB")
     for size in arguments.sizes.split(","):

@@ -4,8 +4,7 @@
 
 Measures: 580,000 synthetic trials over 5,000 embeddings of 256 dims with a cohort of 6,000. CPU
     seconds of one thread, the least of the repeats; each part in a forked process that has the
-    input in memory. The peak is what Python and numpy allocate beyond the input (tracemalloc, in a
-    run of its own), the result included.
+    input in memory. The peak is by how much that process grows, the result included.
 Peers: SpeechBrain's loop over trials as in its VoxCeleb recipe. It is restated here, because a
     recipe is no package, and its time is scaled up from 3,000 trials, with score normalisation from
     10. SpeechBrain's EER at full size, scaled up from 199 thresholds to the 1,159,999 that distinct
@@ -20,16 +19,14 @@ Gives: section eval_scoring of docs/reference/performance.md.
 from __future__ import annotations
 
 import tempfile
-import tracemalloc
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from performance import least_cpu_seconds, parser_of, row, table
+from performance import forked, parser_of, row, table
 
 from likeness.eval.formats.trials import read_trials
 from likeness.eval.scoring.normalization import as_norm
@@ -61,28 +58,10 @@ def voices() -> Voices:
     return Voices(embeddings, cohort, i, j, (i * 7919 + j * 104729) % 5 == 0)
 
 
-def measured(work: Work, repeats: int) -> tuple[float, float]:
-    """The least CPU seconds, and the peak in MB of one more run, in a forked process."""
-    receive, send = get_context("fork").Pipe(duplex=False)
-
-    def run() -> None:
-        seconds, _ = least_cpu_seconds(work, repeats)
-        tracemalloc.start()
-        work()
-        send.send((seconds, tracemalloc.get_traced_memory()[1] / 1e6))
-
-    process = get_context("fork").Process(target=run)
-    process.start()
-    send.close()
-    seconds, peak_mb = receive.recv()
-    process.join()
-    return seconds, peak_mb
-
-
 def print_row(name: str, ours: Work, peer: Work, limit: Work, repeats: int, scale: float) -> None:
     """Measure and print a row; the peer did 1/scale of the work, and runs once."""
-    seconds, peak_mb = measured(ours, repeats)
-    bare, other = measured(limit, repeats)[0], scale * measured(peer, 1)[0]
+    seconds, peak_mb = forked(ours, repeats)
+    bare, other = forked(limit, repeats)[0], scale * forked(peer, 1)[0]
     times = (f"{seconds:.3f} s", f"{other:,.1f} s", f"{bare:.3f} s")
     row(name, *times, f"{seconds / bare:.2f}", f"{seconds / other:.2g}", f"{peak_mb:.0f}")
 

@@ -19,9 +19,6 @@ Gives: section eval_verification of docs/reference/performance.md.
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from performance import cost, json_of_process, least_cpu_seconds, parser_of, row, table
+from performance import cost, forked, parser_of, row, table
 
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SIZES = {
@@ -194,26 +191,19 @@ def process(who: str, repeats: int) -> tuple[float, float]:
 
 
 def cell(name: str, who: str, repeats: int) -> tuple[float, float]:
-    """Seconds and MB of one cell, measured in this process."""
+    """Seconds and MB of one cell."""
     if name == "process":
         return process(who, repeats)
     make = {"bootstrap": bootstrap, "identify": identify}.get(name, metrics)
-    work = make(name, who)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds, _ = least_cpu_seconds(work, repeats)
-    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return forked(make(name, who), repeats)
 
 
 def main() -> None:
-    """Print the table, or measure the one cell that a parent process asks for."""
+    """Print the table."""
     parser = parser_of(__doc__)
     parser.add_argument("--only", default=",".join(TITLES), help="rows, separated by commas")
     parser.add_argument("--repeats", type=int, default=5, help="a peer runs once, but for process")
-    parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.cell:
-        print(json.dumps(cell(*arguments.cell.split(":"), arguments.repeats)))
-        return
     names = arguments.only.split(",")
     headings = ("ours (s)", "peer (s)", "limit (s)", "ours/limit", "ours/peer")
     table("work", *headings, "peak MB, ours; peer")
@@ -221,7 +211,7 @@ def main() -> None:
         spent = {}
         for who in ("limit", "ours", "peer"):
             repeats = arguments.repeats if who != "peer" or name == "process" else 1
-            spent[who] = json_of_process(__file__, f"--cell={name}:{who}", f"--repeats={repeats}")
+            spent[who] = cell(name, who, repeats)
         (limit, _), (ours, own_mb), (peer, peer_mb) = spent.values()
         times = (f"{ours:.3f}", f"{peer:.2f}", f"{limit:.3f}")
         ratios = (f"{ours / limit:.2f}", f"{ours / peer:.3f}")

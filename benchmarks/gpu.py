@@ -4,41 +4,96 @@
     python benchmarks/gpu.py --only losses,steps --minutes 3
     python benchmarks/gpu.py --small          tiny sizes, also without a GPU: shows that it runs
 
-Measures: `losses` and `parts` say whether a GPU gives what the CPU gives. `steps`, `loops` and
-    `extraction` measure how fast it is. The functions of benchmarks/gpu_correct.py and gpu_speed.py
-    say what each row is. Times are the median wall time of repeated calls after a warm-up, each of
-    which waits for the GPU.
+Measures: `losses` says whether a GPU gives what the CPU gives. `steps`, `loops` and `extraction`
+    measure how fast it is. The functions of this file and of benchmarks/gpu_speed.py say what each
+    row is. Times are the median wall time of repeated calls after a warm-up, each of which waits
+    for the GPU.
 Peer: arcface_torch's steps, written down in gpu_speed.py.
 Limit: the bare forward and backward pass of the same network.
 Needs: a clone, which need not be installed, Python 3.11 or newer, torch 2.11 or newer, torchaudio,
     numpy, scipy, scikit-learn, safetensors and rich. What needs more (soundfile, OpenCV, Pillow)
     says so in its rows. No data and no network.
 Takes: at most nine minutes (--minutes). What the time does not suffice for is left out and named.
-Gives: OUT/gpu.md, for section gpu of docs/reference/performance.md. It is written anew after each
-    section, so that a run that is stopped leaves what it has.
+Gives: section gpu of docs/reference/performance.md.
 """
 
 from __future__ import annotations
 
+import copy
 import platform
 import re
 import sys
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent)]  # of the clone, where it is not installed
 
-import gpu_correct as correct  # noqa: E402
 import gpu_speed as speed  # noqa: E402
 import torch  # noqa: E402
 from gpu_setting import Setting  # noqa: E402
-from performance import parser_of  # noqa: E402
+from losses import loss_classes  # noqa: E402
+from performance import parser_of, table  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from likeness.toolkit.vmf.precision import full  # noqa: E402
+
+
+def relative(value: Tensor, expected: Tensor) -> float:
+    """Return the norm of the difference over the norm of the expected value."""
+    expected = expected.detach().double().cpu()
+    difference = value.detach().double().cpu() - expected
+    return float(difference.norm() / expected.norm().clamp(min=1e-30))
+
+
+def losses(setting: Setting) -> None:
+    """Compare value and gradients of every loss, and its value for embeddings in bfloat16.
+
+    Products are in float32 with TF32 off, so that only the order of sums differs. "relative" is the
+    norm of the difference over the norm of the CPU's value. Without a GPU the CPU is compared with
+    itself: that shows only that the section runs. Batches of 64 embeddings of 32 classes. A loss
+    that draws random numbers draws others on a GPU.
+    """
+    headings = ("value, relative", "gradient of z", "of parameters", "z in bfloat16", "remark")
+    table("loss", *headings)
+    torch.manual_seed(0)
+    dim, num_classes = setting.size(256, 32), 32
+    z, y = torch.randn(64, dim), torch.arange(64) % num_classes
+
+    def cells(make: Any) -> list[object]:
+        torch.manual_seed(1)
+        return loss_cells(make(dim, num_classes), z, y, setting.device)
+
+    for name, make in loss_classes().items():
+        setting.row(name, partial(cells, make))
+
+
+def loss_cells(loss: nn.Module, z: Tensor, y: Tensor, device: torch.device) -> list[object]:
+    """Return the cells of a loss, without its name."""
+
+    def taken(loss: nn.Module, z: Tensor, device: torch.device, seed: int) -> list[Tensor]:
+        here, given = copy.deepcopy(loss).to(device), z.detach().clone().to(device).requires_grad_()
+        torch.manual_seed(seed)
+        value = here(full(given), y.to(device))
+        value.backward()
+        assert given.grad is not None
+        every = [value.grad.flatten() for value in here.parameters() if value.grad is not None]
+        return [value, given.grad, torch.cat(every) if every else torch.zeros(1)]
+
+    expected, again = (taken(loss, z, torch.device("cpu"), seed) for seed in (2, 3))
+    draws = not torch.equal(expected[0], again[0])
+    cells: list[object] = [
+        relative(one, other) for one, other in zip(taken(loss, z, device, 2), expected, strict=True)
+    ]
+    half = taken(loss, z.bfloat16(), device, 2)[0]
+    finite = bool(torch.isfinite(half))
+    return [*cells, relative(half, expected[0]) if finite else "not finite", "draws" * draws]
+
 
 SECTIONS = {  # in the order of need
-    "losses": correct.losses,
-    "parts": correct.parts,
+    "losses": losses,
     "steps": speed.steps,
     "extraction": speed.extraction,
     "loops": speed.loops,
@@ -61,12 +116,11 @@ def machine_of(device: torch.device) -> str:
 
 
 def main() -> None:
-    """Run the sections, and write the report after each."""
+    """Run the sections."""
     parser = parser_of(__doc__)
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--small", action="store_true", help="tiny sizes")
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
     arguments = parser.parse_args()
     names = arguments.only.split(",")
     if unknown := [name for name in names if name not in SECTIONS]:
@@ -77,17 +131,11 @@ def main() -> None:
     # Products of float32 are exact unless a section says otherwise.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
-    report = f"`{command}`, {time.strftime('%Y-%m-%d')}, {machine_of(device)}.\n"
-    end = time.perf_counter() + 60 * arguments.minutes
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            print(f"{name} ...", flush=True)
-            setting = Setting(device, arguments.small, end, Path(folder) / name)
-            setting.folder.mkdir()
-            report += f"\n### {name}\n\n{SECTIONS[name](setting).markdown()}\n"
-            (arguments.out / "gpu.md").write_text(report, encoding="utf-8")
-    print(report)
+    print(f"`{command}`, {time.strftime('%Y-%m-%d')}, {machine_of(device)}.")
+    setting = Setting(device, arguments.small, time.perf_counter() + 60 * arguments.minutes)
+    for name in names:
+        print(f"\n### {name}\n", flush=True)
+        SECTIONS[name](setting)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the sections of benchmarks/gpu.py share: where they run, how they take times, their tables.
+"""What the sections of benchmarks/gpu.py share: where they run, how they take times, their rows.
 
 It is no benchmark itself.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import statistics
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from performance import row
 
 from likeness.eval.errors import first_line
 
@@ -25,13 +26,11 @@ class Setting:
         device: A GPU, or the CPU where there is none.
         small: Whether sizes are tiny.
         end: When all sections have to be over, in seconds of time.perf_counter.
-        folder: An empty folder of the section.
     """
 
     device: torch.device
     small: bool
     end: float
-    folder: Path
 
     @property
     def on_gpu(self) -> bool:
@@ -71,48 +70,33 @@ class Setting:
         self.wait()
         return torch.cuda.max_memory_allocated(self.device) / 2**30
 
-
-@dataclass
-class Table:
-    """A table of a section.
-
-    Attributes:
-        columns: Their names.
-        about: A sentence or two above the table.
-        rows: Of texts.
-    """
-
-    columns: list[str]
-    about: str = ""
-    rows: list[list[str]] = field(default_factory=list)
-
-    def add(self, *cells: object) -> None:
-        """Add a row. Numbers get four digits, and None is a dash."""
-        self.rows.append([_text(cell) for cell in cells])
-
-    def measure(self, name: str, work: Callable[[], list[object]], setting: Setting) -> None:
-        """Add the row of a work. What goes wrong in it must not cost the others their rows."""
-        if time.perf_counter() > setting.end:
-            self.add(name, "no time left")
-            return
+    def waits(self, work: Callable[[], object]) -> int | None:
+        """Return how often a call waits for the GPU; None on a CPU."""
+        if not self.on_gpu:
+            return None
+        torch.cuda.set_sync_debug_mode("warn")
         try:
-            self.add(name, *work())
-        except Exception as error:
-            traceback.print_exc()
-            reason = first_line(error).replace("|", "/")[:160]
-            self.add(name, f"failed: {type(error).__name__}: {reason}")
-        if setting.on_gpu:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchron" in str(warning.message) for warning in caught)
+
+    def row(self, name: str, work: Callable[[], Sequence[object]]) -> None:
+        """Print the row of a work. What goes wrong in it must not cost the others their rows.
+
+        Numbers get four digits, and None is a dash.
+        """
+        cells: Sequence[object] = ["no time left"]
+        if time.perf_counter() < self.end:
+            try:
+                cells = work()
+            except Exception as error:
+                traceback.print_exc()
+                reason = first_line(error).replace("|", "/")[:160]
+                cells = [f"failed: {type(error).__name__}: {reason}"]
+        texts = (f"{cell:.4g}" if isinstance(cell, float) else cell for cell in cells)
+        row(name, *("-" if text is None else text for text in texts))
+        if self.on_gpu:
             torch.cuda.empty_cache()
-
-    def markdown(self) -> str:
-        """Return the table with the sentences above it."""
-        lines = [f"{self.about}\n"] if self.about else []
-        for cells in (self.columns, ["---"] * len(self.columns), *self.rows):
-            lines.append(f"| {' | '.join(cells)} |")
-        return "\n".join(lines)
-
-
-def _text(cell: object) -> str:
-    if cell is None:
-        return "-"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)

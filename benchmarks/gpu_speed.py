@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 import train as cpu_train
-from gpu_setting import Setting, Table
+from gpu_setting import Setting
+from performance import table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, normalize
 
@@ -25,7 +26,7 @@ from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import ECAPA
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.redimnet import ReDimNet
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.vit import ViT
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.items import Item
@@ -38,9 +39,9 @@ from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.training.build import build, half
 from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe, Schedule
+from likeness.toolkit.training.recipe import Compute, Optim, Parallel, Recipe
 from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.train import fit, step
+from likeness.toolkit.training.train import step
 
 RATE_HZ = 16_000
 FACE = Recipe(
@@ -57,7 +58,7 @@ SPEECH = replace(
     FACE,
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=80),
-    backbone=partial(ResNet34, dim=256),
+    backbone=partial(ResNet, dim=256),
     loss=partial(ArcFace, margin=0.2, scale=32.0),
     compute=Compute(),
 )
@@ -109,28 +110,20 @@ def inputs_of(recipe: Recipe, number: int, setting: Setting) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def steps(setting: Setting) -> Table:
-    """Measure a training step beside the bare network, and beside arcface_torch's own step."""
-    table = Table(
-        [
-            "network and loss",
-            "classes",
-            "items/s",
-            "of the bare loop",
-            "of arcface_torch",
-            "share of the network",
-            "GiB",
-        ],
-        "One batch that lies on the GPU already: front-end, network, loss, backward pass, "
-        "optimiser. The bare loop has the same network, one linear layer on unit vectors of all "
-        "classes, cross-entropy and SGD. The share is the network's own forward and backward pass.",
-    )
+def steps(setting: Setting) -> None:
+    """Measure a training step beside the bare network, and beside arcface_torch's own step.
+
+    One batch that lies on the GPU already: front-end, network, loss, backward pass, optimiser. The
+    bare loop has the same network, one linear layer on unit vectors of all classes, cross-entropy
+    and SGD. The share is the network's own forward and backward pass, and "waits" is how often a
+    step waits for the GPU.
+    """
+    headings = ("of the bare loop", "of arcface_torch", "share of the network", "GiB", "waits")
+    table("network and loss", "classes", "items/s", *headings)
     for name, recipe, num_classes, size in STEPS[3:4] if setting.small else STEPS:
         if setting.small:
-            recipe = replace(recipe, backbone=partial(ResNet34, dim=16, width=4))
-        work = partial(_step_cells, recipe, size, num_classes, setting)
-        table.measure(name, work, setting)
-    return table
+            recipe = replace(recipe, backbone=partial(ResNet, dim=16, width=4))
+        setting.row(name, partial(_step_cells, recipe, size, num_classes, setting))
 
 
 def _autocast(recipe: Recipe, device: torch.device) -> Callable[[], Any]:
@@ -151,17 +144,23 @@ def _take_step(run: Run, batch: Batch, recipe: Recipe) -> None:
     run.step += 1
 
 
-def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
-    """Return the classes, items a second, the ratios, the share of the network, the memory."""
-    size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
-    inputs = inputs_of(recipe, size, setting)
-    labels = torch.randint(num_classes, (size,), device=setting.device)
-    autocast = _autocast(recipe, setting.device)
+def _ready(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> tuple[Run, Batch]:
+    """Return a run, and a batch for it that lies on the device."""
     run = build(recipe, num_classes, setting.device)
     run.embedder.train()
-    ours = partial(_take_step, run, Batch(inputs, labels, None), recipe)
+    labels = torch.randint(num_classes, (size,), device=setting.device)
+    return run, Batch(inputs_of(recipe, size, setting), labels, None)
+
+
+def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
+    """Return the classes, items a second, the ratios, the share of the network, memory, waits."""
+    size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
+    autocast = _autocast(recipe, setting.device)
+    run, batch = _ready(recipe, size, num_classes, setting)
+    inputs, labels = batch.inputs, batch.labels
+    ours = partial(_take_step, run, batch, recipe)
     seconds = setting.seconds(ours)
-    memory = setting.peak_gib(ours)
+    after = setting.peak_gib(ours), setting.waits(ours)
     network = run.embedder
 
     def alone() -> None:
@@ -191,7 +190,7 @@ def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -
             ratios.append(setting.seconds(work) / seconds if work else None)
         except torch.OutOfMemoryError:
             ratios.append("out of memory")
-    return [f"{num_classes:,}", size / seconds, *ratios, share, memory]
+    return [f"{num_classes:,}", size / seconds, *ratios, share, *after]
 
 
 def _arcface_torch(
@@ -235,34 +234,22 @@ def _arcface_torch(
     optimizer.step()
 
 
-def _memory_read(shape: tuple[int, ...]) -> Callable[[Item], Any]:
-    """Return a function that gives random waves, or levels of images, that are in memory."""
-    rng = np.random.default_rng(0)
-    if len(shape) == 1:
-        kept: list[Array] = [rng.random(shape, dtype=np.float32) for _ in range(64)]
-    else:
-        kept = [rng.integers(256, size=shape, dtype=np.uint8) for _ in range(64)]
-    return lambda item: kept[int(item.id) % len(kept)]
+def extraction(setting: Setting) -> None:
+    """Measure `embed` over the bare forward pass, in batches of several sizes.
 
-
-def extraction(setting: Setting) -> Table:
-    """Measure `embed` over the bare forward pass, in batches of several sizes."""
-    table = Table(
-        ["network", "batch", "items/s", "bare items/s", "of the bare pass", "GiB"],
-        "Inputs are in memory on the CPU, so that nothing is decoded. The bare pass gets one batch "
-        "of float32 that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` "
-        "leaves it.",
-    )
+    Inputs are in memory on the CPU, so that nothing is decoded. The bare pass gets one batch of
+    float32 that lies on the GPU. Both are in float32, with TF32 off as `likeness embed` leaves it.
+    """
+    table("network", "batch", "items/s", "bare items/s", "of the bare pass", "GiB")
     makers: dict[str, tuple[Recipe, tuple[int, ...]]] = {
         "IResNet-50, 112 x 112": (FACE, (3, 112, 112)),
         "ResNet34, 3 s": (SPEECH, (setting.size(3 * RATE_HZ, RATE_HZ // 2),)),
     }
     if setting.small:
-        makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet34, width=4)), (RATE_HZ,))}
+        makers = {"ResNet34": (replace(SPEECH, backbone=partial(ResNet, width=4)), (RATE_HZ,))}
     for name, (recipe, shape) in makers.items():
         for size in (4,) if setting.small else (16, 64, 256):
-            table.measure(name, partial(_extraction_cells, recipe, shape, size, setting), setting)
-    return table
+            setting.row(name, partial(_extraction_cells, recipe, shape, size, setting))
 
 
 def _extraction_cells(
@@ -273,7 +260,13 @@ def _extraction_cells(
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim)).eval().to(setting.device)
     number = setting.size(4_096, 8)
     items = [Item(str(place), Path(), "") for place in range(number)]
-    read = _memory_read(shape)
+    rng = np.random.default_rng(0)
+    levels = rng.random((64, *shape), dtype=np.float32)
+    kept = levels if recipe.modality == "speaker" else (256 * levels).astype(np.uint8)
+
+    def read(item: Item) -> Array:
+        return kept[int(item.id) % 64]
+
     embed(embedder, items[:size], read, batch_size=size)
     setting.wait()
     started = time.perf_counter()
@@ -289,21 +282,22 @@ def _extraction_cells(
     return [size, 1 / seconds, 1 / limit, limit / seconds, setting.peak_gib(bare)]
 
 
-def loops(setting: Setting) -> Table:
-    """Measure fit() as a whole beside its bare step: reading, batching, logging, saving."""
-    table = Table(
-        ["recipe", "items/s of fit()", "items/s of the bare step", "ratio"],
-        "64 items of noise that the loader keeps in memory, as in benchmarks/train.py; larger "
-        "batches here, four processes read.",
-    )
-    cpu_train.write(setting.folder)
+def loops(setting: Setting) -> None:
+    """Measure fit() as a whole beside its bare step: reading, batching, logging, saving.
+
+    64 items of noise that the loader keeps in memory, as in benchmarks/train.py; larger batches
+    here, four processes read.
+    """
+    table("recipe", "items/s of fit()", "items/s of the bare step", "ratio")
     names = ("order statistics, ArcFace",) if setting.small else tuple(cpu_train.RECIPES)
-    for name in names:
-        table.measure(name, partial(_loop_cells, cpu_train.RECIPES[name], setting), setting)
-    return table
+    with tempfile.TemporaryDirectory() as folder:
+        cpu_train.write(Path(folder))
+        for name in names:
+            recipe = cpu_train.RECIPES[name]
+            setting.row(name, partial(_loop_cells, recipe, Path(folder), setting))
 
 
-def _loop_cells(base: Recipe, setting: Setting) -> list[object]:
+def _loop_cells(base: Recipe, data: Path, setting: Setting) -> list[object]:
     """Return items a second of fit() and of the bare step, and their ratio."""
     number, size = setting.size(400, 6), setting.size(64, 8)
     recipe = replace(
@@ -312,32 +306,9 @@ def _loop_cells(base: Recipe, setting: Setting) -> list[object]:
         compute=Compute(
             cache=True, workers=setting.size(4, 0), channels_last=base.modality != "speaker"
         ),
-        schedule=Schedule(steps=number, save_every=number),
     )
-    starts: list[float] = []
-
-    def timed(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
-        starts.append(time.perf_counter())
-        return step(run, batch, recipe)
-
-    suffix = ".wav" if recipe.modality == "speaker" else ".png"
-    items = cpu_train.items(setting.folder, suffix)
-    with tempfile.TemporaryDirectory() as out:
-        fit(recipe, data=setting.folder, out=Path(out) / "run", items=items, step=timed)
-    warm = len(starts) // 3
-    seconds = (starts[-1] - starts[warm]) / (len(starts) - 1 - warm)
-    limit = _bare_step(recipe, setting)
+    taken = cpu_train.steps_of(recipe, number, data, time.perf_counter)
+    seconds = float(taken[number // 3 :].mean())
+    run, batch = _ready(recipe, size, cpu_train.CLASSES, replace(setting, small=False))
+    limit = setting.seconds(partial(_take_step, run, batch, recipe))
     return [size / seconds, size / limit, limit / seconds]
-
-
-def _bare_step(recipe: Recipe, setting: Setting) -> float:
-    """Return the seconds of a step on one batch that lies on the device."""
-    run = build(recipe, 16, setting.device)
-    run.embedder.train()
-    size = recipe.sampling.batch_size
-    batch = Batch(
-        inputs_of(recipe, size, replace(setting, small=False)),
-        torch.arange(size, device=setting.device) % 16,
-        None,
-    )
-    return setting.seconds(partial(_take_step, run, batch, recipe))

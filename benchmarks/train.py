@@ -38,7 +38,7 @@ from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.iresnet import IResNet
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.items import Item
@@ -76,7 +76,7 @@ def noise(item: Item) -> Floats:
 RESNET = Recipe(
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=80),
-    backbone=partial(ResNet34, dim=256),
+    backbone=partial(ResNet, dim=256),
     loss=partial(ArcFace, margin=0.2, scale=32.0),
     # items are given to fit; a recipe has to name something that can be described
     items=audio.speed_copies,
@@ -115,20 +115,25 @@ SIMPLE = replace(
 )
 
 
-def loop(recipe: Recipe, steps: int, data: Path) -> float:
-    """CPU seconds of a step inside fit(): from one call of step() to the next."""
+def steps_of(recipe: Recipe, steps: int, data: Path, clock: Callable[[], float]) -> Floats:
+    """Seconds of the steps inside fit(): from one call of step() to the next."""
     recipe = replace(recipe, schedule=Schedule(steps=steps, save_every=steps))
     starts: list[float] = []
 
     def timed(run: Run, batch: Batch, recipe: Recipe) -> torch.Tensor:
-        starts.append(time.process_time())
+        starts.append(clock())
         return step(run, batch, recipe)
 
     with tempfile.TemporaryDirectory() as out:
         suffix = ".wav" if recipe.modality == "speaker" else ".png"
         own = items(data, suffix)
         fit(recipe, data=data, out=Path(out) / "run", items=own, step=timed)
-    return float(np.median(np.diff(starts)[2:]))
+    return np.diff(starts)
+
+
+def loop(recipe: Recipe, steps: int, data: Path) -> float:
+    """CPU seconds of a step inside fit()."""
+    return float(np.median(steps_of(recipe, steps, data, time.process_time)[2:]))
 
 
 def bare(recipe: Recipe, steps: int) -> float:

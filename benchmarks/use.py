@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from performance import in_turn, parser_of, row, table
@@ -39,7 +39,7 @@ from likeness.toolkit.backbones.eres2net import ERes2NetV2
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.mobileface import MobileFaceNet
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
@@ -50,30 +50,20 @@ from likeness.toolkit.models.loaded import Embedder, Loaded
 BATCH, SECONDS = 8, 3.0
 
 
-class Kind(NamedTuple):
-    """A backbone with the front-end and the reader that it is used with."""
-
-    frontend: Callable[[], Any]
-    network: Callable[..., nn.Module]
-    read: Callable[..., Any]
-
-
-SPEECH = {
-    "OrderStatistics": Kind(WESPEAKER_FBANK, OrderStatistics, audio.read),
-    "CAM++": Kind(WESPEAKER_FBANK, CAMPPlus, audio.read),
-    "ECAPA c512": Kind(
-        SpeechBrainFbank, partial(ECAPA, channels=512, mfa_channels=1536), audio.read
-    ),
-    "ResNet34": Kind(WESPEAKER_FBANK, ResNet34, audio.read),
-    "ERes2NetV2": Kind(WESPEAKER_FBANK, ERes2NetV2, audio.read),
-}
-_CROP_224 = partial(images.read, short_edge=256, crop=224)
-IMAGES = {
-    "MobileFaceNet": Kind(INSIGHTFACE, MobileFaceNet, faces.read),
-    "IResNet50": Kind(INSIGHTFACE, IResNet, faces.read),
-    "FaceViT": Kind(INSIGHTFACE, FaceViT, faces.read),
-    "ImageResNet50": Kind(IMAGENET, ImageResNet, _CROP_224),
-    "ViT-S/16": Kind(IMAGENET, ViT, _CROP_224),
+ECAPA_C512 = partial(ECAPA, channels=512, mfa_channels=1536)
+CROP_224 = partial(images.read, short_edge=256, crop=224)
+# The front-end, the backbone, and the reader that they are used with.
+KINDS: dict[str, tuple[Callable[..., Any], Callable[..., nn.Module], Callable[..., Any]]] = {
+    "OrderStatistics": (WESPEAKER_FBANK, OrderStatistics, audio.read),
+    "CAM++": (WESPEAKER_FBANK, CAMPPlus, audio.read),
+    "ECAPA c512": (SpeechBrainFbank, ECAPA_C512, audio.read),
+    "ResNet34": (WESPEAKER_FBANK, ResNet, audio.read),
+    "ERes2NetV2": (WESPEAKER_FBANK, ERes2NetV2, audio.read),
+    "MobileFaceNet": (INSIGHTFACE, MobileFaceNet, faces.read),
+    "IResNet50": (INSIGHTFACE, IResNet, faces.read),
+    "FaceViT": (INSIGHTFACE, FaceViT, faces.read),
+    "ImageResNet50": (IMAGENET, ImageResNet, CROP_224),
+    "ViT-S/16": (IMAGENET, ViT, CROP_224),
 }
 
 
@@ -82,19 +72,13 @@ def run(embedder: Embedder, inputs: Tensor) -> None:
     embedder.embed_batch(inputs.numpy())
 
 
-def onnx_row(name: str, kind: Kind, repeats: int) -> None:
+def onnx_row(name: str, repeats: int) -> None:
     """Print the row of a backbone."""
     torch.manual_seed(0)
-    frontend = kind.frontend()
-    spoken = name in SPEECH
-    model = Loaded(
-        TorchEmbedder(frontend, kind.network(frontend.dim)).eval(),
-        kind.read,
-        "speaker" if spoken else "image",
-        "cosine",
-        "",
-        0,
-    )
+    make_frontend, make_network, read = KINDS[name]
+    frontend, spoken = make_frontend(), read is audio.read
+    embedder = TorchEmbedder(frontend, make_network(frontend.dim)).eval()
+    model = Loaded(embedder, read, "speaker" if spoken else "image", "cosine", "", 0)
     with tempfile.TemporaryDirectory() as folder:
         check = export.export(model, Path(folder) / "model.onnx")
         exported = exported_models.load(Path(folder) / "model.onnx")
@@ -129,9 +113,9 @@ def main() -> None:
     single = ("torch, ms", "ONNX, ms", "torch / ONNX")
     batch = ("torch, items/s", "ONNX, items/s", "torch / ONNX, batch")
     table("backbone", "parameters, M", "distance", "norm", *single, *batch)
-    for name, kind in (SPEECH | IMAGES).items():
+    for name in KINDS:
         if arguments.only in ("", name):
-            onnx_row(name, kind, arguments.repeats)
+            onnx_row(name, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
     import torch
 
     from likeness.modalities.speaker.features import KaldiFbank
-    from likeness.toolkit.backbones.resnet import ResNet34
+    from likeness.toolkit.backbones.resnet import ResNet
     from likeness.toolkit.models.checkpoint import save_model
     from likeness.toolkit.models.embedder import TorchEmbedder
     from likeness.toolkit.training import recipe as recipes
@@ -58,7 +58,7 @@ def prepare(folder: Path, name: str) -> tuple[Path, list[Path]]:
     size = SIZES[name]
     demo, _ = recipes.load(str(ROOT / "recipes" / "speaker" / "demo.py"))
     blocks = {"blocks": (1, 1, 1, 1)} if name == "tiny" else {}
-    backbone = partial(ResNet34, dim=size["dim"], width=size["width"], **blocks)
+    backbone = partial(ResNet, dim=size["dim"], width=size["width"], **blocks)
     frontend = partial(KaldiFbank, num_mels=size["num_mels"])
     torch.manual_seed(0)
     embedder = TorchEmbedder(frontend(), backbone(frontend().dim))

@@ -27,7 +27,6 @@ from likeness.toolkit.backbones.mobileface import MobileFaceNet as MobileFaceNet
 from likeness.toolkit.backbones.redimnet import ReDimNet as ReDimNet
 from likeness.toolkit.backbones.redimnet import ReDimNet2 as ReDimNet2
 from likeness.toolkit.backbones.resnet import ResNet as ResNet
-from likeness.toolkit.backbones.resnet import ResNet34 as ResNet34
 from likeness.toolkit.backbones.resnet import SimAMResNet as SimAMResNet
 from likeness.toolkit.backbones.score_norm import ScoreNorm as ScoreNorm
 from likeness.toolkit.backbones.sfnet import SFNet as SFNet

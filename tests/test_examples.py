@@ -172,7 +172,7 @@ def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_pat
 
     from likeness.modalities.speaker import audio
     from likeness.modalities.speaker.features import KaldiFbank
-    from likeness.toolkit.backbones.resnet import ResNet34
+    from likeness.toolkit.backbones.resnet import ResNet
     from likeness.toolkit.models import export
     from likeness.toolkit.models.embedder import TorchEmbedder
     from likeness.toolkit.models.loaded import Loaded
@@ -185,7 +185,7 @@ def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_pat
     shutil.copy(example / "compare.mjs", tmp_path)
     (tmp_path / "node_modules").symlink_to(modules.resolve())
     torch.manual_seed(0)
-    network = ResNet34(16, dim=8, width=4, blocks=(1, 1, 1, 1))
+    network = ResNet(16, dim=8, width=4, blocks=(1, 1, 1, 1))
     embedder = TorchEmbedder(KaldiFbank(num_mels=16), network).eval()
     model = tmp_path / "m.onnx"
     export.export(Loaded(embedder, audio.read, "speaker", "cosine", "d" * 64, 1), model)

@@ -53,7 +53,6 @@ FIRST = {path: next(name for here, name in VARIANTS if here == path) for path, _
 # What makes a variant small enough for a test; its parts stay what they are.
 SMALL = {
     "ResNet": ["backbone.width=8", "backbone.dim=16"],
-    "ResNet34": ["backbone.width=8", "backbone.dim=16"],
     "ECAPA": [
         "backbone.channels=16",
         "backbone.dim=16",

@@ -13,7 +13,7 @@ from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.simple import SimPLE
@@ -26,7 +26,7 @@ BASE = Recipe(
     modality="speaker",
     # dither draws from torch's generator: resume has to restore it
     frontend=partial(KaldiFbank, num_mels=16, dither=1.0),
-    backbone=partial(ResNet34, dim=8, width=2, blocks=(1, 1, 1, 1)),
+    backbone=partial(ResNet, dim=8, width=2, blocks=(1, 1, 1, 1)),
     loss=partial(ArcFace, scale=8.0),
     items=partial(folders.items, split="train", test_share=0.25),
     read=audio.read,

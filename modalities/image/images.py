@@ -66,8 +66,7 @@ def read(
             are drawn as from the whole image of these settings; the levels of the views differ.
             With short_edge or size, the image is otherwise resized before the crop is, which blurs.
             Without them, views differ where the crop of a JPEG has at least twice the edge of the
-            view, so that it is decoded at 1/2, 1/4 or 1/8. docs/reference/performance.md has
-            numbers.
+            view, so that it is decoded at 1/2, 1/4 or 1/8 (docs/reference/performance.md).
 
     Raises:
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
@@ -83,8 +82,7 @@ def read(
         )
     if not decoded and not _is_packed(item):
         image = open_encoded(file_bytes(item), item.name)
-        edges = _resized(item, image.file_size, short_edge, size)
-        return cast(Array, image._replace(size=edges))
+        return cast(Array, image._replace(size=_resized(item, image.file_size, short_edge, size)))
     pixels = _unpack(item) if _is_packed(item) else decode_bytes(file_bytes(item), item.name)
     if grey and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))

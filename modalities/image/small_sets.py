@@ -254,7 +254,7 @@ def _cifar_part(
 
 
 def omniglot_items(
-    data: str | Path, *, split: Split = "train", validation_alphabets: int = 0, num_classes: int = 0
+    data: str | Path, *, split: Literal["train", "test", "all"] = "train", num_classes: int = 0
 ) -> list[Item]:
     """List the drawings of one split of Omniglot, sorted, with the character as label.
 
@@ -264,8 +264,7 @@ def omniglot_items(
 
     Args:
         data: The folder DATA.
-        split: "train", "validation", "test" or "all".
-        validation_alphabets: So many of the training alphabets, the last ones, are "validation".
+        split: "train", "test" or "all".
         num_classes: How many characters of the split are taken, drawn with numpy's seed 0. A larger
             number holds the characters of a smaller one. 0 takes all.
 
@@ -273,22 +272,15 @@ def omniglot_items(
         LikenessError: The images are missing; the message says what to fetch. The layout is another
             one, or there are too few alphabets or characters.
     """
-    check_choice("split", split, get_args(Split))
+    check_choice("split", split, ("train", "test", "all"))
     root = packed.locate(Path(data), ("omniglot", "omniglot-py", ""), _FETCH_OMNIGLOT)
     every = _background(root)
     alphabets = sorted({_alphabet(item) for item in every})
-    train, test = alphabets[:_NUM_TRAIN_ALPHABETS], alphabets[_NUM_TRAIN_ALPHABETS:]
-    cut = len(train) - validation_alphabets
-    members = {
-        "train": set(train[:cut]),
-        "validation": set(train[cut:]),
-        "test": set(test),
-        "all": set(alphabets),
-    }[split]
-    if not members or not 0 < cut <= len(train):
+    first, last = alphabets[:_NUM_TRAIN_ALPHABETS], alphabets[_NUM_TRAIN_ALPHABETS:]
+    members = {"train": first, "test": last, "all": alphabets}[split]
+    if not members:
         raise LikenessError(
-            f"{root}: split {split!r} is empty with {len(alphabets)} alphabets and "
-            f"validation_alphabets {validation_alphabets}; change it, or {_FETCH_OMNIGLOT}"
+            f"{root}: split {split!r} is empty with {len(alphabets)} alphabets; {_FETCH_OMNIGLOT}"
         )
     return _drawn([item for item in every if _alphabet(item) in members], num_classes)
 

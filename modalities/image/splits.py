@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import check_choice
-from likeness.toolkit.data.items import Item, Items
 
 Index = NDArray[np.int64]
 Split = Literal["train", "validation", "test", "all"]
@@ -93,44 +92,6 @@ def divide_classes(
     else:
         held_out = half[:0]
     return Division(np.setdiff1d(half, held_out), np.sort(held_out), every[first:])
-
-
-def of_classes(
-    items: Sequence[Item],
-    classes: Sequence[str],
-    num_train: int,
-    *,
-    split: Split,
-    protocol: Protocol = "standard",
-    fold: int = 0,
-    name: str = "items",
-) -> Items:
-    """Return the items whose label is in one split.
-
-    Args:
-        items: All items of a data set.
-        classes: All labels in the data set's order.
-        num_train: T, see the top of the file.
-        split: "train", "validation", "test" or "all".
-        protocol: How the classes are divided.
-        fold: The fold of the protocols that have several.
-        name: What an error calls the data set.
-
-    Raises:
-        LikenessError: The protocol has no classes in this split.
-    """
-    division = divide_classes(len(classes), num_train, protocol=protocol, fold=fold)
-    check_choice("split", split, get_args(Split))
-    items = Items.of(items)
-    if split == "all":
-        return items
-    labels = {classes[i] for i in getattr(division, split)}
-    if not labels:
-        raise LikenessError(
-            f"{name}: protocol {protocol!r} holds out no {split} classes; choose 'vmf', "
-            "'revisiting', 'benchmarker' or 'mlrc'"
-        )
-    return items.take(np.flatnonzero(items.labelled(labels)))
 
 
 def stratified(

@@ -24,6 +24,7 @@ takes effect, so weights that were made for one do not fit the other.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, get_args
 
@@ -282,6 +283,9 @@ class KaldiFbank(nn.Module):
         return torch.matmul(power, self.mel).clamp(min=LOG_FLOOR).log()
 
 
+_MFCC_FBANK = partial(KaldiFbank, num_mels=23, window="povey")
+
+
 class MFCC(nn.Module):
     """Kaldi's cepstra: waves (B, S) -> (B, T, F).
 
@@ -289,12 +293,10 @@ class MFCC(nn.Module):
     the energy.
 
     Args:
-        num_ceps: F, C0 included, at most num_mels.
-        num_mels: The number of mel filters below the cepstra.
+        num_ceps: F, C0 included, at most the number of mel filters.
         lifter: The coefficient of Kaldi's sine lifter; 0 means none.
+        fbank: The filterbank below the cepstra.
         cmn: As in KaldiFbank, on the cepstra. So is cmn_variance.
-
-    All other arguments are those of the KaldiFbank below.
 
     Raises:
         LikenessError: An argument is out of range, or KaldiFbank refuses one.
@@ -309,29 +311,19 @@ class MFCC(nn.Module):
     def __init__(
         self,
         num_ceps: int = 13,
-        num_mels: int = 23,
         lifter: float = 22.0,
-        rate_hz: int = 16_000,
-        frame_ms: float = 25.0,
-        hop_ms: float = 10.0,
-        window: Window = "povey",
-        scale: float = 32768.0,
-        dither: float = 0.0,
-        preemphasis: float = 0.97,
-        low_hz: float = 20.0,
-        high_hz: float = 0.0,
+        fbank: Callable[..., KaldiFbank] = _MFCC_FBANK,
         cmn: bool = True,
         cmn_variance: bool = False,
     ) -> None:
         super().__init__()
+        self.fbank = fbank(cmn=False)
+        num_mels = self.fbank.num_mels
         if not (1 <= num_ceps <= num_mels and 0.0 <= lifter < math.inf):
             raise LikenessError(
                 f"MFCC: num_ceps is {num_ceps} and lifter {lifter}; 1 to num_mels ({num_mels}), "
                 "and 0 (none) or more, e.g. 22, are allowed"
             )
-        frames = num_mels, rate_hz, frame_ms, hop_ms, window
-        levels = scale, dither, preemphasis, low_hz, high_hz
-        self.fbank = KaldiFbank(*frames, *levels, cmn=False)
         self.num_ceps, self.lifter = num_ceps, lifter
         self.cmn, self.cmn_variance = cmn, cmn_variance
         self.dim = num_ceps

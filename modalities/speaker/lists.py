@@ -1,7 +1,6 @@
-"""The items that trial lists name, and where the lists of a data set lie."""
+"""The items that trial lists name."""
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.types import Trials, name_first
 from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
 from likeness.toolkit.data.items import Item, Items
+from likeness.toolkit.data.pairs import among
 
 
 def matched(
@@ -55,11 +55,7 @@ def matched(
             f"{where}: {len(missing)} of its ids are no items, or fit several without their suffix "
             f"({name_first(missing)}){'; ' + hint if hint else ''}"
         )
-    used, place = np.unique(np.concatenate((enrol, probe)), return_inverse=True)
-    chosen = candidates.take(used)
-    ids = tuple(chosen.ids)
-    sides = place.astype(np.int32).reshape(2, -1)
-    return chosen, Trials(ids, ids, sides[0], sides[1], listed.target)
+    return among(candidates, enrol, probe, listed.target)
 
 
 def stem(id: str) -> str:
@@ -71,24 +67,3 @@ def stem(id: str) -> str:
     """
     head, dot, suffix = id.rpartition(".")
     return head if dot and "." + suffix.lower() in SUFFIXES + AV_SUFFIXES else id
-
-
-def find(data: Path, names: Iterable[str], folders: Iterable[str]) -> Path | None:
-    """Return the first file of these names, plain or .gz, in these folders below `data`.
-
-    Args:
-        data: The folder above the folders.
-        names: The names to look for; earlier names come first.
-        folders: The folders to look in, from `data`.
-
-    Returns:
-        The path, or None if there is no such file.
-    """
-    places = list(folders)
-    for name in names:
-        for folder in places:
-            for ending in ("", ".gz"):
-                path = data / folder / (name + ending)
-                if path.is_file():
-                    return path
-    return None

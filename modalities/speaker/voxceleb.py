@@ -35,7 +35,7 @@ from likeness.eval.formats.trials import read_trials
 from likeness.eval.types import Trials, check_choice, name_first
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.decoding import AV_SUFFIXES, SUFFIXES
-from likeness.modalities.speaker.lists import find, matched
+from likeness.modalities.speaker.lists import matched
 from likeness.toolkit.data.items import Items
 
 Corpus = Literal["voxceleb1", "voxceleb2", "both"]
@@ -135,7 +135,7 @@ def trials(data: str | Path, *, protocol: Protocol = "O_cleaned") -> tuple[Items
     data = Path(data)
     check_choice("protocol", protocol, PROTOCOLS)
     names, num_trials, num_target = PROTOCOLS[protocol]
-    path = find(data, names, _PLACES)
+    path = _find(data, names)
     if path is None:
         raise LikenessError(
             f"{data}: no trial list of VoxCeleb1-{protocol} ({' or '.join(names)}) in it or in "
@@ -237,9 +237,16 @@ def _folders(folder: Path) -> list[Path]:
     )
 
 
+def _find(data: Path, names: Sequence[str]) -> Path | None:
+    """Return the first list of these names, plain or .gz, that there is."""
+    endings = ("", ".gz")
+    paths = [data / place / (name + x) for name in names for place in _PLACES for x in endings]
+    return next((path for path in paths if path.is_file()), None)
+
+
 def _vox2_splits(data: Path) -> dict[str, str]:
     """Read the split of each speaker from vox2_meta.csv; nothing if it is not there."""
-    path = find(data, ["vox2_meta.csv"], _PLACES)
+    path = _find(data, ["vox2_meta.csv"])
     if path is None:
         return {}
     try:

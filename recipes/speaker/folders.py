@@ -25,7 +25,7 @@ comparison: AN4 (54 speakers) in docs/reference/results.md.
 from dataclasses import replace
 from functools import partial
 
-from likeness.backbones import ECAPA, OrderStatistics, ResNet34
+from likeness.backbones import ECAPA, OrderStatistics, ResNet
 from likeness.data import audio, folders
 from likeness.frontends import KaldiFbank, train_view
 from likeness.losses import ArcFace, SimPLE
@@ -63,7 +63,7 @@ STATISTICS = Recipe(
 RESNET34 = replace(
     STATISTICS,
     frontend=partial(KaldiFbank, num_mels=80, dither=1.0, cmn=True),
-    backbone=partial(ResNet34, dim=256, width=32),
+    backbone=partial(ResNet, dim=256, width=32),
     items=partial(folders.items, split="train", test_share=0.2),
     read=audio.read,
     train_read=None,

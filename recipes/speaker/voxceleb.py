@@ -73,7 +73,7 @@ from pathlib import Path
 from typing import get_args
 
 from likeness import LikenessError
-from likeness.backbones import ResNet34, WeSpeakerECAPA
+from likeness.backbones import ResNet, WeSpeakerECAPA
 from likeness.data import audio, voxceleb, write_items, write_trials
 from likeness.frontends import WESPEAKER_VIEW, KaldiFbank, train_view
 from likeness.losses import ArcFace, CosFace, InterTopK, SimPLE, Softmax, SphereFace
@@ -95,7 +95,7 @@ from likeness.recipe import (
 SIMPLE = Recipe(
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=80, cmn=True),
-    backbone=partial(ResNet34, dim=256, width=32),
+    backbone=partial(ResNet, dim=256, width=32),
     loss=partial(SimPLE, r=3.0, alpha=0.001, b_theta=0.3),
     items=partial(voxceleb.items, corpus="voxceleb2", split="dev"),
     measure=Verification(
@@ -140,7 +140,7 @@ ECAPA1024 = replace(RESNET34, backbone=partial(WeSpeakerECAPA, dim=192, channels
 
 RESNET34_TOPK = replace(
     RESNET34,
-    backbone=partial(ResNet34, dim=256, width=32, pooling="MQMHASTP"),
+    backbone=partial(ResNet, dim=256, width=32, pooling="MQMHASTP"),
     loss=partial(
         InterTopK,
         num_subcentres=3,

@@ -51,9 +51,9 @@ class CAMPPlus(nn.Module):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
         self.head = _Head(in_dim, head_channels)
-        self.xvector = nn.ModuleDict(
-            {"tdnn": _Convolution(self.head.out_channels, channels, 5, stride=2)}
-        )
+        first = nn.Conv1d(self.head.out_channels, channels, 5, stride=2, padding=2, bias=False)
+        tdnn = OrderedDict(linear=first, nonlinear=_norm_relu(channels))
+        self.xvector = nn.ModuleDict({"tdnn": nn.Sequential(tdnn)})
         for number, (count, dilation) in enumerate(zip(layers, (1, 2, 2), strict=True), start=1):
             block = {
                 f"tdnnd{i + 1}": _DenseLayer(channels + i * growth, growth, dilation)
@@ -61,7 +61,9 @@ class CAMPPlus(nn.Module):
             }
             channels += count * growth
             self.xvector[f"block{number}"] = nn.ModuleDict(block)
-            self.xvector[f"transit{number}"] = _Transit(channels, channels // 2)
+            narrow = nn.Conv1d(channels, channels // 2, 1, bias=False)
+            transit = OrderedDict(nonlinear=_norm_relu(channels), linear=narrow)
+            self.xvector[f"transit{number}"] = nn.Sequential(transit)
             channels //= 2
         self.xvector["out_nonlinear"] = _norm_relu(channels)
         self.xvector["stats"], size = pool(pooling, channels)
@@ -119,20 +121,6 @@ class _Head(nn.Module):
         return flat(keep(torch.relu(self.bn2(self.conv2(x))), mask))
 
 
-class _Convolution(nn.Module):
-    """A convolution over time, batch norm and ReLU."""
-
-    def __init__(self, channels_in: int, channels: int, size: int, stride: int):
-        super().__init__()
-        self.linear = nn.Conv1d(
-            channels_in, channels, size, stride=stride, padding=size // 2, bias=False
-        )
-        self.nonlinear = _norm_relu(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.nonlinear(self.linear(x)))
-
-
 class _DenseLayer(nn.Module):
     """A bottleneck over everything before it, then the context-aware masked convolution.
 
@@ -180,18 +168,6 @@ class _ContextMask(nn.Module):
         scale = self.linear2(torch.relu(self.linear1(context))).sigmoid()
         segment_of = torch.arange(x.shape[2], device=x.device) // _SEGMENT
         return torch.as_tensor(self.linear_local(x) * scale.index_select(2, segment_of))
-
-
-class _Transit(nn.Module):
-    """Batch norm, ReLU and a 1x1 convolution between two dense blocks."""
-
-    def __init__(self, channels_in: int, channels: int):
-        super().__init__()
-        self.nonlinear = _norm_relu(channels_in)
-        self.linear = nn.Conv1d(channels_in, channels, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.linear(self.nonlinear(x)))
 
 
 class _Dense(nn.Module):

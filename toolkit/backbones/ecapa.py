@@ -3,6 +3,8 @@
 SpeechBrain's is put behind the backbone signature. WeSpeaker's pads with zeros and masks exactly.
 """
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 
@@ -101,7 +103,7 @@ class WeSpeakerECAPA(nn.Module):
     ):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
-        self.layer1 = _Layer(in_dim, channels, 5)
+        self.layer1 = _layer(in_dim, channels, 5)
         self.layer2, self.layer3, self.layer4 = (
             _Block(channels, dilation, res2net_scale, se_channels) for dilation in (2, 3, 4)
         )
@@ -123,16 +125,10 @@ class WeSpeakerECAPA(nn.Module):
         return torch.as_tensor(self.bn2(self.linear(self.bn(self.pool(x, mask)))))
 
 
-class _Layer(nn.Module):
+def _layer(channels_in: int, channels: int, size: int) -> nn.Sequential:
     """Convolution, ReLU and batch norm, in this order."""
-
-    def __init__(self, channels_in: int, channels: int, size: int):
-        super().__init__()
-        self.conv = nn.Conv1d(channels_in, channels, size, padding=size // 2)
-        self.bn = nn.BatchNorm1d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.bn(torch.relu(self.conv(x))))
+    conv = nn.Conv1d(channels_in, channels, size, padding=size // 2)
+    return nn.Sequential(OrderedDict(conv=conv, relu=nn.ReLU(), bn=nn.BatchNorm1d(channels)))
 
 
 class _Block(nn.Module):
@@ -144,9 +140,9 @@ class _Block(nn.Module):
     def __init__(self, channels: int, dilation: int, scale: int, se_channels: int):
         super().__init__()
         parts = [
-            _Layer(channels, channels, 1),
+            _layer(channels, channels, 1),
             _Res2(channels, dilation, scale),
-            _Layer(channels, channels, 1),
+            _layer(channels, channels, 1),
             _Excitation(channels, se_channels),
         ]
         self.se_res2block = nn.ModuleList(parts)

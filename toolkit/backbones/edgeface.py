@@ -1,6 +1,7 @@
 """EdgeFace: EdgeNeXt, small convolutions with attention, and low-rank linear layers."""
 
 import math
+from collections import OrderedDict
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -92,7 +93,7 @@ class _EdgeNeXt(nn.Module):
         self.stages = nn.ModuleList()
         channels = first
         for stage, (width, depth) in enumerate(zip(shape.widths, depths, strict=True)):
-            self.stages.append(_Stage(channels, width, depth, stage, shape))
+            self.stages.append(_stage(channels, width, depth, stage, shape))
             channels = width
         linear = _linear(channels, dim, shape.rank)
         self.head = nn.ModuleDict({"norm": _PixelNorm(channels), "fc": linear})
@@ -114,19 +115,9 @@ def _linear(channels_in: int, channels: int, rank: float) -> nn.Module:
     """Return a linear layer, or a product of two with the rank as a share of the smaller side."""
     if not rank:
         return nn.Linear(channels_in, channels)
-    return _LowRank(channels_in, channels, max(2, int(min(channels_in, channels) * rank)))
-
-
-class _LowRank(nn.Module):
-    """A linear layer whose matrix is a product of two."""
-
-    def __init__(self, channels_in: int, channels: int, rank: int):
-        super().__init__()
-        self.linear1 = nn.Linear(channels_in, rank, bias=False)
-        self.linear2 = nn.Linear(rank, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.linear2(self.linear1(x)))
+    middle = max(2, int(min(channels_in, channels) * rank))
+    first = nn.Linear(channels_in, middle, bias=False)
+    return nn.Sequential(OrderedDict(linear1=first, linear2=nn.Linear(middle, channels)))
 
 
 class _PixelNorm(nn.LayerNorm):
@@ -139,40 +130,28 @@ class _PixelNorm(nn.LayerNorm):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class _Stage(nn.Module):
+def _stage(channels: int, width: int, depth: int, stage: int, shape: _Shape) -> nn.Sequential:
     """Half the height and width (but in the first stage), and blocks."""
-
-    def __init__(self, channels: int, width: int, depth: int, stage: int, shape: _Shape):
-        super().__init__()
-        self.downsample = (
-            nn.Sequential(_PixelNorm(channels), nn.Conv2d(channels, width, 2, stride=2))
-            if stage
-            else nn.Identity()
+    downsample: nn.Module = nn.Identity()
+    if stage:
+        half = nn.Conv2d(channels, width, 2, stride=2)
+        downsample = nn.Sequential(_PixelNorm(channels), half)
+    blocks: list[nn.Module] = [
+        _ConvBlock(width, _KERNELS[stage], shape.rank) for _ in range(depth - 1 if stage else depth)
+    ]
+    if stage:  # the last block of every stage but the first attends
+        blocks.append(
+            _SplitBlock(width, _SCALES[stage], shape.heads, shape.rank, placed=stage == 1)
         )
-        blocks: list[nn.Module] = [
-            _ConvBlock(width, _KERNELS[stage], shape.rank)
-            for _ in range(depth - 1 if stage else depth)
-        ]
-        if stage:  # the last block of every stage but the first attends
-            blocks.append(
-                _SplitBlock(width, _SCALES[stage], shape.heads, shape.rank, placed=stage == 1)
-            )
-        self.blocks = nn.Sequential(*blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.blocks(self.downsample(x)))
+    return nn.Sequential(OrderedDict(downsample=downsample, blocks=nn.Sequential(*blocks)))
 
 
-class _Mlp(nn.Module):
+def _mlp(width: int, rank: float) -> nn.Sequential:
     """Two linear layers, the hidden one four times as wide."""
-
-    def __init__(self, width: int, rank: float):
-        super().__init__()
-        self.fc1 = _linear(width, 4 * width, rank)
-        self.fc2 = _linear(4 * width, width, rank)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.fc2(F.gelu(self.fc1(x))))
+    first = _linear(width, 4 * width, rank)
+    return nn.Sequential(
+        OrderedDict(fc1=first, gelu=nn.GELU(), fc2=_linear(4 * width, width, rank))
+    )
 
 
 class _ConvBlock(nn.Module):
@@ -182,7 +161,7 @@ class _ConvBlock(nn.Module):
         super().__init__()
         self.conv_dw = nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width)
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = _Mlp(width, rank)
+        self.mlp = _mlp(width, rank)
         self.gamma = nn.Parameter(torch.full((width,), 1e-6))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -208,7 +187,7 @@ class _SplitBlock(nn.Module):
         self.gamma_xca = nn.Parameter(torch.full((width,), 1e-6))
         self.xca = _ChannelAttention(width, heads, rank)
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = _Mlp(width, rank)
+        self.mlp = _mlp(width, rank)
         self.gamma = nn.Parameter(torch.full((width,), 1e-6))
 
     def forward(self, x: Tensor) -> Tensor:

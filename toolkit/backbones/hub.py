@@ -236,8 +236,7 @@ def fill(backbone: HubImage | HubSpeech, tensors: Mapping[str, Tensor], where: s
     Everything else has to fit. Numbers become float32.
 
     Args:
-        backbone: What was built from the configuration, perhaps without memory, on the device
-            "meta".
+        backbone: What was built from the configuration, perhaps on the device "meta".
         tensors: The checkpoint's tensors by name.
         where: What errors begin with.
 

@@ -6,6 +6,7 @@ it would see past the end of an unpadded input.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -545,7 +546,13 @@ class _Transformer(nn.Module):
         super().__init__()
         self.attention = _Attention(channels)
         self.layer_norm = nn.LayerNorm(channels, eps=1e-6)
-        self.feed_forward = _FeedForward(channels)
+        self.feed_forward = nn.Sequential(
+            OrderedDict(
+                intermediate_dense=nn.Linear(channels, channels),
+                gelu=nn.GELU(approximate="tanh"),
+                output_dense=nn.Linear(channels, channels),
+            )
+        )
         self.final_layer_norm = nn.LayerNorm(channels, eps=1e-6)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -553,19 +560,6 @@ class _Transformer(nn.Module):
         rows = self.layer_norm(rows + self.attention(rows, mask))
         rows = self.final_layer_norm(rows + self.feed_forward(rows))
         return keep(rows.transpose(1, 2), mask)
-
-
-class _FeedForward(nn.Module):
-    """Two linear layers."""
-
-    def __init__(self, channels: int):
-        super().__init__()
-        self.intermediate_dense = nn.Linear(channels, channels)
-        self.output_dense = nn.Linear(channels, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = F.gelu(self.intermediate_dense(x), approximate="tanh")
-        return torch.as_tensor(self.output_dense(hidden))
 
 
 class _Attention(nn.Module):

@@ -82,24 +82,6 @@ class ResNet(nn.Module):
         return torch.as_tensor(self.seg_2(self.seg_bn_1(torch.relu(z))) if self.two_layers else z)
 
 
-class ResNet34(ResNet):
-    """ResNet of depth 34 under the name that the first recipes and checkpoints have for it."""
-
-    def __init__(
-        self,
-        in_dim: int,
-        *,
-        dim: int = 256,
-        width: int = 32,
-        blocks: tuple[int, int, int, int] = (3, 4, 6, 3),
-        pooling: Pooling = "TSTP",
-        two_layers: bool = False,
-    ):
-        super().__init__(
-            in_dim, dim=dim, width=width, blocks=blocks, pooling=pooling, two_layers=two_layers
-        )
-
-
 class SimAMResNet(nn.Module):
     """SimAM-ResNet with attentive statistics pooling, which gives raw embeddings (B, dim).
 

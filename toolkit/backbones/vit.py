@@ -3,6 +3,7 @@
 The latter have the parameter names of DINO and DINOv2.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -252,19 +253,6 @@ class _Attention(nn.Module):
         return torch.as_tensor(self.proj(attended.transpose(1, 2).flatten(2)))
 
 
-class _Mlp(nn.Module):
-    """Two linear layers, the hidden one `ratio` times as wide."""
-
-    def __init__(self, width: int, active: Callable[[], nn.Module], ratio: float):
-        super().__init__()
-        self.fc1 = nn.Linear(width, int(ratio * width))
-        self.act = active()
-        self.fc2 = nn.Linear(int(ratio * width), width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.fc2(self.act(self.fc1(x))))
-
-
 class _LayerScale(nn.Module):
     """A learned factor for each channel of a branch."""
 
@@ -297,7 +285,9 @@ class _Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
         self.attn = _Attention(width, heads, qkv_bias)
-        self.mlp = _Mlp(width, active, mlp_ratio)
+        hidden = nn.Linear(width, int(mlp_ratio * width))
+        out = nn.Linear(int(mlp_ratio * width), width)
+        self.mlp = nn.Sequential(OrderedDict(fc1=hidden, act=active(), fc2=out))
         self.ls1: nn.Module = _LayerScale(width) if layer_scale else nn.Identity()
         self.ls2: nn.Module = _LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path = drop_path

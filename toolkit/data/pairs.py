@@ -5,8 +5,10 @@ The trials are all pairs, or a seeded draw of them.
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Trials, check_choice, name_first
@@ -149,6 +151,16 @@ def draw_pairs(
     enrol, probe = pairs.min(axis=0), pairs.max(axis=0)
     in_order = np.lexsort((probe, enrol))
     return _trials(items, enrol[in_order], probe[in_order])
+
+
+def among(
+    items: Items, enrol: NDArray[Any], probe: NDArray[Any], target: NDArray[np.bool_] | None
+) -> tuple[Items, Trials]:
+    """Of items, those that trials between their rows name, and these trials."""
+    used, places = np.unique(np.stack((enrol, probe)), return_inverse=True)
+    chosen = items.take(used)
+    ids, (first, second) = tuple(chosen.ids), places.reshape(2, -1).astype(np.int32)
+    return chosen, Trials(ids, ids, first, second, target)
 
 
 def _numbers(names: Sequence[str | None] | None, size: int) -> Index:

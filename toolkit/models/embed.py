@@ -93,8 +93,14 @@ def embed(
             batch are named.
         Diverged: Most embeddings are NaN or infinite.
     """
-    rows, bad = embedded_rows(embedder, items, read, batch_size=batch_size, workers=workers)
-    return collected(rows, items, bad, meta)
+    made, bad = embed_where_readable(embedder, items, read, batch_size=batch_size, workers=workers)
+    if made is None:
+        raise LikenessError(
+            f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}"
+            if bad
+            else "there are no items to embed"
+        )
+    return Embeddings(made.ids, made.matrix, meta or {}), bad
 
 
 def embed_where_readable(
@@ -120,7 +126,10 @@ def embed_where_readable(
     rows, bad = embedded_rows(embedder, items, read, batch_size=batch_size, workers=workers)
     if not part:
         refuse_diverged(bad, len(rows))
-    return (_stacked(rows, items, None) if rows else None), bad
+    if not rows:
+        return None, bad
+    order = sorted(rows)
+    return Embeddings(tuple(items[i].id for i in order), np.stack([rows[i] for i in order])), bad
 
 
 def refuse_diverged(bad: Sequence[Bad], num_finite: int) -> None:
@@ -316,30 +325,6 @@ def _is_in_parts(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(isinstance(part, np.ndarray) or is_tensor(part) for part in value)
     return isinstance(value, Iterator)
-
-
-def collected(
-    rows: dict[int, Floats], items: Sequence[Item], bad: list[Bad], meta: dict[str, str] | None
-) -> tuple[Embeddings, list[Bad]]:
-    """Return the embeddings and the items without one; raise where there is no embedding at all."""
-    refuse_diverged(bad, len(rows))
-    if not rows:
-        raise LikenessError(
-            f"none of {len(items)} items could be read; the first: {bad[0].id}: {bad[0].reason}"
-            if bad
-            else "there are no items to embed"
-        )
-    return _stacked(rows, items, meta), bad
-
-
-def _stacked(
-    rows: dict[int, Floats], items: Sequence[Item], meta: dict[str, str] | None
-) -> Embeddings:
-    """Return the rows as Embeddings in the order of the items."""
-    order = sorted(rows)
-    return Embeddings(
-        tuple(items[i].id for i in order), np.stack([rows[i] for i in order]), meta or {}
-    )
 
 
 def _groups(

@@ -293,25 +293,6 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[An
     Raises:
         LikenessError: The network cannot be exported.
     """
-    from onnxscript import opset20
-
-    op: Any = opset20
-
-    def stable_sort(
-        self: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-    ) -> Any:
-        """Translate aten::sort.stable, which the exporter lacks, to TopK of all values.
-
-        ONNX puts the lower index first among equal values, so the sort is stable.
-        """
-        return op.TopK(
-            self,
-            op.Gather(op.Shape(self), op.Constant(value_ints=[dim])),
-            axis=dim,
-            largest=int(descending),
-            sorted=1,
-        )
-
     free = {0: "batch"}
     if example.ndim < 4:
         free[1] = "samples" if example.ndim == 2 else "frames"
@@ -328,7 +309,7 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[An
                 dynamic_shapes=(free,),
                 dynamo=True,
                 verbose=False,
-                custom_translation_table={torch.ops.aten.sort.stable: stable_sort},
+                custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
             )
         except Exception as error:  # torch.onnx and torch.export raise some dozen types
             cause = error.__cause__ or error
@@ -345,6 +326,20 @@ def translate(embedder: torch.nn.Module, example: Tensor, name: str) -> tuple[An
             if field in part.DESCRIPTOR.fields_by_name:
                 part.ClearField(field)
     return proto, frontend
+
+
+def _stable_sort(
+    self: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> Any:
+    """Translate aten::sort.stable, which the exporter lacks, to TopK of all values.
+
+    ONNX puts the lower index first among equal values, so the sort is stable.
+    """
+    import onnxscript
+
+    op: Any = onnxscript.opset20
+    size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))
+    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def _is_of_frontend(node: Any) -> bool:

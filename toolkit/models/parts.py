@@ -136,11 +136,8 @@ def restore(
     Raises:
         LikenessError: The description is of another form or names anything else.
     """
-    if not (
-        isinstance(description, dict)
-        and isinstance(description.get("call"), str)
-        and isinstance(description.get("args"), dict)
-    ):
+    is_named = isinstance(description, dict) and isinstance(description.get("call"), str)
+    if not is_named or not isinstance(description.get("args"), dict):
         raise LikenessError(
             f"{name}: a part must be described as {{'call': ..., 'args': ...}}, but is "
             f"{json.dumps(description)[:80]}"
@@ -165,10 +162,9 @@ def restore(
     parameters = inspect.signature(target).parameters
     takes_any = any(value.kind is value.VAR_KEYWORD for value in parameters.values())
     if (unknown := set(arguments) - set(parameters)) and not takes_any:
-        package = description.get("package", "Likeness")
         raise LikenessError(
             f"{name}: {target.__name__} does not accept {sorted(unknown)} in this version of "
-            f"{package}"
+            f"{description.get('package', 'Likeness')}"
         )
     return without_weights(partial(target, **arguments))
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from torch import nn
 
@@ -33,7 +32,7 @@ class Keeper:
     The loop asks it for batches and tells it when a step is done. Every process has one, and all
     of them call it alike; the main process alone writes.
 
-    Use it as a context: Ctrl-C then only sets a flag, so that the step ends and is saved.
+    Train inside `running`: Ctrl-C then only sets a flag, so that the step ends and is saved.
     """
 
     def __init__(self, run: Run, planned: Plan, out: Path, *, loggers: Sequence[str] = ()):
@@ -43,34 +42,22 @@ class Keeper:
         self.left_out = 0  # steps of which too few items could be read
         self.clock = Clock()
 
-    def __enter__(self) -> Keeper:
-        run, main = self.run, distributed.is_main()
-        with ExitStack() as stack:
-            stack.enter_context(_lost_processes(run, self.out))
-            self.interrupted = stack.enter_context(interruptible())
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Train inside: the log is open, and Ctrl-C only sets a flag."""
+        run, out = self.run, self.out if distributed.is_main() else None
+        with _lost_processes(run, self.out), interruptible() as self.interrupted:
             report("training", run.step, self.recipe.schedule.steps, unit="steps")
-            stack.callback(self._end_progress)
-            self.log = stack.enter_context(
-                Log(
-                    self.out if main else None,
-                    step=run.step,
-                    loggers=self.loggers,
-                    description=self.plan.description,
-                )
-            )
-            if run.init and not run.step:
-                self.log.write(0, init=run.init)
-            self.watch = stack.enter_context(Watch(run, self.plan, self.log))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)  # swallows nothing
+            try:
+                with (
+                    Log(out, run.step, self.loggers, self.plan.description) as self.log,
+                    Watch(run, self.plan, self.log) as self.watch,
+                ):
+                    if run.init and not run.step:
+                        self.log.write(0, init=run.init)
+                    yield
+            finally:
+                report("training", run.step, run.step, unit="steps")
 
     @property
     def ended(self) -> bool:
@@ -145,9 +132,6 @@ class Keeper:
             _note(f"step {run.step}/{steps}  loss {loss:.4f}  lr {rate:.2e}")
         known = "" if math.isnan(loss) else f"loss {loss:.4f}, "  # of a GPU it comes later
         report("training", run.step, steps, unit="steps", note=f"{known}lr {rate:.2e}")
-
-    def _end_progress(self) -> None:
-        report("training", self.run.step, self.run.step, unit="steps")
 
     def report(self) -> None:
         """Say what was left out, after the last step.

@@ -38,7 +38,6 @@ class Log:
     def __init__(
         self,
         out: Path | None,
-        *,
         step: int = 0,
         loggers: Sequence[str] = (),
         description: dict[str, Any] | None = None,

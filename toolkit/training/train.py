@@ -157,7 +157,7 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
     least = least_rows(recipe.compute, recipe.parallel)
     precision = half(recipe.compute, device)
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
-    with keeper:
+    with keeper.running():
         if keeper.make_up():
             return
         run.embedder.train()

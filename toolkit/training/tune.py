@@ -29,7 +29,7 @@ from likeness.eval.formats.provenance import digest
 from likeness.eval.types import Trials
 from likeness.toolkit.console import say
 from likeness.toolkit.data.items import Item, Items, distinct_labels
-from likeness.toolkit.data.pairs import draw_pairs
+from likeness.toolkit.data.pairs import among, draw_pairs
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training.assign import as_text
 from likeness.toolkit.training.recipe import Recipe, Retrieval, Verification, override
@@ -115,18 +115,11 @@ def divide(items: Sequence[Item]) -> tuple[Items, Items]:
     )
 
 
-def fit_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> Items:
-    """The training items of a recipe without the validation classes: a recipe part, so that a run
-    states what it was trained on.
+def part_items(data: Path, *, items: Callable[[Path], Sequence[Item]], held_out: bool) -> Items:
+    """The validation items among the training items of a recipe, or the others: a recipe part, so
+    that a run states what it was trained on.
     """
-    return divide(items(data))[0]
-
-
-def held_out_items(data: Path, *, items: Callable[[Path], Sequence[Item]]) -> Items:
-    """The validation items among the training items of a recipe: a part of its test while it is
-    tuned.
-    """
-    return divide(items(data))[1]
+    return divide(items(data))[held_out]
 
 
 def validation_trials(
@@ -137,7 +130,7 @@ def validation_trials(
 
     Returns the items that occur and the trials. ValueError if no validation class has two items.
     """
-    held_out = held_out_items(data, items=items)
+    held_out = divide(items(data))[1]
     held_out = held_out[np.argsort(held_out.numbers, kind="stable")]
     drawn = draw_pairs(held_out, MOST_PAIRS, np.random.default_rng(0))
     assert drawn.target is not None
@@ -146,11 +139,7 @@ def validation_trials(
             f"tuning: {len(held_out)} validation items give {int(drawn.target.sum())} target "
             f"trials of {len(drawn)}; both kinds are needed"
         )
-    used, index = np.unique(np.stack((drawn.enrol, drawn.probe)), return_inverse=True)
-    chosen = held_out[used]
-    ids = tuple(chosen.ids)
-    enrol, probe = index.reshape(2, -1).astype(np.int32)
-    return chosen, Trials(ids, ids, enrol, probe, drawn.target)
+    return among(held_out, drawn.enrol, drawn.probe, drawn.target)
 
 
 def on_validation_classes(recipe: Recipe) -> Recipe:
@@ -161,7 +150,7 @@ def on_validation_classes(recipe: Recipe) -> Recipe:
     classification without one, since it knows no unseen classes, and for a recipe without measure.
     """
     measure: Any = recipe.measure
-    items = partial(fit_items, items=recipe.items)
+    items = partial(part_items, items=recipe.items, held_out=False)
     if isinstance(measure, Verification):
         trials = partial(validation_trials, items=recipe.items)
         return replace(recipe, items=items, measure=replace(measure, trials=trials))
@@ -173,7 +162,7 @@ def on_validation_classes(recipe: Recipe) -> Recipe:
             "tuning: the recipe has no validation to tune on; give its measure one, on items that "
             "are neither trained nor tested on"
         )
-    retrieved = replace(measure, items=partial(held_out_items, items=recipe.items))
+    retrieved = replace(measure, items=partial(part_items, items=recipe.items, held_out=True))
     return replace(recipe, items=items, measure=retrieved)
 
 

@@ -24,7 +24,7 @@ from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.load import load
 from likeness.models.run import load_model
 from likeness.scoring import score
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models import checkpoint, export
 from likeness.toolkit.models.embed import embed
@@ -45,7 +45,7 @@ def checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("model") / "last.safetensors"
     frontend = partial(KaldiFbank, num_mels=16)
-    backbone = partial(ResNet34, dim=8, width=4, blocks=(1, 1, 1, 1))
+    backbone = partial(ResNet, dim=8, width=4, blocks=(1, 1, 1, 1))
     embedder = TorchEmbedder(frontend(), backbone(16)).train()
     with torch.no_grad():
         for batch in export.waves(16_000):
@@ -174,7 +174,7 @@ def voice_model(**settings: Any) -> Loaded:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     fbank = KaldiFbank(**settings)
-    network = ResNet34(fbank.dim, dim=8, width=4, blocks=(1, 1, 1, 1))
+    network = ResNet(fbank.dim, dim=8, width=4, blocks=(1, 1, 1, 1))
     embedder = TorchEmbedder(fbank, network).eval()
     return Loaded(embedder, audio.read, "speaker", "cosine", "d" * 64, 7)
 

@@ -116,15 +116,7 @@ def test_the_reference_points_stay_where_they_are() -> None:
 
 def test_a_crop_of_112_x_96_has_the_landmarks_of_sphereface() -> None:
     """wy1iu/sphereface, preprocess/code/face_align_demo.m: coord5point for imgSize = [112, 96]."""
-    spheres = np.array(
-        [
-            [30.2946, 51.6963],
-            [65.5318, 51.5014],
-            [48.0252, 71.7366],
-            [33.5493, 92.3655],
-            [62.7299, 92.2041],
-        ]
-    )
+    spheres = REFERENCE - [8, 0]
     turn, factor, shift = np.radians(20), 1.7, np.array([60.0, 15.0])
     rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
     points = factor * spheres @ rotation + shift

@@ -4,18 +4,14 @@ determinism per item.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from likeness.modalities.face import augment, images
-from likeness.toolkit.data.batch import Draw, Views
-from likeness.toolkit.data.images import as_channels, encode, to_pixels
-from likeness.toolkit.data.items import Item
+from likeness.modalities.face import augment
+from likeness.toolkit.data.images import as_channels
 
 RNG = np.random.default_rng(3)
 FACE = cv2.GaussianBlur(RNG.integers(0, 256, (112, 112, 3), dtype=np.uint8), (0, 0), 3)
@@ -78,26 +74,6 @@ def test_photometric_agrees_with_pillow_as_torchvision_uses_it() -> None:
             expected = enhancers[place](expected).enhance(factors[place])
         changed = augment.photometric(FACE, rng(seed)).astype(int)
         assert np.abs(changed - np.asarray(expected)).max() <= 4
-
-
-@pytest.mark.parametrize("view", [augment.FLIP_VIEW, augment.ADAFACE_VIEW, augment.geometric_view])
-def test_views_depend_on_seed_step_and_position_alone(view: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(encode(FACE))
-    item = Item("a", tmp_path / "a.png", "a")
-
-    def views(order: list[Draw]) -> dict[Draw, images.Floats]:
-        loaded = Views([item], np.zeros(1, np.int64), images.read, view, seed=5, cache=True)
-        return {draw: loaded[draw][0] for draw in order}  # type: ignore[dict-item]
-
-    draws = [Draw(0, step, position) for step in range(3) for position in range(4)]
-    once, again = views(draws), views(draws[::-1])
-    for draw in draws:
-        assert once[draw].shape == (3, 112, 112)
-        assert once[draw].dtype == np.float32
-        assert np.array_equal(once[draw], again[draw])
-    assert len({entry.tobytes() for entry in once.values()}) > 1
-    # what was read is not written to
-    assert np.array_equal(to_pixels(images.read(item)), FACE)
 
 
 def test_cvlface_warp_is_the_published_product_of_matrices() -> None:

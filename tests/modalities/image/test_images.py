@@ -17,6 +17,7 @@ from likeness.modalities.image.images import raw_ending, read
 from likeness.toolkit.data import shards
 from likeness.toolkit.data.images import BadImage, encode
 from likeness.toolkit.data.items import Item
+from tests.modalities.face.test_face_align import REFERENCE
 
 
 def picture(height: int = 40, width: int = 60, seed: int = 0) -> np.ndarray:
@@ -136,15 +137,6 @@ def test_glyphs_are_learnable_and_not_easy() -> None:
 
 def test_landmarks_lie_where_the_template_has_them() -> None:
     """insightface's arcface_dst, on average; and at another size they scale with the image."""
-    template = np.array(
-        [
-            [38.2946, 51.6963],
-            [73.5318, 51.5014],
-            [56.0252, 71.7366],
-            [41.5493, 92.3655],
-            [70.7299, 92.2041],
-        ]
-    )
     result = np.stack(
         [
             synthetic_faces.face(subject, shot).landmarks
@@ -152,7 +144,7 @@ def test_landmarks_lie_where_the_template_has_them() -> None:
             for shot in range(4)
         ]
     )
-    np.testing.assert_allclose(result.mean(axis=0), template, atol=4.0)
+    np.testing.assert_allclose(result.mean(axis=0), REFERENCE, atol=4.0)
     assert 1.0 < result.std(axis=0).mean() < 8.0
     half = synthetic_faces.face(0, 0, size=56).landmarks
     np.testing.assert_allclose(

@@ -50,6 +50,8 @@ VIEWS = {
     "cifar": (transforms.VMF_CIFAR10, (32, 32), (32, 32)),
     "benchmarker": (transforms.BENCHMARKER, (256, 280), (227, 227)),
     "warp": (partial(transforms.warp_view), (28, 30), (28, 30)),
+    "adaface": (faces.ADAFACE_VIEW, (112, 112), (112, 112)),
+    "cvlface": (partial(faces.geometric_view), (112, 112), (112, 112)),
 }
 
 

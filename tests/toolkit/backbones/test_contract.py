@@ -41,7 +41,6 @@ SMALL: dict[str, dict[str, Any]] = {
         )
     },
     "ResNet": {"width": 4, "dim": 16, "depth": 50, "blocks": (1, 2, 1, 1)},
-    "ResNet34": {"width": 4, "dim": 16, "blocks": (1, 2, 1, 1)},
     "ECAPA": {
         "channels": 16,
         "dim": 16,

@@ -30,7 +30,7 @@ from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.kprpe import KPRPEViT
 from likeness.toolkit.backbones.mobileface import MobileFaceNet
 from likeness.toolkit.backbones.redimnet import ReDimNet, ReDimNet2
-from likeness.toolkit.backbones.resnet import ResNet, ResNet34, SimAMResNet, energy_weights
+from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet, energy_weights
 from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.backbones.small import SmallCNN
 from likeness.toolkit.backbones.vit import FaceViT, ViT
@@ -56,8 +56,10 @@ FULL: dict[str, Any] = {
     **{f"edgeface {size}": partial(EdgeFace, 3, size=size) for size in ("xxs", "xs", "s", "base")},
     "kprpe small": partial(KPRPEViT, 3, depth=12, heads=8, mlp_ratio=5.0),
     "kprpe base": partial(KPRPEViT, 3),
-    **{f"resnet{depth}": partial(ResNet, 80, depth=depth) for depth in (18, 34, 50, 101, 152)},
-    **{f"resnet{depth}": partial(ResNet, 80, depth=depth) for depth in (221, 293)},
+    **{
+        f"resnet{depth}": partial(ResNet, 80, depth=depth)
+        for depth in (18, 34, 50, 101, 152, 221, 293)
+    },
     "3D-Speaker resnet34": partial(ResNet, 80, dim=192, two_layers=True),
     "ecapa c512": partial(WeSpeakerECAPA, 80, global_context=False),
     "ecapa glob c512": partial(WeSpeakerECAPA, 80),
@@ -96,8 +98,8 @@ FACE_VIT = partial(FaceViT, 3, dim=8, width=16, depth=2, heads=4, patch=9, image
 # networks of 16 bands with embeddings of 8
 SPEECH: dict[str, Any] = {
     "resnet18": partial(ResNet, depth=18, width=4),
-    "resnet34": partial(ResNet34, width=4),
-    "3D-Speaker resnet34": partial(ResNet34, width=4, two_layers=True),
+    "resnet34": partial(ResNet, width=4),
+    "3D-Speaker resnet34": partial(ResNet, width=4, two_layers=True),
     "resnet50": partial(ResNet, depth=50, width=4),
     "ecapa": partial(WeSpeakerECAPA, channels=32, global_context=False),
     "ecapa glob": partial(WeSpeakerECAPA, channels=32, normalise=True),

@@ -38,6 +38,12 @@ def file_of(image: Image.Image, form: str, **settings: object) -> bytes:
     return buffer.getvalue()
 
 
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 def decode(held: bytes) -> Pixels:
     return decode_bytes(held, "x")
 
@@ -82,9 +88,7 @@ def test_16_bit_grey_is_rounded_to_8() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_agrees_with_opencv(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=turned(orientation))
     theirs = cv2.imdecode(np.frombuffer(contents, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     ours = decode(contents)
     assert ours.shape == theirs.shape
@@ -92,9 +96,7 @@ def test_exif_orientation_agrees_with_opencv(orientation: int) -> None:
 
 
 def test_damaged_exif_says_nothing_about_the_pixels() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    contents = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=turned(6))
     place = contents.index(b"Exif\0\0") + 6
     assert decode(contents).shape == (56, 40, 3)
     assert decode(contents[:place] + b"\xff" * 8 + contents[place + 8 :]).shape == (40, 56, 3)
@@ -128,30 +130,27 @@ def test_levels_become_floats_of_the_same_values() -> None:
 
 
 def test_sizes_are_seen_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = io.BytesIO()
-    Image.new("L", (300, 200)).save(buffer, "PNG")
+    content = file_of(Image.new("L", (300, 200)), "PNG")
     monkeypatch.setattr(images, "MAX_PIXELS", 60_000)
-    images.open_encoded(buffer.getvalue(), "a")
+    images.open_encoded(content, "a")
     monkeypatch.setattr(images, "MAX_PIXELS", 59_999)
     with pytest.raises(images.BadImage, match="200 x 300 pixels"):
-        images.open_encoded(buffer.getvalue(), "a")
+        images.open_encoded(content, "a")
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("orientation", [1, 6])
 @pytest.mark.filterwarnings("error")
 def test_large_jpegs_are_read_at_half_of_their_edges(
-    turned: bool, monkeypatch: pytest.MonkeyPatch
+    orientation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With smaller limits in the place of 67 and 200 megapixels."""
     monkeypatch.setattr(images, "MAX_PIXELS", 40 * 55)
     monkeypatch.setattr(images, "MAX_JPEG_PIXELS", 40 * 56)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1200)  # Pillow would warn
-    exif = Image.Exif()
-    exif[0x0112] = 6 if turned else 1
-    jpeg = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=exif)
+    jpeg = file_of(Image.fromarray(SMOOTH), "JPEG", quality=95, exif=turned(orientation))
     half = cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
     ours = decode(jpeg)
-    expected = np.rot90(half, -1) if turned else half
+    expected = np.rot90(half, -1) if orientation == 6 else half
     assert ours.shape == expected.shape
     assert np.abs(ours.astype(int) - expected).max() <= 6
     cut, box = images.open_encoded(jpeg, "a").part((2, 4, 12, 14), least=4)
@@ -166,9 +165,7 @@ def test_large_jpegs_are_read_at_half_of_their_edges(
 def test_heic_is_read_upright(tmp_path: Path) -> None:
     pillow_heif = pytest.importorskip("pillow_heif")
     pillow_heif.register_heif_opener()
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(SMOOTH).save(tmp_path / "a.heic", quality=100, exif=exif.tobytes())
+    Image.fromarray(SMOOTH).save(tmp_path / "a.heic", quality=100, exif=turned(6).tobytes())
     pixels = decode(file_bytes(Item("a", tmp_path / "a.heic")))
     assert pixels.shape == (56, 40, 3)
     assert np.abs(pixels.astype(int) - np.rot90(SMOOTH, -1)).mean() < 6
@@ -193,15 +190,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 
 def jpeg(mode: str = "RGB", picture: Image.Image = PICTURE, **settings: Any) -> bytes:
-    buffer = io.BytesIO()
-    picture.convert(mode).save(buffer, "JPEG", **settings)
-    return buffer.getvalue()
-
-
-def turned(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
+    return file_of(picture.convert(mode), "JPEG", **settings)
 
 
 def by_opencv(content: bytes, shrink: int = 1) -> np.ndarray | None:
@@ -277,9 +266,7 @@ def test_reduced_sizes_are_rounded_up(shrink: int) -> None:
 
 
 def test_other_formats_are_decoded_whole_whatever_is_asked() -> None:
-    buffer = io.BytesIO()
-    PICTURE.save(buffer, "PNG")
-    assert decode_bytes(buffer.getvalue(), "x", shrink=4).shape == (121, 117, 3)
+    assert decode_bytes(file_of(PICTURE, "PNG"), "x", shrink=4).shape == (121, 117, 3)
     assert decode_bytes(jpeg(exif=turned(6)), "x", shrink=4).shape == (117, 121, 3)
 
 

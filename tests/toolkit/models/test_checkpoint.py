@@ -15,7 +15,7 @@ from likeness.eval.formats.provenance import sha256
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -24,7 +24,7 @@ from likeness.toolkit.training.recipe import Recipe
 RECIPE = Recipe(
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=16, window="povey", cmn=False),
-    backbone=partial(ResNet34, dim=8, width=4),
+    backbone=partial(ResNet, dim=8, width=4),
     loss=ArcFace,
     items=audio.speed_copies,
     read=audio.read,

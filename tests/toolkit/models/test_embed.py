@@ -20,7 +20,7 @@ from likeness.modalities import folders
 from likeness.modalities.speaker import audio, decoding, long
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.backbones.ecapa import ECAPA
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.losses.simple import polarlike
@@ -38,7 +38,7 @@ from likeness.toolkit.models.loaded import Loaded
 def make(kind: str) -> TorchEmbedder:
     torch.manual_seed(0)
     backbone = (
-        ResNet34(20, dim=12, width=4)
+        ResNet(20, dim=12, width=4)
         if kind == "resnet"
         else ECAPA(20, dim=12, channels=16, attention_channels=8, se_channels=8)
     )

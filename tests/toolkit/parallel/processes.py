@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import copy
 import faulthandler
-import importlib
-import inspect
 import json
-import pkgutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -24,35 +21,19 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-import likeness.toolkit.losses
 from likeness.toolkit.losses.contract import Spreadable
 from likeness.toolkit.losses.margin import ArcFace, CosFace
 from likeness.toolkit.losses.proxy import CenterLoss
 from likeness.toolkit.losses.softmax import Cosine, Softmax
 from likeness.toolkit.losses.sphereface import SphereFace2, SphereFaceR
 from likeness.toolkit.parallel import distributed, spread
+from tests.toolkit.losses.drawn import LOSSES
 
 DIM, CLASSES, BATCH = 5, 7, 11
 Part = Callable[[int, int], nn.Module]
 
 
-def found() -> dict[str, Any]:
-    """Every loss of likeness.toolkit.losses by its name."""
-    modules = [
-        importlib.import_module(f"likeness.toolkit.losses.{entry.name}")
-        for entry in pkgutil.iter_modules(likeness.toolkit.losses.__path__)
-    ]
-    return {
-        name: value
-        for module in modules
-        for name, value in vars(module).items()
-        if inspect.isclass(value)
-        and issubclass(value, nn.Module)
-        and value.__module__ == module.__name__
-        and not name.startswith("_")
-    }
-
-
+FOUND: dict[str, Any] = {made.__name__: made for made in LOSSES}
 VARIANTS: dict[str, Part] = {
     "Softmax, bias": partial(Softmax, bias=True),
     "Softmax, generalised": partial(Softmax, product="generalised"),
@@ -68,7 +49,7 @@ VARIANTS: dict[str, Part] = {
 def spreadable() -> dict[str, Part]:
     """Losses whose classes can be spread."""
     return {
-        **{name: value for name, value in found().items() if isinstance(value, Spreadable)},
+        **{name: value for name, value in FOUND.items() if isinstance(value, Spreadable)},
         **VARIANTS,
     }
 
@@ -296,7 +277,7 @@ def main(folder: Path, names: list[str]) -> None:
     }
     cases |= {
         f"{name}, whole": partial(compare, part, cut=False)
-        for name, part in found().items()
+        for name, part in FOUND.items()
         if name in names
     }
     for name, part in spreadable().items():

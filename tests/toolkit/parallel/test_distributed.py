@@ -76,7 +76,7 @@ def test_collectives_and_checkpoints(report: dict[str, Any], name: str) -> None:
     assert report[name] < 1e-12
 
 
-@pytest.mark.parametrize("name", processes.found())
+@pytest.mark.parametrize("name", processes.FOUND)
 def test_a_loss_that_is_whole_in_every_process(report: dict[str, Any], name: str) -> None:
     """Values, gradients of embeddings and parameters, and buffers over three steps, with slices of
     unequal length and an empty one.
@@ -157,7 +157,7 @@ def test_class_axes_are_found(part: Any, axes: dict[str, int]) -> None:
 
 
 def test_every_loss_can_be_looked_at_for_its_class_axes() -> None:
-    for name, part in processes.found().items():
+    for name, part in processes.FOUND.items():
         axes = spread.class_axes(part, DIM)
         assert bool(axes) is has_proxies(part), name
 

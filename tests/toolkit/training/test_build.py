@@ -18,7 +18,7 @@ from torch import nn
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.modalities.speaker.spec_augment import SpecAugment
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.softmax import Cosine
 from likeness.toolkit.losses.vmf import VMF
@@ -117,7 +117,7 @@ def test_pieces_draw_the_same_dropout_twice_and_move_statistics_once() -> None:
 )
 def test_options_train_and_resume(override: str, voices: Path, tmp_path: Path) -> None:
     # PyTorch crashes with four channels in channels_last: docs/explanation/limits.md
-    backbone = partial(ResNet34, dim=8, width=16, blocks=(1, 1, 1, 1))
+    backbone = partial(ResNet, dim=8, width=16, blocks=(1, 1, 1, 1))
     chosen = recipe(
         "arcface", override, schedule=Schedule(steps=4, save_every=2), backbone=backbone
     )

@@ -22,7 +22,7 @@ from likeness.modalities.image.retrieval_sets import cub_items
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
-from likeness.toolkit.backbones.resnet import ResNet34
+from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
@@ -53,7 +53,7 @@ from tests.toolkit.training import tiny_runs
 BASE = Recipe(
     modality="speaker",
     frontend=partial(KaldiFbank, num_mels=24),
-    backbone=partial(ResNet34, dim=16, width=4),
+    backbone=partial(ResNet, dim=16, width=4),
     loss=partial(ArcFace, margin=0.2, scale=32.0),
     items=partial(folders.items, split="train"),
     read=audio.read,

@@ -31,9 +31,8 @@ from likeness.toolkit.training.tune import (
     Search,
     check_ranges,
     divide,
-    fit_items,
-    held_out_items,
     on_validation_classes,
+    part_items,
     tune,
     validation_trials,
 )
@@ -125,7 +124,7 @@ def test_of_many_pairs_some_are_drawn_half_of_them_target(num_pairs: int) -> Non
 def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) -> None:
     inner = on_validation_classes(recipe())
     stated = json.dumps(describe(inner))
-    assert "toolkit.training.tune.fit_items" in stated
+    assert "toolkit.training.tune.part_items" in stated
     assert "likeness.modalities.folders.trials" not in stated
     assert isinstance(inner.measure, Verification)
     items, _ = inner.measure.trials(voices)
@@ -134,7 +133,7 @@ def test_the_inner_recipe_describes_itself_and_has_no_test_trials(voices: Path) 
     assert used == {item.label for item in folders.items(voices, split="train", test_share=0.25)}
     assert not used & tested
     assert {item.label for item in items}.isdisjoint(
-        item.label for item in fit_items(voices, items=recipe().items)
+        item.label for item in part_items(voices, items=recipe().items, held_out=False)
     )
 
 
@@ -158,7 +157,7 @@ def test_retrieval_of_unseen_classes_is_tuned_on_held_out_ones() -> None:
     fitted, retrieved = inner.items(Path()), inner.measure.items(Path())
     assert sorted([*fitted, *retrieved]) == sorted(made(12))
     assert {item.label for item in fitted}.isdisjoint(item.label for item in retrieved)
-    assert retrieved == held_out_items(Path(), items=train)
+    assert retrieved == part_items(Path(), items=train, held_out=True)
     assert replace(inner, items=outer.items, measure=outer.measure) == outer
     validation = Retrieval(items=train)
     watched = replace(outer, measure=replace(outer.measure, validation=validation))
