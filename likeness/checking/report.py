@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -14,8 +13,8 @@ from markupsafe import Markup
 
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats import writing as formats
 from likeness.eval.formats.provenance import likeness_version
-from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import block, prose, recompute, table, write
@@ -122,8 +121,7 @@ def _files(checked: Checked) -> dict[str, Any]:
 
 def write_json(path: Path, checked: Checked) -> None:
     """Write everything that was found as JSON, whole or not at all."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(as_json(checked), indent=1, allow_nan=False) + "\n")
+    formats.write_json(path, as_json(checked), allow_nan=False)
 
 
 @step("drawing the page")

@@ -74,17 +74,13 @@ def compare(
     from likeness.eval.reports.comparison import table
     from likeness.models.initial import read_initial
     from likeness.toolkit.training import compare as comparing
-    from likeness.training import with_bandwidth, with_data_settings
+    from likeness.training import prepare_recipe
 
     chosen, ranges = comparing.load_variants(
         recipe_files.located(recipe), options.names_in(variants), overrides or []
     )
-    chosen = {
-        name: with_bandwidth(
-            with_data_settings(value, columns=",".join(columns or ()), label=label, root=root), data
-        )
-        for name, value in chosen.items()
-    }
+    given = options.arguments_of(context, prepare_recipe)
+    chosen = {key: prepare_recipe(**given | {"recipe": value}) for key, value in chosen.items()}
     with options.stoppable():
         result = comparing.compare(
             chosen,

@@ -88,16 +88,5 @@ def embed(
         raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
     from likeness.extraction import Reading, embed_files
 
-    embed_files(
-        model,
-        items,
-        out,
-        options.settings_of(context, Reading),
-        root=root,
-        columns=",".join(columns or ()),
-        ray=ray,
-        part=part,
-        batch_size=batch_size,
-        workers=workers,
-        skips_bad=skips_bad,
-    )
+    given = options.arguments_of(context, embed_files)
+    embed_files(reading=options.settings_of(context, Reading), skips_bad=skips_bad, **given)

@@ -117,19 +117,9 @@ def evaluate(
         return
     import likeness
 
-    evaluation = likeness.evaluate(
-        scores,
-        options.settings_of(context, likeness.VerificationSettings),
-        trials=trials,
-        columns=",".join(columns or ()),
-        subjects=subjects,
-        groups=groups,
-        reference=reference,
-        quality=quality,
-        embeddings=embeddings,
-        failures=failures,
-        countermeasure=countermeasure,
-    )
+    settings = options.settings_of(context, likeness.VerificationSettings)
+    given = options.arguments_of(context, likeness.evaluate)
+    evaluation = likeness.evaluate(settings=settings, **given)
     stored = None
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)

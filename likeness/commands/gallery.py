@@ -16,7 +16,6 @@ from likeness.presence import print_bad
 from likeness.toolkit.console import one_line, say
 
 if TYPE_CHECKING:
-    from likeness.models.filterbanks import Frontend as FrontendName
     from likeness.toolkit.models.loaded import Loaded
 
 app = typer.Typer(
@@ -45,9 +44,7 @@ Gallery = Annotated[
         "faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.",
     ),
 ]
-ModelText = Annotated[
-    str, typer.Option(help="The model, as for `likeness verify`.", callback=options.known_model)
-]
+ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
 
 Found = Annotated[
     Path | None,
@@ -62,6 +59,7 @@ Found = Annotated[
     epilog="Example: likeness gallery enrol people_folder --gallery people --model runs/an4"
 )
 def enrol(
+    context: typer.Context,
     data: Data,
     gallery: Gallery,
     model: ModelText,
@@ -106,16 +104,8 @@ def enrol(
     from likeness.toolkit.gallery.postgres import masked
 
     subject_of = read_mapping(subjects) if subjects else None
-    done = galleries.enrol(
-        gallery,
-        _loaded(model, detector, min_score, frontend, trust),
-        data,
-        **_listing(root, columns, label),
-        subject=subject,
-        subject_of=subject_of,
-        existing=existing,
-        workers=workers,
-    )
+    given = options.arguments_of(context, galleries.enrol) | {"model": _loaded(context)}
+    done = galleries.enrol(subject_of=subject_of, **_listing(context), **given)
     print_bad(done.bad, "files")
     for doubt in done.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
@@ -169,6 +159,7 @@ def check(
     "0.01"
 )
 def search(
+    context: typer.Context,
     data: Data,
     gallery: Gallery,
     model: ModelText,
@@ -182,8 +173,9 @@ def search(
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
     ] = "subject",
-    templates: Annotated[
-        int, typer.Option(min=1, help="How many templates each subject has at most.")
+    num_templates: Annotated[
+        int,
+        typer.Option("--templates", min=1, help="How many templates each subject has at most."),
     ] = 1,
     pool: Annotated[
         Literal["best", "mean"],
@@ -206,23 +198,12 @@ def search(
     rule = options.rule_of(threshold, far, thresholds)
     from likeness import galleries
 
-    loaded = _loaded(model, detector, min_score, frontend, trust)
-    limit, source = rule.decide(rule.read(model), loaded.meta)
+    loaded = _loaded(context)
+    given = options.arguments_of(context, galleries.search) | {"model": loaded}
+    given["threshold"], given["source"] = rule.decide(rule.read(model), loaded.meta)
+    given["far"] = rule.far if isinstance(rule.far, float) else None
     with galleries.opened(gallery, loaded.meta) as store:
-        result = galleries.search(
-            store,
-            loaded,
-            data,
-            k=k,
-            threshold=limit,
-            source=source,
-            far=rule.far if isinstance(rule.far, float) else None,
-            by=by,
-            num_templates=templates,
-            pool=pool,
-            faces=faces,
-            **_listing(root, columns),
-        )
+        result = galleries.search(**given | {"gallery": store}, **_listing(context))
     if out is None:
         say(result.text().rstrip("\n"))
         say(result.summary(), error=True)
@@ -334,13 +315,8 @@ def cluster(
             "embeddings (.npz, .ark, .scp or .parquet)"
         )
     else:
-        loaded, listing = (
-            _loaded(model, detector, min_score, frontend, trust),
-            _listing(root, columns),
-        )
-        embeddings, files, bad = galleries.embed(
-            loaded, data, workers=workers, faces=faces, **listing
-        )
+        given = options.arguments_of(context, galleries.embed) | {"model": _loaded(context)}
+        embeddings, files, bad = galleries.embed(**given, **_listing(context))
         print_bad(bad, "files")
     limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
     grouped = searching.cluster(
@@ -366,27 +342,19 @@ def cluster(
         say(f"page: {page}")
 
 
-def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> dict[str, Any]:
-    return {"root": root, "columns": ",".join(columns or ()), "label": label}
+def _listing(context: typer.Context) -> dict[str, Any]:
+    """The options that say how DATA is listed."""
+    from likeness.inputs import items_of
+
+    return options.arguments_of(context, items_of)
 
 
-def _loaded(
-    model: str,
-    detector: Path | None,
-    min_score: float | None,
-    frontend: FrontendName,
-    trust: list[str] | None,
-) -> Loaded:
+def _loaded(context: typer.Context) -> Loaded:
+    """The model, whose own thresholds and calibration are not asked for."""
     import likeness
     from likeness.models.load import refuse_head
 
-    loaded = likeness.load(
-        model,
-        detector=detector,
-        min_score=min_score,
-        calibration=False,
-        frontend=frontend,
-        trust=trust or (),
-    ).loaded
-    refuse_head(loaded, model)
+    given = options.arguments_of(context, likeness.load) | {"thresholds": None}
+    loaded = likeness.load(calibration=False, **given).loaded
+    refuse_head(loaded, given["model"])
     return loaded

@@ -70,13 +70,6 @@ def identify(
         from likeness.ijb import identify_files, read_presets
 
         say(identify_files(probes, ijb, read_presets(preset, switch), settings, json_file))
-    elif gallery is not None:
-        evaluation = likeness.identify(
-            gallery,
-            probes,
-            settings,
-            gallery_subjects=gallery_subjects,
-            probe_subjects=probe_subjects,
-            second_gallery=second_gallery,
-        )
-        options.write_evaluation(context, evaluation)
+    else:
+        given = options.arguments_of(context, likeness.identify)
+        options.write_evaluation(context, likeness.identify(settings=settings, **given))

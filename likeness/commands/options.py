@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -12,7 +12,7 @@ import typer
 
 from likeness.eval.errors import LikenessError
 from likeness.models import filterbanks
-from likeness.presence import check_written, refuse_missing_model
+from likeness.presence import check_written
 from likeness.toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
@@ -49,13 +49,6 @@ def output_file(help: str, *endings: str) -> Any:
     return typer.Option(help=help, callback=writes(*endings))
 
 
-def known_model(model: str | None) -> str | None:
-    """Refuse a model that is a path to nothing, before the work."""
-    if model is not None:
-        refuse_missing_model(model)
-    return model
-
-
 # Options and arguments that are the same in several commands.
 DATA_HELP = "A folder of one folder per label, a list, a table, a Kaldi folder or an .rttm file."
 Modality = Annotated[
@@ -70,7 +63,6 @@ ModelName = Annotated[
         "file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, own.py[:NAME], or "
         "insightface:PATH, the folder of a pack such as buffalo_l or a recognition .onnx file. "
         "InsightFace's own weights are for non-commercial research only.",
-        callback=known_model,
     ),
 ]
 ModelArgument = Annotated[
@@ -78,7 +70,6 @@ ModelArgument = Annotated[
     typer.Argument(
         help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
         "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
-        callback=known_model,
     ),
 ]
 Recipe = Annotated[
@@ -191,7 +182,13 @@ Similarity = Annotated[
 TrialList = Annotated[Path | None, input_file("The trial list.")]
 TrialEmbeddings = Annotated[Path | None, input_file("The embeddings of both sides.")]
 Enrolment = Annotated[
-    Path | None, input_file("Lines `model item item ...`: several items enrol a model.")
+    Path | None,
+    typer.Option(
+        "--enrolment",
+        help="Lines `model item item ...`: several items enrol a model.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
 Pooling = Annotated[
     Literal["mean", "norm_weighted"], typer.Option(help="How items of a model are pooled.")
@@ -283,22 +280,22 @@ Switches = Annotated[
 ]
 
 
+def arguments_of(context: typer.Context, function: Callable[..., Any]) -> dict[str, Any]:
+    """The options that were given, as far as they are parameters of a function, by their names."""
+    known = inspect.signature(function).parameters
+    given = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in context.params.items()
+        if name in known and value not in (None, [], ())
+    }
+    if "columns" in given:
+        given["columns"] = ",".join(given["columns"])
+    return given
+
+
 def settings_of(context: typer.Context, kind: type[Settings], **more: Any) -> Settings:
     """The settings of a measurement that were given, by the options of the names of its fields."""
-    names = {field.name for field in fields(kind)}
-    stated = {
-        name: tuple(value) if isinstance(value, list | tuple) else value
-        for name, value in context.params.items()
-        if name in names and value not in (None, [], ())
-    }
-    return kind(**stated | more)
-
-
-def sides_of(context: typer.Context) -> dict[str, Any]:
-    """What trials are scored with beside embeddings and settings, of the options of `score`."""
-    asked = context.params
-    names = {"models": asked["enrolment"], "columns": ",".join(asked["columns"] or ())}
-    return names | {name: asked[name] for name in ("strip_extension", "missing")}
+    return kind(**arguments_of(context, kind) | more)
 
 
 def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:

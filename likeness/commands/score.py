@@ -29,7 +29,7 @@ def score(
     trials: options.TrialList = None,
     columns: options.TrialColumns = None,
     embeddings: options.TrialEmbeddings = None,
-    enrolment: options.Enrolment = None,
+    models: options.Enrolment = None,
     pooling: options.Pooling = "mean",
     similarity: options.Similarity = None,
     subtract_mean: options.SubtractMean = None,
@@ -56,7 +56,12 @@ def score(
     calibrated. `likeness fit` makes the files that --plda, --calibration and --fusion apply.
     """
     if fusion is not None:
-        _fuse(scores or [], fusion, embeddings, durations, out)
+        from likeness.eval.formats.trials import write_scores
+        from likeness.scoring import fuse
+
+        listed, _, fused = fuse(**{"scores": (), **options.arguments_of(context, fuse)})
+        write_scores(out, listed, fused)
+        say(f"{len(scores or ())} systems fused on {len(listed)} trials in {out}")
         return
     if scores or trials is None or embeddings is None:
         raise LikenessError(
@@ -66,19 +71,8 @@ def score(
     import likeness
 
     scoring = options.settings_of(context, likeness.Scoring)
-    scored = likeness.score(trials, embeddings, scoring, **options.sides_of(context))
+    given = options.arguments_of(context, likeness.score)
+    scored = likeness.score(scoring=scoring, **given)
     scored.save(out)
     fitted_at = scoring.calibration and f", calibrated at p_target {scoring.calibration.p_target:g}"
     say(f"{len(scored)} trials scored by {scored.system}{fitted_at or ''} in {out}")
-
-
-def _fuse(
-    scores: list[Path], fusion: Path, embeddings: Path | None, durations: Path | None, out: Path
-) -> None:
-    """Fuse score files."""
-    from likeness.eval.formats.trials import write_scores
-    from likeness.scoring import fuse
-
-    trials, _, fused = fuse(scores, fusion, embeddings=embeddings, durations=durations)
-    write_scores(out, trials, fused)
-    say(f"{len(scores)} systems fused on {len(trials)} trials in {out}")

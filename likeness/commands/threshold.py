@@ -20,6 +20,7 @@ app = typer.Typer()
     "lobby.json"
 )
 def threshold(
+    context: typer.Context,
     unlabelled: Annotated[
         Path,
         typer.Option(
@@ -50,9 +51,8 @@ def threshold(
     import likeness
 
     chosen = model or VOICE
-    loaded = likeness.load(
-        chosen, detector=detector, min_score=min_score, frontend=frontend, trust=trust or ()
-    )
+    given = options.arguments_of(context, likeness.load) | {"model": chosen}
+    loaded = likeness.load(**given)
     fars = tuple(far or (0.01,))
     found = loaded.estimate_thresholds(
         unlabelled, out, fars=fars, data=data_name, root=root, workers=workers

@@ -65,15 +65,7 @@ def verify(
     chosen = model_for(model, files)
     import likeness
 
-    loaded = likeness.load(
-        chosen,
-        detector=detector,
-        min_score=min_score,
-        calibration=calibration,
-        frontend=frontend,
-        trust=trust or (),
-        thresholds=thresholds,
-    )
+    loaded = likeness.load(**options.arguments_of(context, likeness.load) | {"model": chosen})
     if model is None:
         say(about(chosen), error=True)
     if pairs is None:
@@ -82,14 +74,8 @@ def verify(
             verified.save(json_file, files=files, meta=loaded.meta)
         say(str(verified))
         return
-    many = loaded.verify_pairs(
-        pairs,
-        root=root,
-        columns=",".join(columns or ()),
-        workers=workers,
-        threshold=rule.threshold,
-        far=rule.far,
-    )
+    given = options.arguments_of(context, loaded.verify_pairs) | {"far": rule.far}
+    many = loaded.verify_pairs(**given)
     if out is None:
         say(many.text().rstrip("\n"))
         say(many.summary(), error=True)

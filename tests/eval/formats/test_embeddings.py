@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pyarrow import parquet
 
+import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files
 from likeness.eval.formats.embeddings import read, write
 from likeness.eval.types import Embeddings, nfc
-from tests.likeness.files_scored import score_files
 
 NAMES = ("e.npz", "e.ark", "e.parquet")
 SMALL = Embeddings(
@@ -134,7 +134,7 @@ def test_every_format_gives_the_same_scores_as_wespeaker(tmp_path: Path) -> None
     for name in (*NAMES, "e.scp"):
         if not (tmp_path / name).exists():
             write(tmp_path / name, embedded)
-        score_files(tmp_path / "trials", tmp_path / name, tmp_path / "scores")
+        likeness.score(tmp_path / "trials", tmp_path / name).save(tmp_path / "scores")
         made.add((tmp_path / "scores").read_text())
     assert len(made) == 1
     of = dict(kaldiio.load_scp_sequential(str(tmp_path / "e.scp")))
