@@ -18,13 +18,12 @@ app = typer.Typer()
     epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
     "likeness check faces --modality face --model runs/faces --page findings"
 )
+@options.with_options(options.listing)
 def check(
     context: typer.Context,
     data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
     modality: options.Modality = None,
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     test: Annotated[
         Path | None,
         typer.Option(

@@ -20,6 +20,7 @@ app = typer.Typer()
     epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
     "--out runs/an4-compare"
 )
+@options.with_options(options.listing)
 def compare(
     context: typer.Context,
     recipe: options.Recipe,
@@ -34,9 +35,7 @@ def compare(
         int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
     ] = 3,
     data: options.TrainingData = Path("data"),
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     out: Annotated[
         Path,
         typer.Option(

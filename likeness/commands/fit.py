@@ -67,32 +67,19 @@ def plda(
     epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out "
     "calibration.json"
 )
+@options.with_options(options.scoring)
 def calibration(
     context: typer.Context,
     trials: options.TrialList,
     embeddings: options.TrialEmbeddings,
     out: Out,
-    columns: options.TrialColumns = None,
-    models: options.Enrolment = None,
-    pooling: options.Pooling = "mean",
-    similarity: options.Similarity = None,
-    subtract_mean: options.SubtractMean = None,
-    plda: options.PldaFile = None,
-    scoring_length: options.ScoringLength = None,
-    cohort: options.Cohort = None,
-    cohort_subjects: options.CohortSubjects = None,
-    norm: options.Norm = "as",
-    top_n: options.TopN = 300,
     quality: options.QualityMeasures = None,
-    durations: options.Durations = None,
-    strip_extension: options.StripExtension = False,
-    missing: options.Missing = "refuse",
 ) -> None:
     """Fit a calibration of the scores that `likeness score` gives with the same options.
 
     It turns them into log-likelihood ratios, by a logistic regression on labelled trials.
     """
-    options.refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
+    options.refuse_idle(context, ("norm", "top_n"), "--cohort", context.params["cohort"])
     import likeness
 
     scoring = options.settings_of(context, likeness.Scoring)

@@ -58,6 +58,7 @@ Found = Annotated[
 @app.command(
     epilog="Example: likeness gallery enrol people_folder --gallery people --model runs/an4"
 )
+@options.with_options(options.listing, options.loading)
 def enrol(
     context: typer.Context,
     data: Data,
@@ -80,14 +81,8 @@ def enrol(
             "adds to their enrolments, replace puts the files in their place, skip leaves them."
         ),
     ] = "refuse",
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     workers: options.Workers = 0,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
 ) -> None:
     """Enrol the files of a folder, list or table.
 
@@ -120,12 +115,11 @@ def enrol(
 
 
 @app.command(epilog="Example: likeness gallery check --gallery people --threshold 0.6")
+@options.with_options(options.deciding)
 def check(
+    context: typer.Context,
     gallery: Gallery,
     model: options.ModelName = None,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -139,10 +133,10 @@ def check(
     It also says how often a stranger will pass for somebody. Nothing is changed: `gallery enrol
     --existing replace` and `gallery remove` do that.
     """
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     from likeness import galleries, gallery_checks
 
-    if far is not None and model is None and thresholds is None:
+    if rule.far is not None and model is None and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with galleries.opened(gallery) as store:
         limit, _ = rule.decide(rule.read(model or ""), store.meta)
@@ -158,6 +152,7 @@ def check(
     epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
     "0.01"
 )
+@options.with_options(options.deciding, options.listing, options.loading)
 def search(
     context: typer.Context,
     data: Data,
@@ -166,9 +161,6 @@ def search(
     k: Annotated[
         int, typer.Option("--k", "-k", min=1, max=1000, help="How many subjects for each file.")
     ] = 5,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     by: Annotated[
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
@@ -182,20 +174,14 @@ def search(
         typer.Option(help="Which score a subject with several templates gets."),
     ] = "best",
     out: Found = None,
-    columns: options.Columns = None,
-    root: options.Root = None,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
     faces: options.FacesTaken = "central",
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
 ) -> None:
     """Find the enrolled subjects, or files, that are most similar to each file.
 
     Every file gets a row for each of the K best, with the score, with the margin to the runner-up,
     and with a verdict where a threshold decides.
     """
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     from likeness import galleries
 
     loaded = _loaded(context)
@@ -245,6 +231,7 @@ def remove(
     epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "
     "clusters.csv --report clusters"
 )
+@options.with_options(options.deciding, options.listing, options.loading)
 def cluster(
     context: typer.Context,
     data: Data,
@@ -256,9 +243,6 @@ def cluster(
         ),
     ],
     model: options.ModelName = None,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     num_clusters: Annotated[
         int | None,
         typer.Option(min=1, help="How many clusters there are, in place of a threshold."),
@@ -281,20 +265,14 @@ def cluster(
             "the ids name, or a list `id path`. The page then shows them.",
         ),
     ] = None,
-    columns: options.Columns = None,
-    root: options.Root = None,
     workers: options.Workers = 0,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
     faces: options.FacesTaken = "central",
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
 ) -> None:
     """Group unknown files: how many subjects are there, and which file is whose?
 
     DATA is a folder, a list or a table of at most 10,000 files, or a file of their embeddings.
     """
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
         raise LikenessError(
             "--method hdbscan takes no threshold and no number; leave them out"

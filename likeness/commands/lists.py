@@ -17,14 +17,13 @@ app = typer.Typer()
     epilog="Examples: likeness lists voices --out lists/voices; "
     "likeness lists voices.csv --out lists --same-sex --cross-session --num-trials 100000"
 )
+@options.with_options(options.listing)
 def lists(
     context: typer.Context,
     data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
     out: Annotated[Path, typer.Option(help="The folder to write the lists into.")],
     modality: options.Modality = None,
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     split: Annotated[
         Literal["test", "train", "all"],
         typer.Option(
@@ -66,7 +65,8 @@ def lists(
 
     every = items(**options.arguments_of(context, items))
     chosen, trials = draw_lists(every, options.settings_of(context, Draw), where=str(data))
-    write_lists(out, chosen, trials, root or (data if data.is_dir() else data.parent))
+    below = data if data.is_dir() else data.parent
+    write_lists(out, chosen, trials, context.params["root"] or below)
     target = 0 if trials.target is None else int(trials.target.sum())
     whose = f"{len(set(chosen.labels))} of {len(set(every.labels))} subjects"
     whose += " (held out; --split all takes everybody)" if split == "test" else ""

@@ -19,6 +19,7 @@ app = typer.Typer()
     epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
     "cohort.npz --out scores.txt"
 )
+@options.with_options(options.scoring)
 def score(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The score file to write.")],
@@ -27,18 +28,7 @@ def score(
         typer.Argument(help="With --fusion: score files of several systems.", exists=True),
     ] = None,
     trials: options.TrialList = None,
-    columns: options.TrialColumns = None,
     embeddings: options.TrialEmbeddings = None,
-    models: options.Enrolment = None,
-    pooling: options.Pooling = "mean",
-    similarity: options.Similarity = None,
-    subtract_mean: options.SubtractMean = None,
-    plda: options.PldaFile = None,
-    scoring_length: options.ScoringLength = None,
-    cohort: options.Cohort = None,
-    cohort_subjects: options.CohortSubjects = None,
-    norm: options.Norm = "as",
-    top_n: options.TopN = 300,
     calibration: Annotated[
         Path | None,
         input_file("Give log-likelihood ratios by this file of `likeness fit calibration`."),
@@ -46,9 +36,6 @@ def score(
     fusion: Annotated[
         Path | None, input_file("Fuse SCORES by this file of `likeness fit fusion`.")
     ] = None,
-    durations: options.Durations = None,
-    strip_extension: options.StripExtension = False,
-    missing: options.Missing = "refuse",
 ) -> None:
     """Score the trials of a list, or fuse the scores of several systems.
 
@@ -67,7 +54,7 @@ def score(
         raise LikenessError(
             "scoring needs --trials and --embeddings; score files are taken with --fusion only"
         )
-    options.refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
+    options.refuse_idle(context, ("norm", "top_n"), "--cohort", context.params["cohort"])
     import likeness
 
     scoring = options.settings_of(context, likeness.Scoring)

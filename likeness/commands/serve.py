@@ -16,6 +16,7 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
+@options.with_options(options.deciding, options.loading)
 def serve(
     context: typer.Context,
     model: Annotated[
@@ -53,12 +54,7 @@ def serve(
             "at the start.",
         ),
     ] = "",
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     calibration: options.ModelCalibration = None,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
     examples: Annotated[
         Path | None,
         typer.Option(
@@ -77,8 +73,6 @@ def serve(
             "embedding.",
         ),
     ] = False,
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -121,7 +115,9 @@ def serve(
     from likeness.service.server import Setup, start
 
     # The slider takes the file too, also where none of its thresholds decides.
-    rule = options.rule_of(threshold, far, thresholds if far is not None else None)
+    asked = context.params
+    file = asked["thresholds"] if asked["far"] is not None else None
+    rule = options.rule_of(asked["threshold"], asked["far"], file)
     setup = options.settings_of(context, Setup, rule=rule)
     with reported_to(None):  # how far the embedding of an upload is
         start(setup)

@@ -19,6 +19,7 @@ app = typer.Typer()
     epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
     "lobby.json"
 )
+@options.with_options(options.loading)
 def threshold(
     context: typer.Context,
     unlabelled: Annotated[
@@ -37,11 +38,7 @@ def threshold(
         str, typer.Option(help="What the place is called (default: the folder's name).")
     ] = "",
     root: options.Root = None,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
-    frontend: options.Frontend = "wespeaker",
     workers: options.Workers = 0,
-    trust: options.Trust = None,
 ) -> None:
     """Estimate a threshold for a new place from its files, without knowing who is in them.
 

@@ -35,14 +35,13 @@ class _WithFields(typer.core.TyperCommand):
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
+@options.with_options(options.listing)
 def train(
     context: typer.Context,
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     data: options.TrainingData = Path("data"),
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     test: Annotated[
         Path | None,
         typer.Option(

@@ -21,6 +21,7 @@ app = typer.Typer()
     "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
     "verdicts.csv"
 )
+@options.with_options(options.loading, options.deciding)
 def verify(
     context: typer.Context,
     files: Annotated[
@@ -39,14 +40,7 @@ def verify(
     root: options.Root = None,
     columns: options.TrialColumns = None,
     workers: options.Workers = 0,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     calibration: options.ModelCalibration = None,
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
     json_file: options.JsonFile = None,
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
@@ -61,7 +55,7 @@ def verify(
     files = files or []
     if len(files) != (2 if pairs is None else 0):
         raise LikenessError("verify takes two files, or --pairs LIST and none; give one of both")
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     chosen = model_for(model, files)
     import likeness
 
