@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 # The names of each module, imported when they are first used. For type checkers they stand below.
 _NAMES = {
-    "likeness.checking.data": ("check",),
+    "likeness.checking.check": ("check",),
     "likeness.conditions": ("bench",),
     "likeness.eval.calibration": ("Calibration", "load_calibration"),
     "likeness.eval.errors": ("LikenessError",),
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from likeness import losses as losses
     from likeness import metrics as metrics
     from likeness import recipe as recipe
-    from likeness.checking.data import check as check
+    from likeness.checking.check import check as check
     from likeness.conditions import bench as bench
     from likeness.eval.calibration import Calibration as Calibration
     from likeness.eval.calibration import load_calibration as load_calibration

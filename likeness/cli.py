@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -45,7 +45,7 @@ from likeness.commands import (
 from likeness.errors import one_sentence
 from likeness.eval.errors import LikenessError
 from likeness.eval.temporary import remove_abandoned_folders
-from likeness.toolkit.console import help_columns, is_terminal, say, shown
+from likeness.toolkit.console import help_columns, say, shown
 
 GROUPS = {  # of commands, in the order of --help
     "Start": (demo, recipes, prepare),
@@ -55,35 +55,12 @@ GROUPS = {  # of commands, in the order of --help
     "Use": (verify, gallery, threshold, export, serve),
 }
 _OUTPUTS = {"out", "json_file", "report", "page"}  # options of what is written
-_RESUME = (
-    "train",
-    "compare",
-    "reproduce",
-    "demo",
-    "align",
-)  # commands that go on with what is there
+# commands that go on with what is there
+_RESUME = ("train", "compare", "reproduce", "demo", "align")
 # What stands for a value in help, by its type.
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 # ClickException: of click, or of the copy of it that newer versions of typer hold
 _USAGE = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
-
-_Context: Any = typer.core.TyperGroup.context_class
-_HelpFormatter: Any = _Context.formatter_class
-
-
-class _Formatter(_HelpFormatter):  # type: ignore[misc]
-    """Help whose headings and terms have a colour."""
-
-    def write_heading(self, heading: str) -> None:
-        super().write_heading(typer.style(heading, bold=True))
-
-    def write_dl(self, rows: Any, *args: Any, **options: Any) -> None:
-        coloured = [(typer.style(term, fg="cyan"), text) for term, text in rows]
-        super().write_dl(coloured, *args, **options)
-
-
-class _ColouredContext(_Context):  # type: ignore[misc]
-    formatter_class = _Formatter
 
 
 class _Groups(typer.core.TyperGroup):
@@ -164,8 +141,6 @@ def _complete(command: Any) -> None:
     # Without a text of its own, a command's help would be cut to the width of the terminal.
     first = " ".join((command.help or "").split("\n\n")[0].split())
     command.short_help = re.sub(r"(?<=[.?]) .*", "", first)
-    if is_terminal(sys.stdout):
-        command.context_class = _ColouredContext
     for parameter in command.params:
         parameter.metavar = parameter.metavar or _metavar(parameter)
         if parameter.param_type_name == "argument":
@@ -235,29 +210,6 @@ def _written(out: Path) -> list[Path]:
     return [out, *map(out.with_name, beside), *(out / name for name in within)]
 
 
-def _field_like(option: str | None, arguments: Sequence[str]) -> str:
-    """The end of an error on an option that is the name of a recipe's field; "" for another one."""
-    if not option or arguments[0] not in ("train", "compare"):
-        return ""
-    import dataclasses
-
-    from likeness.toolkit.training.recipe import Recipe
-
-    word = option.lstrip("-").replace("-", "_")
-    given = re.search(rf"{re.escape(option)}[= ](\S+)", " ".join(arguments))
-    groups = {"": Recipe, **typing.get_type_hints(Recipe)}
-    names = [
-        f"{group}.{field.name}".lstrip(".")
-        for group, kind in groups.items()
-        if dataclasses.is_dataclass(kind)
-        for field in dataclasses.fields(kind)
-        if field.name == word
-    ]
-    if not names:
-        return ""
-    return f"; fields of a recipe have no dashes: {names[0]}={given[1] if given else 'VALUE'}"
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong input ends with exit code 2 and one sentence, Ctrl-C with 130.
 
@@ -278,7 +230,6 @@ def main(arguments: list[str] | None = None) -> None:
         except typer.Exit as ended:
             sys.exit(ended.exit_code)
         except _USAGE as error:
-            error.message += _field_like(getattr(error, "option_name", ""), arguments)
             error.show()
             sys.exit(2)
     sys.exit(0)

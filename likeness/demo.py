@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from likeness.toolkit.training.recipe import Recipe, Verification
 from likeness.toolkit.training.train import fit
 
 _FARS = (0.01, 0.1)  # whose thresholds are stored beside that of the EER
-Baseline = Callable[[list[Item]], Embeddings]
+Baseline = Callable[[list[Item]], np.ndarray[Any, Any]]
 
 
 class Made(NamedTuple):
@@ -67,8 +67,8 @@ def run(
         recipe: What is trained.
         write: Makes the data in the folder that it gets.
         contents: What the data are, in words, such as "1,797 handwritten digits".
-        baseline: The name of what the trained model is set against, and a function that embeds
-            items by it.
+        baseline: The name of what the trained model is set against by the cosine, and a function
+            that gives the embeddings (N, D) of items by it.
         out: The folder of the demo.
         own_data: The end of the last line of advice: a command for the user's own files.
         trials: Lists the trials, for a recipe that is measured item by item. By default those of
@@ -92,10 +92,12 @@ def run(
     trial_lists.write_trials(out / "trials.txt", pairs)
     (out / "scores").mkdir(exist_ok=True)
     ours, _ = embed(model.embedder, items, model.read, meta=model.meta)
+    about = {"similarity": "cosine", "modality": recipe.modality}
+    plain = Embeddings(tuple(item.id for item in items), baseline[1](items), about)
     made = Made([], [], data)
     for name, embedded in (
         (f"{recipe.modality}-likeness", ours),
-        (f"{recipe.modality}-{baseline[0]}", baseline[1](items)),
+        (f"{recipe.modality}-{baseline[0]}", plain),
     ):
         made.embeddings.append(out / f"{name}.npz")
         made.scores.append(out / "scores" / f"{name}.txt")

@@ -3,6 +3,7 @@ list's order, by the processes of torchrun, by a cluster, or in parts of a job a
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -20,13 +21,14 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.progress import as_part
-from likeness.eval.types import Embeddings, check_choice
+from likeness.eval.types import Embeddings, check_choice, check_counts
 from likeness.modalities.folders import suffixes_of
+from likeness.modalities.speaker import long
 from likeness.models.load import (
     aligned_size,
     every_face,
-    in_parts,
     load_to_embed,
+    reading_of,
     refuse_head,
     refuse_other_reading,
 )
@@ -46,6 +48,8 @@ from likeness.toolkit.training.lock import NAME as LOCK
 from likeness.toolkit.training.lock import Busy, empty, only_writer
 
 PIECE_ITEMS = 8192
+# What a reading in parts takes over from the model's own.
+_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
 # So many embeddings that are no numbers are enough to stop for, if they are most of those so far.
 MANY_NO_NUMBERS = 1000
 Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
@@ -70,10 +74,10 @@ class Reading:
 
 def embed_files(
     model: str,
-    listed: Path | None,
     out: Path,
     reading: Reading,
     *,
+    items: Path | None = None,
     root: Path | None = None,
     columns: str = "",
     ray: str | None = None,
@@ -86,9 +90,9 @@ def embed_files(
 
     Args:
         model: A MODEL of `likeness.models.load`.
-        listed: A folder or a list of items; None for the faces of `reading.ijb`.
         out: The file of embeddings.
         reading: How the model reads an item.
+        items: A folder or a list of items; None for the faces of `reading.ijb`.
         root: The folder that relative paths start from.
         columns: Which column of a table is which.
         ray: The address of a Ray cluster; None for this machine.
@@ -101,16 +105,16 @@ def embed_files(
         LikenessError: Items are refused; and as in reading, loading and `extract`. No embeddings
             are written then.
     """
-    loaded, items = load(model, reading)
-    if listed is not None:
+    loaded, listed = load(model, reading)
+    if items is not None:
         suffixes = suffixes_of(loaded.modality)
-        items = list_items(listed, suffixes=suffixes, columns=columns, root=root, missing="leave")
+        listed = list_items(items, suffixes=suffixes, columns=columns, root=root, missing="leave")
     meta = dict(loaded.meta)
     if part is not None:
-        items, of_part = take_part(items, part)
+        listed, of_part = take_part(listed, part)
         meta |= of_part
-    files.check_ids(out, [item.id for item in items])
-    refuse_missing_files([item.path for item in items], allow_some=skips_bad)
+    files.check_ids(out, [item.id for item in listed])
+    refuse_missing_files([item.path for item in listed], allow_some=skips_bad)
     sizes = {"batch_size": batch_size, "workers": workers}
     if reading.faces == "all" and (ray or int(os.environ.get("WORLD_SIZE", "1")) > 1):
         raise LikenessError(
@@ -120,16 +124,16 @@ def embed_files(
     if ray is not None:
         from likeness import ray_embedding
 
-        pieces = ray_embedding.embed(partial(_load, model, reading), items, ray, **sizes)
+        pieces = ray_embedding.embed(partial(_load, model, reading), listed, ray, **sizes)
         write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
         return
     with ExitStack() as stack:
         device, lost = stack.enter_context(joined_processes()), list[Bad]()
         if reading.faces == "all":
-            loaded, items, lost = stack.enter_context(every_face(loaded, items))
-            sizes["piece_items"] = max(1, len(items))  # crops of a temporary folder are no resume
+            loaded, listed, lost = stack.enter_context(every_face(loaded, listed))
+            sizes["piece_items"] = max(1, len(listed))  # crops of a temporary folder are no resume
         loaded.embedder.to_device(device)
-        extracted = extract(loaded, items, out, **sizes)
+        extracted = extract(loaded, listed, out, **sizes)
         if extracted is not None:  # the first process
             extracted = extracted[0], [*lost, *extracted[1]]
             try:
@@ -208,26 +212,60 @@ def load(model: str, reading: Reading) -> tuple[Loaded, Sequence[Item]]:
 def read_as(model: Loaded, reading: Reading) -> Loaded:
     """Return the model reading in crops or chunks, or joining embeddings of mirror images.
 
-    The metadata of the embeddings say how.
+    How crops and chunks are read is in modalities/speaker/long.py. The model's `settings` state all
+    of it in the metadata of its embeddings.
 
     Raises:
-        LikenessError: The model cannot read so, or there is no such way of joining.
+        LikenessError: The model cannot read so, the settings exclude each other or are too small,
+            or there is no such way of joining.
     """
-    flip = reading.flip
-    check_choice("flip", flip, get_args(Flip))
-    model = in_parts(
-        model,
-        crops=reading.crops,
-        crop_seconds=reading.crop_seconds,
-        chunk_seconds=reading.chunk_seconds,
-        only_speech=reading.only_speech,
-    )
-    if flip == "none":
+    check_choice("flip", reading.flip, get_args(Flip))
+    if reading.crops or reading.chunk_seconds or reading.only_speech:
+        model = _in_parts(model, reading)
+    if reading.flip == "none":
         return model
     if model.modality == "speaker":
-        raise LikenessError(f"flip {flip!r} is for images, and this model takes recordings")
-    settings = {**model.settings, "flip": flip}
-    return replace(model, embedder=flipped(model.embedder, flip), settings=settings)
+        raise LikenessError(f"flip {reading.flip!r} is for images, and this model takes recordings")
+    settings = {**model.settings, "flip": reading.flip}
+    return replace(model, embedder=flipped(model.embedder, reading.flip), settings=settings)
+
+
+def _in_parts(model: Loaded, reading: Reading) -> Loaded:
+    """The model reading in crops, in chunks, or without pauses."""
+    if model.modality != "speaker":
+        raise LikenessError(
+            "crops, chunks and only_speech are for speech; this is a model of modality "
+            f"{model.modality!r}: leave them out"
+        )
+    refuse_other_reading(model, "crops, chunks and only_speech")
+    crops, crop_seconds, chunk_seconds = reading.crops, reading.crop_seconds, reading.chunk_seconds
+    if crops and chunk_seconds:
+        raise LikenessError(
+            f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
+            "them"
+        )
+    check_counts("crops", [crops], least=0)
+    if not 0.1 <= crop_seconds < math.inf or (chunk_seconds and not 1 <= chunk_seconds < math.inf):
+        raise LikenessError(
+            f"crop_seconds {crop_seconds:g}, chunk_seconds {chunk_seconds:g}: crops of at least "
+            "0.1 s and chunks of at least 1 s are allowed, or 0 for no chunks"
+        )
+    bound = reading_of(model)[1]
+    read = partial(
+        long.read,
+        crops=crops,
+        crop_seconds=crop_seconds,
+        chunk_seconds=chunk_seconds,
+        only_speech=reading.only_speech,
+        **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
+    )
+    settings = {
+        "crops": f"{crops} x {crop_seconds:g} s, mean" if crops else "",
+        "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
+        "pauses": "left out by energy" if reading.only_speech else "",
+    }
+    stated = {name: text for name, text in settings.items() if text}
+    return replace(model, read=read, settings={**model.settings, **stated})
 
 
 def ijb_pack(model: Loaded, root: Path) -> tuple[Loaded, Sequence[Item]]:

@@ -74,9 +74,9 @@ class Enrolled(NamedTuple):
 
 
 def enrol(
-    name: str | Path,
+    gallery: str | Path,
     model: Loaded,
-    inputs: Any,
+    data: Any,
     *,
     subject: str | None = None,
     subject_of: Mapping[str, str] | None = None,
@@ -91,9 +91,9 @@ def enrol(
     given alone has none.
 
     Args:
-        name: The gallery, as for `opened`.
+        gallery: The gallery, as for `opened`.
         model: What embeds the files.
-        inputs: A folder, a list, a table or a file, see `likeness.inputs.items_of`.
+        data: A folder, a list, a table or a file, see `likeness.inputs.items_of`.
         subject: Who all files are of.
         subject_of: Id -> subject.
         existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
@@ -106,14 +106,14 @@ def enrol(
             the gallery is of another model.
     """
     known = set()
-    if exists(name):
-        with opened(name, model.meta, makes=True) as gallery:
-            known = {entry.subject for entry in gallery.entries()}
-    with items_of(inputs, modality=model.modality, **listing) as items:
+    if exists(gallery):
+        with opened(gallery, model.meta, makes=True) as store:
+            known = {entry.subject for entry in store.entries()}
+    with items_of(data, modality=model.modality, **listing) as items:
         # An empty label in a table that has labels says nothing, and neither does its folder then.
         by_folder = not any(item.label for item in items)
         of_item = {item.id: subject or _subject(item, subject_of, by_folder) for item in items}
-        if not (subject or subject_of) and str(inputs) in of_item and len(items) == 1:
+        if not (subject or subject_of) and str(data) in of_item and len(items) == 1:
             of_item = {items[0].id: items[0].label or ""}
         unnamed = [item_id for item_id, who in of_item.items() if not who]
         if unnamed:
@@ -136,14 +136,14 @@ def enrol(
         embeddings, bad = _embed(model, chosen, workers)
     skipped = tuple(before) if existing == "skip" else ()
     names = [of_item[item_id] for item_id in embeddings.ids]
-    with opened(name, model.meta, makes=True) as gallery:
-        _write(gallery, embeddings, names, set(before) if existing == "replace" else set())
-        size = sum(entry.enrolments for entry in gallery.entries())
+    with opened(gallery, model.meta, makes=True) as store:
+        _write(store, embeddings, names, set(before) if existing == "replace" else set())
+        size = sum(entry.enrolments for entry in store.entries())
         doubts: Sequence[Doubt] = ()
         if size <= _CHECKED:
             here = set(map(nfc, names))
-            doubts = [d for d in check(gallery).doubts if {d.subject, d.looks_like} & here]
-        return Enrolled(len(names), len(set(names)), skipped, bad, len(gallery), doubts)
+            doubts = [d for d in check(store).doubts if {d.subject, d.looks_like} & here]
+        return Enrolled(len(names), len(set(names)), skipped, bad, len(store), doubts)
 
 
 def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: set[str]) -> None:
@@ -183,13 +183,13 @@ def _embed(
 
 
 def embed(
-    model: Loaded, inputs: Any, *, workers: int = 0, faces: Faces = "central", **listing: Any
+    model: Loaded, data: Any, *, workers: int = 0, faces: Faces = "central", **listing: Any
 ) -> tuple[Embeddings, dict[str, Path], Sequence[Bad]]:
     """Embed files that nobody has named yet.
 
     Args:
         model: What embeds the files.
-        inputs: As for `enrol`.
+        data: As for `enrol`.
         workers: How many processes read files.
         faces: Of photographs, "all" faces or the "central" one. All have ids like "photo.jpg#2".
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
@@ -200,7 +200,7 @@ def embed(
     Raises:
         LikenessError: Nothing can be read.
     """
-    with items_of(inputs, modality=model.modality, **listing) as items:
+    with items_of(data, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, workers, faces)
         paths = {item.id: item.path for item in items}
         found = {one: paths.get(one) or paths[one.rpartition("#")[0]] for one in embeddings.ids}
@@ -300,7 +300,7 @@ class Found:
 def search(
     gallery: Gallery,
     model: Loaded,
-    inputs: Any,
+    data: Any,
     *,
     k: int = 5,
     threshold: float | None = None,
@@ -317,7 +317,7 @@ def search(
     Args:
         gallery: An open gallery.
         model: What embeds the files.
-        inputs: A file, a folder, a list or a table, see `likeness.inputs.items_of`.
+        data: A file, a folder, a list or a table, see `likeness.inputs.items_of`.
         k: How many subjects are given back for each file at most.
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
@@ -331,7 +331,7 @@ def search(
     Raises:
         LikenessError: Nothing can be read.
     """
-    with items_of(inputs, modality=model.modality, **listing) as items:
+    with items_of(data, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, 0, faces)
     how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
     with step("searching the gallery"):

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from likeness.eval import results as report
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
-from likeness.eval.protocols import ijb, ijb_files
+from likeness.eval.protocols import ijb as protocol
+from likeness.eval.protocols import ijb_files
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.results import Result
 from likeness.eval.types import Embeddings, Trials, name_first
@@ -22,20 +23,20 @@ NO_INTERVALS = "Intervals over the subjects of the 1:N lists: --resamples 200."
 
 
 def read_presets(
-    names: Sequence[str] | None, changes: Sequence[str] | None
-) -> dict[str, ijb.Switches]:
+    preset: Sequence[str] = (), switch: Sequence[str] = ()
+) -> dict[str, protocol.Switches]:
     """The switches of each --preset, by default those of likeness, with the changes of --switch.
 
     Raises:
         LikenessError: As `likeness.eval.protocols.ijb.switches_of`.
     """
-    return {name: ijb.switches_of(name, changes or []) for name in names or ["likeness"]}
+    return {name: protocol.switches_of(name, switch) for name in preset or ["likeness"]}
 
 
 def evaluate_files(
-    features: Sequence[Path],
-    root: Path,
-    presets: Mapping[str, ijb.Switches],
+    scores: Sequence[Path],
+    ijb: Path,
+    presets: Mapping[str, protocol.Switches],
     fars: Sequence[float] = (),
     num_resamples: int = 0,
     json_file: Path | None = None,
@@ -43,9 +44,9 @@ def evaluate_files(
     """1:1 of an IJB pack from features of its faces.
 
     Args:
-        features: Files of `likeness embed --ijb`, or any embeddings whose ids are the names of the
+        scores: Files of `likeness embed --ijb`, or any embeddings whose ids are the names of the
             faces.
-        root: The folder of the pack.
+        ijb: The folder of the pack.
         presets: Name -> switches. The table has a column for each file and preset.
         fars: False-accept rates, one TAR for each; empty stands for those of the protocol.
         num_resamples: Draws of the interval over subjects, whom the 1:N lists name.
@@ -58,38 +59,38 @@ def evaluate_files(
         ValueError, KeyError: As in `likeness.eval.protocols.ijb` and
             `likeness.eval.protocols.ijb_files`.
     """
-    files = ijb_files.meta_files(root)
+    files = ijb_files.meta_files(ijb)
     pairs = ijb_files.read_template_pairs(files.pairs)
     subjects = _subjects(files, pairs) if num_resamples else None
     results: list[Result] = []
-    for system, switches, pooled in _pooled(features, files, presets):
-        results += ijb.verification_1_1(
+    for system, switches, pooled in _pooled(scores, files, presets):
+        results += protocol.verification_1_1(
             system,
             pooled,
             pairs,
             switches,
-            fars=tuple(fars) or ijb.FARS,
+            fars=tuple(fars) or protocol.FARS,
             subjects=subjects,
             num_resamples=num_resamples,
         )
     if json_file:
         lists = [*files.galleries, files.probes] if num_resamples else []
-        inputs = [*features, *_lists(files, presets), files.pairs, *lists]
+        inputs = [*scores, *_lists(files, presets), files.pairs, *lists]
         report.write_json(json_file, results, digests_of(inputs))
     return report.table(results) + _notes(presets) + ("" if num_resamples else f"{NO_INTERVALS}\n")
 
 
 def identify_files(
-    features: Path,
-    root: Path,
-    presets: Mapping[str, ijb.Switches],
+    probes: Path,
+    ijb: Path,
+    presets: Mapping[str, protocol.Switches],
     settings: IdentificationSettings,
     json_file: Path | None = None,
 ) -> str:
     """1:N of an IJB pack from features of its faces: a table for each preset.
 
     Args:
-        features: As in `evaluate_files`; so are `root`, `presets` and `json_file`.
+        probes: As `scores` in `evaluate_files`; so are `ijb`, `presets` and `json_file`.
         settings: What is measured; similarity and protocol are those of the switches.
 
     Returns:
@@ -98,29 +99,31 @@ def identify_files(
     Raises:
         LikenessError: The pack has no gallery lists; and as `evaluate_files`.
     """
-    files = ijb_files.meta_files(root)
+    files = ijb_files.meta_files(ijb)
     if not files.galleries:
         raise LikenessError(
             f"{files.faces.parent}: there is no {files.name}_1N_gallery_*.csv; unpack the 1:N "
             "lists too"
         )
     galleries = [ijb_files.read_side(path) for path in files.galleries]
-    probes = ijb_files.read_side(files.probes)
+    searched = ijb_files.read_side(files.probes)
     results: list[Result] = []
     tables = []
-    for system, switches, pooled in _pooled([features], files, presets):
-        identified = ijb.identification_1_n(system, pooled, galleries, probes, switches, settings)
+    for system, switches, pooled in _pooled([probes], files, presets):
+        identified = protocol.identification_1_n(
+            system, pooled, galleries, searched, switches, settings
+        )
         results += identified.results
         tables.append((f"{system}\n\n" if len(presets) > 1 else "") + identified.table())
     if json_file:
-        inputs = [features, *_lists(files, presets), *files.galleries, files.probes]
+        inputs = [probes, *_lists(files, presets), *files.galleries, files.probes]
         report.write_json(json_file, results, digests_of(inputs))
     return "\n".join(tables) + _notes(presets)
 
 
 def _pooled(
-    features: Sequence[Path], files: ijb_files.MetaFiles, presets: Mapping[str, ijb.Switches]
-) -> Iterator[tuple[str, ijb.Switches, Embeddings]]:
+    features: Sequence[Path], files: ijb_files.MetaFiles, presets: Mapping[str, protocol.Switches]
+) -> Iterator[tuple[str, protocol.Switches, Embeddings]]:
     """System name, switches and templates of each feature file and preset; one file of features is
     in memory at a time.
     """
@@ -131,7 +134,7 @@ def _pooled(
     for name, path in zip(names, features, strict=True):
         rows = embeddings.read(path)
         made = {
-            preset: ijb.templates(rows, faces, switches, detector_scores=scores)
+            preset: protocol.templates(rows, faces, switches, detector_scores=scores)
             for preset, switches in presets.items()
         }
         del rows  # the faces are many, and the templates few
@@ -141,7 +144,7 @@ def _pooled(
             yield ", ".join(parts), presets[preset], pooled
 
 
-def _lists(files: ijb_files.MetaFiles, presets: Mapping[str, ijb.Switches]) -> list[Path]:
+def _lists(files: ijb_files.MetaFiles, presets: Mapping[str, protocol.Switches]) -> list[Path]:
     """The lists that `_pooled` reads; the landmarks' file, with the detector's scores, only for
     presets that use these.
     """
@@ -173,7 +176,7 @@ def _subjects(files: ijb_files.MetaFiles, pairs: Trials) -> NDArray[np.int64]:
     return np.stack([enrol[pairs.enrol], probe[pairs.probe]], axis=1)
 
 
-def _notes(presets: Mapping[str, ijb.Switches]) -> str:
+def _notes(presets: Mapping[str, protocol.Switches]) -> str:
     """Every switch of every preset: a number without them means nothing."""
     return "".join(
         f"{name}: {', '.join(f'{key} {value}' for key, value in asdict(switches).items())}.\n"

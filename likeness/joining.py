@@ -10,7 +10,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.formats.writing import remove_abandoned
 from likeness.included import resolved
-from likeness.presence import refuse_missing_model
 
 if TYPE_CHECKING:
     from likeness.model import Model
@@ -58,8 +57,6 @@ def join(
         >>> likeness.join("runs/voices", "runs/head", "runs/adapted").modality
         'speaker'
     """
-    refuse_missing_model(str(model))
-    refuse_missing_model(str(head))
     out = Path(out)
     if out.is_dir():
         remove_abandoned(out / _JOINED)  # what a join that was killed has left

@@ -14,7 +14,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.types import name_first
 from likeness.files import Embeddings
 from likeness.included import is_included, resolved
-from likeness.presence import refuse_missing_files, refuse_missing_model
+from likeness.presence import refuse_missing_files
 from likeness.toolkit.console import shown
 
 if TYPE_CHECKING:
@@ -501,7 +501,6 @@ def load(
         >>> model.modality, model.dim, model.similarity
         ('speaker', 8, 'cosine')
     """
-    refuse_missing_model(str(model))
     named = (detector, calibration, thresholds)
     refuse_missing_files([Path(file) for file in named if isinstance(file, str | PathLike)])
 
@@ -572,12 +571,12 @@ def train(
     from likeness.toolkit.training.recipe import Recipe, override
     from likeness.toolkit.training.recipe import load as load_recipe
     from likeness.toolkit.training.train import fit
-    from likeness.training import with_bandwidth, with_data_settings
+    from likeness.training import prepare_recipe
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(located(str(recipe)))[0]
     changes = [settings] if isinstance(settings, str) else list(settings)
-    changed = with_data_settings(override(loaded, changes), columns=columns, label=label, root=root)
-    changed = with_bandwidth(changed, Path(data))
+    listing: Any = {"columns": columns, "label": label, "root": root}
+    changed = prepare_recipe(override(loaded, changes), Path(data), **listing)
     fit(changed, data=Path(data), out=Path(out), resume=resume, read_initial=read_initial)
     parts = {"frontend": changed.frontend, "backbone": changed.backbone, "read": changed.read}
     # Whose recipe was run trusts its packages.

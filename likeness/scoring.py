@@ -68,12 +68,9 @@ def score(
         >>> len(scores), scores.system.partition(",")[0]
         (28, 'cosine')
     """
-    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
-    sides = _sides(listed, embeddings, probe, models, strip_extension)
-    name = str(trials) if isinstance(trials, str | PathLike) else ""
-    if missing == "skip":
-        listed, sides["models"], left_out = _with_embeddings(listed, **sides)
-        name += left_out
+    given = {"embeddings": embeddings, "probe": probe, "models": models}
+    listed, sides, left_out = _prepared(trials, columns, missing, given, strip_extension)
+    name = (str(trials) if isinstance(trials, str | PathLike) else "") + left_out
     scored = score_values(listed, scoring=scoring or Scoring(), **sides)
     return named(scored, name) if name else scored
 
@@ -85,26 +82,40 @@ def named(scored: Scored, trials: str) -> Scored:
     return replace(scored, origin=replace(scored.origin, trials=trials))
 
 
-def _sides(
-    trials: Trials,
-    embeddings: File | Embeddings,
-    probe: File | Embeddings | None,
-    models: Models | None,
+def _prepared(
+    trials: File | Trials,
+    columns: ColumnNames,
+    missing: Missing,
+    sides: Mapping[str, Any],
     strip_extension: bool,
-) -> dict[str, Any]:
-    """What trials are scored with: the embeddings of both sides, and the items of models.
+) -> tuple[Trials, dict[str, Any], str]:
+    """Read what trials are scored with.
+
+    Args:
+        trials: As for `score`; so are the others.
+        columns: Which column of the list is which.
+        missing: What becomes of trials whose ids have no embedding.
+        sides: `embeddings`, `probe` and `models`, or their files.
+        strip_extension: Whether ids may differ in an extension.
+
+    Returns:
+        The trials; the sides, read; and words on trials that are left out.
 
     Raises:
         LikenessError: Several embeddings have one id but for their extensions.
     """
-    enrol, of_models = embeddings_of(embeddings), models_of(models)
-    probes = None if probe is None else embeddings_of(probe)
+    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
+    enrol, models = embeddings_of(sides["embeddings"]), models_of(sides["models"])
+    probe = None if sides["probe"] is None else embeddings_of(sides["probe"])
     if strip_extension:
-        asked = [*trials.enrol_ids, *trials.probe_ids]
-        asked += [item for items in (of_models or {}).values() for item in items]
+        asked = [*listed.enrol_ids, *listed.probe_ids]
+        asked += [item for items in (models or {}).values() for item in items]
         enrol = with_spellings(enrol, asked)
-        probes = None if probes is None else with_spellings(probes, asked)
-    return {"embeddings": enrol, "probe": probes, "models": of_models}
+        probe = None if probe is None else with_spellings(probe, asked)
+    left_out = ""
+    if missing == "skip":
+        listed, models, left_out = _with_embeddings(listed, enrol, probe, models)
+    return listed, {"embeddings": enrol, "probe": probe, "models": models}, left_out
 
 
 def _with_embeddings(
@@ -147,7 +158,7 @@ def _with_embeddings(
     count = f"{len(trials) - int(kept.sum())} of {len(trials)} trials"
     warnings.warn(
         f"{count} are left out, because {len(both)} ids have no embedding ({name_first(both)})",
-        stacklevel=3,
+        stacklevel=4,
     )
     return trials.rows(kept), whole, f", without {count}"
 
@@ -201,10 +212,8 @@ def calibrate(
         >>> likeness.load_calibration("calibration.json") == fitted
         True
     """
-    listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
-    sides = _sides(listed, embeddings, probe, models, strip_extension)
-    if missing == "skip":
-        listed, sides["models"], _ = _with_embeddings(listed, **sides)
+    given = {"embeddings": embeddings, "probe": probe, "models": models}
+    listed, sides, _ = _prepared(trials, columns, missing, given, strip_extension)
     return calibrate_values(
         listed,
         scoring=scoring or Scoring(),

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from likeness.checking.check import Settings, check_labels
+from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
 from likeness.eval.temporary import temporary_folder
@@ -50,25 +50,25 @@ _SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_clien
 _EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
-def with_data_settings(
+def prepare_recipe(
     recipe: Recipe,
+    data: Path,
     *,
     columns: str | Mapping[str, str] = "",
     label: str = "",
     root: str | Path | None = None,
     test: str | Path | None = None,
 ) -> Recipe:
-    """Give a recipe whose items, and those of its measure, are listed with these settings.
+    """Give a recipe that lists items by these settings, also those of its measure, and that takes
+    narrow recordings where it is trained on them.
 
     Args:
         recipe: The recipe.
+        data: Its data.
         columns: Which column of a table is which, as in "label=spk".
         label: A pattern of paths that has the labels, such as "{label}_*.wav".
         root: The folder that relative paths start from.
         test: Other data that test, while all of the data train.
-
-    Returns:
-        The recipe; the same one where nothing is set.
 
     Raises:
         LikenessError: A setting is malformed, or the recipe lists a data set of its own, which has
@@ -82,16 +82,15 @@ def with_data_settings(
         "test": "" if test is None else str(test),
     }
     settings = {name: value for name, value in settings.items() if value}
-    if not settings:
-        return recipe
-    if not takes_settings(recipe.items):
+    if settings and not takes_settings(recipe.items):
         raise LikenessError(
             f"--{' and --'.join(settings)}: this recipe lists a data set of its own; take the "
             f"recipe {recipe.modality}/folders for data of yours, or leave the options out"
         )
-    return replace(
-        recipe, items=partial(recipe.items, **settings), measure=_set(recipe.measure, settings)
-    )
+    if settings:
+        items, measure = partial(recipe.items, **settings), _set(recipe.measure, settings)
+        recipe = replace(recipe, items=items, measure=measure)
+    return with_bandwidth(recipe, data)
 
 
 def _set(measure: Any, settings: Mapping[str, str]) -> Any:
@@ -158,7 +157,7 @@ def warn_of_labels(recipe: Recipe, data: Path) -> None:
     try:
         items = list_items(data, suffixes=suffixes_of(modality), missing="leave", **listing)
         is_plain = data.is_dir() and not listing.get("label") and not is_kaldi_folder(data)
-        found = check_labels(items, modality, Settings(root=data if is_plain else None))
+        found = check_labels(items, modality, data if is_plain else None)
     except (LikenessError, OSError):  # the training says what is wrong
         return
     for finding in found:

@@ -13,7 +13,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import soundfile
 
+import likeness
 from likeness.eval import per_item
 from likeness.eval.per_item import PerItem
 from likeness.modalities.image import small_sets
@@ -22,6 +24,7 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Schedule
 from likeness.toolkit.training.train import fit
 from tests.scripts import loaded
+from tests.tiny import untrained
 
 ROOT = Path(__file__).parents[1]
 
@@ -167,16 +170,6 @@ def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_pat
     """Where Node and onnxruntime-node are, or LIKENESS_NODE_MODULES names its node_modules."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    import soundfile
-    import torch
-
-    from likeness.modalities.speaker import audio
-    from likeness.modalities.speaker.features import KaldiFbank
-    from likeness.toolkit.backbones.resnet import ResNet
-    from likeness.toolkit.models import export
-    from likeness.toolkit.models.embedder import TorchEmbedder
-    from likeness.toolkit.models.loaded import Loaded
-
     example = ROOT / "examples" / "onnxruntime_node"
     modules = Path(os.environ.get("LIKENESS_NODE_MODULES", example / "node_modules"))
     node = shutil.which("node")
@@ -184,11 +177,8 @@ def test_node_compares_two_recordings_as_onnx_runtime_does(voices: Path, tmp_pat
         pytest.skip("node or its package is absent: `npm install --ignore-scripts` in that folder")
     shutil.copy(example / "compare.mjs", tmp_path)
     (tmp_path / "node_modules").symlink_to(modules.resolve())
-    torch.manual_seed(0)
-    network = ResNet(16, dim=8, width=4, blocks=(1, 1, 1, 1))
-    embedder = TorchEmbedder(KaldiFbank(num_mels=16), network).eval()
     model = tmp_path / "m.onnx"
-    export.export(Loaded(embedder, audio.read, "speaker", "cosine", "d" * 64, 1), model)
+    likeness.load(untrained(tmp_path / "run")).export(model)
     files, embeddings = [], []
     session = onnxruntime.InferenceSession(model)
     for number, path in enumerate(sorted(voices.glob("*/*.flac"))[:5:4]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import re
@@ -14,14 +13,19 @@ import numpy as np
 import pytest
 
 from likeness.eval.calibration import load_calibration
+from likeness.eval.scoring.origin import Origin
+from likeness.eval.thresholds import measure
+from likeness.eval.types import Scores
+from likeness.models.load import load_to_embed
+from likeness.toolkit.gallery.gallery import open_gallery
 from tests.scripts import printed
+from tests.tiny_yunet import tiny_yunet
 
 jsonschema = pytest.importorskip("jsonschema")
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "docs" / "reference" / "schemas"
 NAMES = sorted(path.stem for path in SCHEMAS.glob("*.json"))
-TOKEN = "a-token-for-the-tests"
 
 
 def schema(name: str, part: str = "") -> Any:
@@ -194,74 +198,48 @@ def test_a_search_and_a_check(folder: Path, model: Path, voices: Path) -> None:
 @pytest.fixture(scope="module")
 def answers(
     folder: Path, model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
     """The answers of a server with a gallery that keeps media, by the names of the schema."""
-    httpx = pytest.importorskip("httpx")
-    pytest.importorskip("fastapi")
-    from likeness.eval.scoring.origin import Origin
-    from likeness.eval.thresholds import measure
-    from likeness.eval.types import Scores
-    from likeness.models import load
-    from likeness.service.app import make_app
     from likeness.service.pages import Example
     from likeness.service.work import Extras, Service
-    from likeness.toolkit.gallery.gallery import open_gallery
+    from tests.likeness.service.serving import asking
 
     rng = np.random.default_rng(0)
     scores = Scores(rng.standard_normal(400), np.arange(400) % 4 == 0)
     stored, _ = measure(scores, Origin("cosine"), data="demo", fars=[0.1])
     file = sorted(voices.rglob("*.flac"))[0].read_bytes()
-    loaded = load.load(str(model))
+    loaded = load_to_embed(str(model))
     extras = Extras(stored, "", [Example("a.flac", file)], True, "A tiny model.")
     gallery = open_gallery(tmp_path_factory.mktemp("people"), loaded.meta)
-    service = Service(loaded, gallery, threshold=0.5, extras=extras)
-    plain = Service(loaded)
-    write = {"Authorization": f"Bearer {TOKEN}"}
-    one, two = {"file": file}, {"first": file, "second": file}
-
-    async def ask() -> dict[str, Any]:
-        transport = httpx.ASGITransport(app=make_app(service, token=TOKEN))
-        bare = httpx.ASGITransport(app=make_app(plain, token=TOKEN))
-        async with (
-            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
-            httpx.AsyncClient(transport=bare, base_url="http://localhost") as other,
-        ):
-            enrolled = await client.post(
-                "/enrol", data={"subject": "ann"}, files={"files": file}, headers=write
-            )
-            got = {
-                "enrol": [
-                    enrolled,
-                    await client.put("/gallery/ann", files={"files": file}, headers=write),
-                ],
-                "health": [await client.get("/health"), await other.get("/health")],
-                "thresholds": [await client.get("/thresholds"), await other.get("/thresholds")],
-                "verify": [
-                    await client.post("/verify", files=two),
-                    await other.post("/verify", files=two),
-                ],
-                "identify": [await client.post("/identify", files=one)],
-                "gallery": [await client.get("/gallery")],
-                "enrolments": [await client.get("/gallery/ann")],
-                "examples": [await client.get("/examples")],
-                "error": [
-                    await client.post("/verify", files={**two, "second": b"no sound"}),
-                    await client.post("/verify", files=one),
-                    await other.get("/gallery"),
-                    await client.delete("/gallery/ann"),
-                ],
-            }
-            got["removed"] = [await client.delete("/gallery/ann", headers=write)]
-            lines = await client.post("/embed", files=[("files", file), ("files", b"no sound")])
-            return {
-                **{name: [answer.json() for answer in all_] for name, all_ in got.items()},
-                "embed": [json.loads(line) for line in lines.text.splitlines()],
-            }
-
-    try:
-        return asyncio.run(ask())
-    finally:
-        gallery.close()
+    ask = asking(Service(loaded, gallery, threshold=0.5, extras=extras))
+    bare = asking(Service(loaded))
+    two, one, sent = {"first": file, "second": file}, {"file": file}, {"files": file}
+    got = {
+        "enrol": [
+            ask("POST", "/enrol", data={"subject": "ann"}, files=sent),
+            ask("PUT", "/gallery/ann", files=sent),
+        ],
+        "health": [ask("GET", "/health"), bare("GET", "/health")],
+        "thresholds": [ask("GET", "/thresholds"), bare("GET", "/thresholds")],
+        "verify": [ask("POST", "/verify", files=two), bare("POST", "/verify", files=two)],
+        "identify": [ask("POST", "/identify", files=one)],
+        "gallery": [ask("GET", "/gallery")],
+        "enrolments": [ask("GET", "/gallery/ann")],
+        "examples": [ask("GET", "/examples")],
+        "error": [
+            ask("POST", "/verify", files={**two, "second": b"no sound"}),
+            ask("POST", "/verify", files=one),
+            bare("GET", "/gallery"),
+            ask("DELETE", "/gallery/ann", headers={"Authorization": ""}),
+        ],
+        "removed": [ask("DELETE", "/gallery/ann")],
+    }
+    lines = ask("POST", "/embed", files=[("files", file), ("files", b"no sound")]).text
+    yield {
+        **{name: [answer.json() for answer in several] for name, several in got.items()},
+        "embed": [json.loads(line) for line in lines.splitlines()],
+    }
+    gallery.close()
 
 
 def test_the_service_answers_as_its_schemas_say(answers: dict[str, Any]) -> None:
@@ -274,20 +252,11 @@ def test_the_service_answers_as_its_schemas_say(answers: dict[str, Any]) -> None
 
 
 def test_faces_are_answered_as_their_schema_says(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    from likeness.models.load import load_to_embed
     from likeness.service.work import Service
-    from likeness.toolkit.data.images import encode
-    from tests.tiny_yunet import network, tiny_yunet
+    from tests.likeness.service.serving import face_network, photograph
 
-    pixels = np.zeros((96, 128, 3), np.uint8)
-    pixels[32:40, 48:56, 0] = 255
-    photograph = encode(pixels)
-    network(tmp_path / "face.onnx", (112, 112))
     detector = tiny_yunet(tmp_path / "yunet.onnx")
-    face = f"insightface:{tmp_path / 'face.onnx'}@size=112x112,mean=127.5,std=128"
-    found = Service(load_to_embed(face, detector=detector))
-    answer = found.faces(photograph)
+    answer = Service(face_network(tmp_path, detector)).faces(photograph())
     check(answer, "service", "faces")
     assert answer["found"] > 0
 

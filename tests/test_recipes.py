@@ -18,7 +18,6 @@ import pytest
 import soundfile
 import torch
 
-from likeness.cli import main
 from likeness.eval.formats.trials import read_trials
 from likeness.modalities import synthetic, synthetic_faces
 from likeness.modalities.speaker import voxceleb
@@ -29,6 +28,8 @@ from likeness.toolkit.models.parts import Part, describe, restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
+from tests.scripts import run_command
+from tests.tiny import QUICK
 
 ROOT = Path(__file__).parents[1]
 
@@ -225,14 +226,7 @@ def test_trains_and_embeds(
     path: Path, variant: str, data: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     recipe, _ = load(f"{path}:{variant}")
-    steps = [
-        "schedule.steps=3",
-        "schedule.warmup_steps=1",
-        "schedule.eval_every=0",
-        "sampling.batch_size=4",
-        "compute.workers=0",
-        "compute.threads=1",
-    ]
+    steps = [*QUICK, "schedule.steps=3", "schedule.warmup_steps=1", "sampling.batch_size=4"]
     small: Recipe = recipes.override(
         recipe, [*SMALL.get(describe(recipe)["backbone"]["call"].rpartition(".")[2], []), *steps]
     )
@@ -272,24 +266,15 @@ def test_voxceleb_in_two_stages_from_the_command_line(
     included, go on in the second.
     """
     recipe = ROOT / "recipes" / "speaker" / "voxceleb.py"
-    tiny = [
-        "backbone.width=8",
-        "backbone.dim=8",
-        "sampling.batch_size=4",
-        "schedule.warmup_steps=1",
-        "compute.workers=0",
-        "compute.threads=1",
-    ]
-    tiny += ["schedule.eval_every=0", *small_vox(vox, load(f"{recipe}:wespeaker_resnet34")[0])]
+    tiny = [*QUICK, "backbone.width=8", "backbone.dim=8", "sampling.batch_size=4"]
+    tiny += small_vox(vox, load(f"{recipe}:wespeaker_resnet34")[0])
     first, second = tmp_path / "first", tmp_path / "second"
     for variant, out, more in (
         ("wespeaker_resnet34", first, []),
         ("wespeaker_resnet34_lm", second, [f"init={first}"]),
     ):
-        command = ["train", f"{recipe}:{variant}", *tiny, *more, "schedule.steps=2"]
-        with pytest.raises(SystemExit) as stopped:
-            main([*command, "--data", str(vox), "--out", str(out)])
-        assert stopped.value.code == 0
+        command = ("train", f"{recipe}:{variant}", *tiny, *more)
+        assert run_command(*command, "--data", vox, "--out", out) == 0
     # 4 speakers x 3 speeds
     assert "and its class proxies: the 12 classes are the same" in " ".join(
         capfd.readouterr().err.split()
@@ -298,9 +283,7 @@ def test_voxceleb_in_two_stages_from_the_command_line(
 
 def test_lists_of_faces_are_the_held_out_subjects(faces: Path, tmp_path: Path) -> None:
     recipe = module(ROOT / "recipes" / "face" / "folders.py")
-    with pytest.raises(SystemExit) as ended:
-        main(["lists", str(faces / "orl"), "--out", str(tmp_path), "--modality", "face"])
-    assert not ended.value.code
+    assert run_command("lists", faces / "orl", "--out", tmp_path, "--modality", "face") == 0
     listed = read_items(tmp_path / "items.txt", faces / "orl")
     trained = {item.label for item in recipe.RECIPES["small"].items(faces / "orl")}
     assert len(listed) == 6

@@ -25,6 +25,7 @@ from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
 from tests.modalities.face import bin_file
 from tests.scripts import loaded
+from tests.tiny import QUICK
 
 NAMES = ("vggface2", "ms1mv2", "webface")
 # torch 2.13 writes beyond its memory in the weight gradient of a strided 1 x 1 convolution of at
@@ -34,22 +35,8 @@ SMALL = {
     "IResNet": ["backbone.depth=18", "backbone.blocks=1,1,1,1", "backbone.width=8"],
     "FaceViT": ["backbone.width=16", "backbone.depth=1", "backbone.heads=2"],
 }
-TINY = [
-    "schedule.steps=2",
-    "schedule.warmup_steps=1",
-    "schedule.eval_every=0",
-    "schedule.save_every=2",
-    "sampling.batch_size=8",
-    "compute.workers=0",
-    "compute.threads=1",
-]
-TINY += [
-    "compute.accumulate=1",
-    "backbone.dim=8",
-    "backbone.image_size=32",
-    "read.size=32,32",
-    "read.fit=resize",
-]
+TINY = [*QUICK, "schedule.warmup_steps=1", "schedule.save_every=2", "compute.accumulate=1"]
+TINY += ["backbone.dim=8", "backbone.image_size=32", "read.size=32,32", "read.fit=resize"]
 
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "face"

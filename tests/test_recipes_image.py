@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from likeness.cli import main
 from likeness.modalities import synthetic_glyphs
 from likeness.modalities.image import small_sets
 from likeness.modalities.image.splits import Protocol, divide_classes
@@ -32,6 +31,8 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
+from tests.scripts import run_command
+from tests.tiny import QUICK
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
 EDGE = 32
@@ -40,15 +41,7 @@ SMALL = {
     "BNInception": ["backbone.dim=8"],
     "SFNet": ["backbone.width=8", "backbone.dim=8"],
 }
-TINY = [
-    "schedule.steps=2",
-    "schedule.warmup_steps=0",
-    "schedule.eval_every=2",
-    "schedule.save_every=2",
-    "compute.workers=0",
-    "compute.threads=1",
-    "sampling.batch_size=8",
-]
+TINY = [*QUICK, "schedule.eval_every=2", "schedule.save_every=2"]
 # whose classes there have to be: (classes, of them to train, protocols)
 SETS: dict[str, tuple[int, int, tuple[Protocol, ...]]] = {
     "cub": (200, 100, ("standard", "vmf", "mlrc", "benchmarker")),
@@ -297,11 +290,10 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = folders_of(tmp_path / "my images", 20)
-    with pytest.raises(SystemExit) as ended:
-        main(["lists", str(data), "--out", str(tmp_path / "lists"), "--modality", "image"])
-    assert not ended.value.code
+    lists = tmp_path / "lists"
+    assert run_command("lists", data, "--out", lists, "--modality", "image") == 0
     assert "8 items of 4 of 20 subjects" in capsys.readouterr().out
-    listed = read_items(tmp_path / "lists" / "items.txt", data)
+    listed = read_items(lists / "items.txt", data)
     assert all(item.path == data / item.id and item.path.is_file() for item in listed)
     for recipe in MODULES["folders"].RECIPES.values():
         assert [item.id for item in recipe.measure.items(data)] == [item.id for item in listed]

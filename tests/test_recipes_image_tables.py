@@ -24,6 +24,7 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_model
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
+from tests.tiny import QUICK
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
 SIMPLE = SimpleNamespace(**recipes.read(str(FOLDER / "simple.py")))
@@ -191,21 +192,8 @@ def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-SHRUNK = [
-    "schedule.steps=2",
-    "schedule.eval_every=0",
-    "sampling.batch_size=4",
-    "sampling.items_per_class=2",
-    "compute.workers=0",
-    "compute.threads=1",
-]
-SHRUNK += [
-    "items.whole=false",
-    "measure.items.whole=false",
-    "augment.size=32",
-    "read.short_edge=36",
-    "read.crop=32",
-]
+SHRUNK = [*QUICK, "sampling.batch_size=4", "sampling.items_per_class=2", "augment.size=32"]
+SHRUNK += ["items.whole=false", "measure.items.whole=false", "read.short_edge=36", "read.crop=32"]
 TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
 
 

@@ -53,7 +53,9 @@ RECIPES = {
 QUICK = (
     "schedule.steps=2",
     "schedule.warmup_steps=0",
+    "schedule.eval_every=0",
     "sampling.batch_size=8",
+    "compute.workers=0",
     "compute.threads=1",
 )
 

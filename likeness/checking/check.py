@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,15 @@ from likeness.checking.files import Modality, Seen, inspection_of, look_at, read
 from likeness.eval.cleaning import fit_of, near_pairs, suspects
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Embeddings
+from likeness.files import File, embeddings_of
+from likeness.lists import modality_of
+from likeness.modalities.folders import suffixes_of
 from likeness.toolkit.data.items import Items
 from likeness.toolkit.data.labels import alike, suggest_labels
+from likeness.toolkit.data.listing import is_kaldi_folder, list_items
+
+if TYPE_CHECKING:
+    from likeness.model import Model
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
@@ -104,26 +111,6 @@ _LEFT_OUT_IF_CLEAN = ("near-duplicate", "wrong-label")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a data set is checked.
-
-    Attributes:
-        decode: Whether the content of the files is decoded; None decodes at most 5,000 items of
-            10 hours in all.
-        near: The cosine from which on two items are called nearly the same.
-        clean: Whether items whose label is likely wrong, and all but one of those that are nearly
-            the same, are left out too.
-        root: The folder of the data, where the labels are its sub-folders; None where a table, a
-            list or a pattern states the labels.
-    """
-
-    decode: bool | None = None
-    near: float = NEAR
-    clean: bool = False
-    root: Path | None = None
-
-
-@dataclass(frozen=True)
 class Finding:
     """One thing that looks wrong.
 
@@ -173,77 +160,96 @@ class Checked:
     left_out: Sequence[str]
 
 
-def check_items(
-    items: Items,
-    modality: Modality,
+def check(
+    data: File,
+    modality: Modality | None = None,
     *,
-    data: str,
-    test: Items | None = None,
-    embeddings: Embeddings | None = None,
-    settings: Settings | None = None,
-    passed_over: Sequence[str] = (),
+    columns: str | Mapping[str, str] = "",
+    label: str = "",
+    root: str | Path | None = None,
+    test: File | None = None,
+    decode: bool | None = None,
+    embeddings: File | Embeddings | None = None,
+    model: Model | None = None,
+    near: float = NEAR,
+    clean: bool = False,
 ) -> Checked:
-    """Check items before anything trains on them.
+    """Say what is wrong with a data set before anything trains on it.
 
     Args:
-        items: N items, of which files may be missing.
-        modality: "speaker", "face" or "image".
-        data: What messages call the data.
-        test: The items that a model will be tested on, which must have nothing in common with
-            these.
-        embeddings: Of the items, by their ids. Items without one are compared with nothing.
-        settings: How they are checked.
-        passed_over: Names of files and folders that cannot be used, as `list_items` found.
+        data: what `likeness.items` takes; columns, label and root are those of it, too.
+        modality: what the items are; by default what most files are, recordings or images.
+        test: the data that a model will be tested on, to find what is in both.
+        decode: whether every file is decoded, or only its header read; by default up to 5,000 files
+            of up to 10 hours in all are decoded.
+        embeddings: embeddings of the items by their ids, or their file, to find labels that are
+            likely wrong and near copies. Items without one are compared with nothing.
+        model: what embeds the items here, in place of `embeddings`.
+        near: the cosine from which on two items are called near copies.
+        clean: whether items whose label is likely wrong, and near copies, are left out too.
 
     Returns:
-        What was found. Nothing is written.
+        The findings, and for each item why it is left out of training, if it is.
 
     Raises:
-        LikenessError: No item has an embedding.
+        LikenessError: the data does not exist, or it is no list or table that can be read. No item
+            has an embedding.
 
     Example:
-        >>> from likeness.lists import items
-        >>> checked = check_items(items("voices"), "speaker", data="voices")
+        >>> import likeness
+        >>> checked = likeness.check("voices")
         >>> len(checked.items), [finding.kind for finding in checked.findings]
         (8, ['few-items'])
     """
-    settings = settings or Settings()
-    every = items if test is None else Items.of([*items, *test])
-    seen, decoded = look_at(every, inspection_of(modality), settings.decode)
+    folder = Path(data)
+    listing: dict[str, Any] = {"columns": columns, "label": label, "root": root}
+    kind = modality or modality_of(folder, **listing)
+    passed_over: list[str] = []
+    listing |= {"missing": "leave", "passed_over": passed_over, "suffixes": suffixes_of(kind)}
+    items = list_items(folder, **listing)
+    tested = Items.of([]) if test is None else list_items(Path(test), **listing)
+    plain = folder.is_dir() and not label and not is_kaldi_folder(folder)
+    vectors = None if embeddings is None else embeddings_of(embeddings)
+    if model is not None:
+        vectors = model.embed([item for item in items if item.path.is_file()])
+
+    every = Items.of([*items, *tested]) if tested else items
+    seen, decoded = look_at(every, inspection_of(kind), decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
-    result = _Result(items, modality, settings, "decoded content" if decoded else "bytes")
-    names = (name.encode("utf-8", "backslashreplace").decode() for name in passed_over)
-    result.add("name", [(name,) for name in names])
+    content = "decoded content" if decoded else "bytes"
+    result = _Result(items, kind, folder if plain else None, content, near=near, clean=clean)
+    names = dict.fromkeys(passed_over)
+    result.add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
     result.add_problems(files)
     result.add_copies(files)
-    if test is not None:
-        result.add_leaks(test, files, of_test)
+    result.add_leaks(tested, files, of_test)
     result.add_labels()
     result.add_confounds(items, files)
     result.add_sessions()
-    if modality == "speaker":
+    if kind == "speaker":
         result.add_clipped(files)
     if not decoded:
         result.notes.append(
             "The files were not decoded: silent and clipped recordings, images of one colour, and "
             "copies in other formats are not known. --decode decodes them."
         )
-    if embeddings is not None:
-        result.add_similar(embeddings)
+    if vectors is not None:
+        result.add_similar(vectors)
     found = result.findings, result.notes, result.left_out
-    return Checked(data, modality, items, files, decoded, *found)
+    return Checked(str(data), kind, items, files, decoded, *found)
 
 
-def check_labels(items: Items, modality: Modality, settings: Settings) -> list[Finding]:
+def check_labels(items: Items, modality: Modality, root: Path | None) -> list[Finding]:
     """Check whether the labels of items are subjects, and what goes with them by the headers.
 
     Args:
         items: N items, of which at most 2,000 are looked at: all items of some labels.
         modality: "speaker", "face" or "image".
-        settings: Their root says that labels are folders.
+        root: The folder of the data, where the labels are its sub-folders; None where a table, a
+            list or a pattern states the labels.
     """
     labels = np.array([label or "" for label in items.labels])
-    result = _Result(items, modality, settings, "")
+    result = _Result(items, modality, root, "")
     result.add_suggested(np.unique(labels))
     some = items.take(np.argsort(labels, kind="stable")[:_MOST_LOOKED_AT])
     result.add_confounds(some, read_headers(some, inspection_of(modality)))
@@ -253,8 +259,18 @@ def check_labels(items: Items, modality: Modality, settings: Settings) -> list[F
 class _Result:
     """What has been found so far."""
 
-    def __init__(self, items: Items, modality: Modality, settings: Settings, content: str) -> None:
-        self.items, self.modality, self.settings = items, modality, settings
+    def __init__(
+        self,
+        items: Items,
+        modality: Modality,
+        root: Path | None,
+        content: str,
+        *,
+        near: float = NEAR,
+        clean: bool = False,
+    ) -> None:
+        self.items, self.modality, self.root = items, modality, root
+        self.near, self.clean = near, clean
         self.ids, self.labels = list(items.ids), list(items.labels)
         self.label = {"speaker": "speaker", "face": "subject", "image": "class"}[modality]
         self.several = _PLURALS[self.label]
@@ -264,7 +280,7 @@ class _Result:
             "labels": self.several,
             "Labels": self.several.capitalize(),
             "content": content,
-            "near": settings.near,
+            "near": near,
         }
         self.findings: list[Finding] = []
         self.notes: list[str] = []
@@ -297,7 +313,7 @@ class _Result:
         texts = {self._name(key): text for key, text in (details or {}).items()}
         of = "items" if isinstance(groups[0][0], int) else "labels"
         self.findings.append(Finding(kind, count, f"{what}: {count:,}.", remedy, chosen, texts, of))
-        if kind in _LEFT_OUT or (kind in _LEFT_OUT_IF_CLEAN and self.settings.clean):
+        if kind in _LEFT_OUT or (kind in _LEFT_OUT_IF_CLEAN and self.clean):
             self.leave_out({row: f"{kind}: {text}" for row, text in (details or {}).items()})
 
     def leave_out(self, reasons: Mapping[Any, str]) -> None:
@@ -392,10 +408,9 @@ class _Result:
 
     def add_suggested(self, counts: Collection[str] | NDArray[Any]) -> bool:
         """Add the finding that the folders are no subjects; returns whether they are none."""
-        root = self.settings.root
-        if root is None:
+        if self.root is None:
             return False
-        before = (root / "x").as_posix()[:-1]
+        before = (self.root / "x").as_posix()[:-1]
         paths = [item.path.as_posix().removeprefix(before) for item in self.items]
         suggestion = suggest_labels(paths, are_voices=self.modality == "speaker")
         if suggestion is None:
@@ -479,7 +494,7 @@ class _Result:
         self._add_wrong_labels(rows, unit)
 
     def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
-        pairs = near_pairs(unit, self.settings.near)
+        pairs = near_pairs(unit, self.near)
         graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
         _, parts = connected_components(graph, directed=False)
         groups = defaultdict(list)

@@ -7,18 +7,8 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import (
-    DATA_HELP,
-    Columns,
-    JsonFile,
-    LabelPattern,
-    Modality,
-    Root,
-    Trust,
-    input_file,
-    refuse_idle,
-    writes,
-)
+from likeness.commands import options
+from likeness.commands.options import input_file
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -28,13 +18,12 @@ app = typer.Typer()
     epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
     "likeness check faces --modality face --model runs/faces --page findings"
 )
+@options.with_options(options.listing)
 def check(
     context: typer.Context,
-    data: Annotated[Path, typer.Argument(help=DATA_HELP)],
-    modality: Modality = None,
-    columns: Columns = None,
-    label: LabelPattern = "",
-    root: Root = None,
+    data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
+    modality: options.Modality = None,
+    label: options.LabelPattern = "",
     test: Annotated[
         Path | None,
         typer.Option(
@@ -61,7 +50,7 @@ def check(
         str | None,
         typer.Option(help="A model that embeds the items here, in place of --embeddings."),
     ] = None,
-    trust: Trust = None,
+    trust: options.Trust = None,
     near: Annotated[
         float,
         typer.Option(
@@ -74,7 +63,7 @@ def check(
             metavar="ITEMS.csv",
             help="Write the items that can be trained on, for `train --data`. What is left out is "
             "in ITEMS.left-out.csv, with the reasons.",
-            callback=writes(".csv"),
+            callback=options.writes(".csv"),
         ),
     ] = None,
     clean: Annotated[
@@ -84,7 +73,7 @@ def check(
             help="Leave items whose label is likely wrong, and near copies, out of --out too.",
         ),
     ] = False,
-    json_file: JsonFile = None,
+    json_file: options.JsonFile = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -106,20 +95,11 @@ def check(
     import likeness
     from likeness.checking import report
 
-    refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
-    checked = likeness.check(
-        data,
-        modality,
-        columns=",".join(columns or ()),
-        label=label,
-        root=root,
-        test=test,
-        decode=decode,
-        embeddings=embeddings,
-        model=None if model is None else likeness.load(model, trust=trust or ()),
-        near=near,
-        clean=clean,
-    )
+    options.refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
+    given = options.arguments_of(context, likeness.check)
+    if model is not None:
+        given["model"] = likeness.load(model, trust=trust or ())
+    checked = likeness.check(**given)
     say(report.as_text(checked))
     if json_file is not None:
         report.write_json(json_file, checked)

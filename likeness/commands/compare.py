@@ -20,6 +20,7 @@ app = typer.Typer()
     epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
     "--out runs/an4-compare"
 )
+@options.with_options(options.listing)
 def compare(
     context: typer.Context,
     recipe: options.Recipe,
@@ -34,9 +35,7 @@ def compare(
         int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
     ] = 3,
     data: options.TrainingData = Path("data"),
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -74,17 +73,13 @@ def compare(
     from likeness.eval.reports.comparison import table
     from likeness.models.initial import read_initial
     from likeness.toolkit.training import compare as comparing
-    from likeness.training import with_bandwidth, with_data_settings
+    from likeness.training import prepare_recipe
 
     chosen, ranges = comparing.load_variants(
         recipe_files.located(recipe), options.names_in(variants), overrides or []
     )
-    chosen = {
-        name: with_bandwidth(
-            with_data_settings(value, columns=",".join(columns or ()), label=label, root=root), data
-        )
-        for name, value in chosen.items()
-    }
+    given = options.arguments_of(context, prepare_recipe)
+    chosen = {key: prepare_recipe(**given | {"recipe": value}) for key, value in chosen.items()}
     with options.stoppable():
         result = comparing.compare(
             chosen,

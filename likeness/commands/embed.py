@@ -14,10 +14,46 @@ from likeness.eval.errors import LikenessError
 app = typer.Typer()
 
 
+def reading(
+    flip: Annotated[
+        Literal["none", "sum", "mean", "concat"],
+        typer.Option(help="For images: how the embedding is joined with that of the mirror image."),
+    ] = "none",
+    faces: options.FacesTaken = "central",
+    crops: Annotated[
+        int, typer.Option(min=0, help="For speech: the mean of so many evenly spaced crops.")
+    ] = 0,
+    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
+    chunk_seconds: Annotated[
+        float, typer.Option(min=0, help="For speech: the mean of chunks of so many seconds.")
+    ] = 0.0,
+    only_speech: Annotated[
+        bool, typer.Option("--only-speech", help="For speech: leave out pauses, by their energy.")
+    ] = False,
+) -> None:
+    """How a model reads an item."""
+
+
+def sharing(
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="How many inputs make a batch; this changes no embedding.")
+    ] = 16,
+    workers: options.Workers = 0,
+    ray: Annotated[
+        str | None, typer.Option(help="Embed on a Ray cluster: auto, or the address of its head.")
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Embed part I of N of the list.")
+    ] = None,
+) -> None:
+    """How the work is divided."""
+
+
 @app.command(
     epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
     "embeddings.npz; likeness embed --join part-*.npz --out embeddings.npz"
 )
+@options.with_options(options.listing, reading, options.loading, sharing)
 def embed(
     context: typer.Context,
     out: Annotated[Path, output_file("The file to write: .npz, .ark (with .scp) or .parquet.")],
@@ -29,42 +65,11 @@ def embed(
         Path | None,
         typer.Option(help="Embed the faces of IJB-B or IJB-C in this folder.", **options.PACK),
     ] = None,
-    root: options.Root = None,
-    columns: options.Columns = None,
     bad_items: options.BadItems = "skip",
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="How many inputs make a batch; this changes no embedding.")
-    ] = 16,
-    flip: Annotated[
-        Literal["none", "sum", "mean", "concat"],
-        typer.Option(help="For images: how the embedding is joined with that of the mirror image."),
-    ] = "none",
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
-    faces: options.FacesTaken = "central",
-    workers: options.Workers = 0,
-    frontend: options.Frontend = "wespeaker",
-    crops: Annotated[
-        int, typer.Option(min=0, help="For speech: the mean of so many evenly spaced crops.")
-    ] = 0,
-    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
-    chunk_seconds: Annotated[
-        float, typer.Option(min=0, help="For speech: the mean of chunks of so many seconds.")
-    ] = 0.0,
-    only_speech: Annotated[
-        bool, typer.Option("--only-speech", help="For speech: leave out pauses, by their energy.")
-    ] = False,
-    ray: Annotated[
-        str | None, typer.Option(help="Embed on a Ray cluster: auto, or the address of its head.")
-    ] = None,
-    part: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Embed part I of N of the list.")
-    ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join what --part wrote.")] = False,
     parts: Annotated[
         list[Path] | None, typer.Argument(help="The files to --join.", exists=True, dir_okay=False)
     ] = None,
-    trust: options.Trust = None,
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.
 
@@ -88,16 +93,5 @@ def embed(
         raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
     from likeness.extraction import Reading, embed_files
 
-    embed_files(
-        model,
-        items,
-        out,
-        options.settings_of(context, Reading),
-        root=root,
-        columns=",".join(columns or ()),
-        ray=ray,
-        part=part,
-        batch_size=batch_size,
-        workers=workers,
-        skips_bad=skips_bad,
-    )
+    given = options.arguments_of(context, embed_files)
+    embed_files(reading=options.settings_of(context, Reading), skips_bad=skips_bad, **given)

@@ -15,21 +15,7 @@ from likeness.toolkit.console import say
 app = typer.Typer()
 
 
-@app.command(
-    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
-    "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json"
-)
-def evaluate(
-    context: typer.Context,
-    scores: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Score files, the folder of a run, or with --ijb embeddings.", exists=True
-        ),
-    ] = None,
-    ijb: options.IjbFolder = None,
-    preset: options.Presets = None,
-    switch: options.Switches = None,
+def comparing(
     reference: Annotated[
         Path | None, typer.Option(help="The score file that the others are compared with.")
     ] = None,
@@ -39,6 +25,18 @@ def evaluate(
     columns: options.TrialColumns = None,
     subjects: Annotated[Path | None, input_file("Lines `id subject`, for the intervals.")] = None,
     groups: options.Groups = None,
+    failures: Annotated[Path | None, input_file("What `embed` skipped, for FTE and GFRR.")] = None,
+    countermeasure: Annotated[Path | None, input_file("Its scores, of trials with spoofs.")] = None,
+    embeddings: Annotated[
+        list[Path] | None,
+        input_file("What was scored, for --report and --quality norm: one for all, or for each."),
+    ] = None,
+    quality: options.QualityMeasured = None,
+) -> None:
+    """What the scores are set beside."""
+
+
+def measuring(
     p_targets: Annotated[
         list[float] | None,
         typer.Option("--p-target", help="A prior of minDCF (default: .01 and .05)."),
@@ -59,16 +57,23 @@ def evaluate(
         bool, typer.Option("--llr", help="Measure Cllr and actual DCF of log-likelihood ratios.")
     ] = False,
     terms: options.Terms = "likeness",
-    failures: Annotated[Path | None, input_file("What `embed` skipped, for FTE and GFRR.")] = None,
-    countermeasure: Annotated[Path | None, input_file("Its scores, of trials with spoofs.")] = None,
-    json_file: options.JsonFile = None,
-    report: options.ReportFolder = None,
-    embeddings: Annotated[
+) -> None:
+    """What is measured, and by which rule."""
+
+
+@app.command(
+    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
+    "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json"
+)
+@options.with_options(options.packing, comparing, measuring, options.reporting)
+def evaluate(
+    context: typer.Context,
+    scores: Annotated[
         list[Path] | None,
-        input_file("What was scored, for --report and --quality norm: one for all, or for each."),
+        typer.Argument(
+            help="Score files, the folder of a run, or with --ijb embeddings.", exists=True
+        ),
     ] = None,
-    media: options.MediaFiles = None,
-    quality: options.QualityMeasured = None,
     save_to: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +88,6 @@ def evaluate(
         float | None,
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
     ] = None,
-    num_resamples: options.Resamples = None,
     plan: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +102,7 @@ def evaluate(
     of a run stands for its held-out trials. With --ijb there are no intervals unless --resamples
     asks for them. Thresholds that --save-to keeps are those of `likeness verify --far`.
     """
-    options.refuse_beside_ijb(context, ijb, "scores", "fars")
+    options.refuse_beside_ijb(context, "scores", "fars")
     options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
     from likeness.eval.small_rates import parse_plan
 
@@ -109,27 +113,18 @@ def evaluate(
         options.refuse_idle(context, ("json_file", "report", "save_to"), "SCORES", scores)
         say(wanted.text())
         return
-    if ijb is not None:
+    if context.params["ijb"] is not None:
         from likeness.ijb import evaluate_files, read_presets
 
-        presets, draws = read_presets(preset, switch), num_resamples or 0
-        say(evaluate_files(scores, ijb, presets, fars or (), draws, json_file))
+        presets = read_presets(**options.arguments_of(context, read_presets))
+        given = options.arguments_of(context, evaluate_files)
+        say(evaluate_files(presets=presets, **given))
         return
     import likeness
 
-    evaluation = likeness.evaluate(
-        scores,
-        options.settings_of(context, likeness.VerificationSettings),
-        trials=trials,
-        columns=",".join(columns or ()),
-        subjects=subjects,
-        groups=groups,
-        reference=reference,
-        quality=quality,
-        embeddings=embeddings,
-        failures=failures,
-        countermeasure=countermeasure,
-    )
+    settings = options.settings_of(context, likeness.VerificationSettings)
+    given = options.arguments_of(context, likeness.evaluate)
+    evaluation = likeness.evaluate(settings=settings, **given)
     stored = None
     if save_to is not None:
         stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)

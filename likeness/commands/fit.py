@@ -67,39 +67,24 @@ def plda(
     epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out "
     "calibration.json"
 )
+@options.with_options(options.scoring)
 def calibration(
     context: typer.Context,
     trials: options.TrialList,
     embeddings: options.TrialEmbeddings,
     out: Out,
-    columns: options.TrialColumns = None,
-    enrolment: options.Enrolment = None,
-    pooling: options.Pooling = "mean",
-    similarity: options.Similarity = None,
-    subtract_mean: options.SubtractMean = None,
-    plda: options.PldaFile = None,
-    scoring_length: options.ScoringLength = None,
-    cohort: options.Cohort = None,
-    cohort_subjects: options.CohortSubjects = None,
-    norm: options.Norm = "as",
-    top_n: options.TopN = 300,
     quality: options.QualityMeasures = None,
-    durations: options.Durations = None,
-    strip_extension: options.StripExtension = False,
-    missing: options.Missing = "refuse",
 ) -> None:
     """Fit a calibration of the scores that `likeness score` gives with the same options.
 
     It turns them into log-likelihood ratios, by a logistic regression on labelled trials.
     """
-    options.refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
+    options.refuse_idle(context, ("norm", "top_n"), "--cohort", context.params["cohort"])
     import likeness
 
-    assert trials is not None
-    assert embeddings is not None
     scoring = options.settings_of(context, likeness.Scoring)
-    sides = options.sides_of(context)
-    fitted = likeness.calibrate(trials, embeddings, scoring, quality=quality or (), **sides)
+    given = options.arguments_of(context, likeness.calibrate)
+    fitted = likeness.calibrate(scoring=scoring, **given)
     fitted.save(out)
     at = f"at p_target {fitted.p_target:g}"
     say(f"calibration of {fitted.system} fitted on {trials} {at} in {out}")
@@ -107,6 +92,7 @@ def calibration(
 
 @app.command(epilog="Example: likeness fit fusion dev1.txt dev2.txt --out fusion.json")
 def fusion(
+    context: typer.Context,
     scores: Annotated[
         list[Path], typer.Argument(help="Score files of several systems.", exists=True)
     ],
@@ -125,9 +111,7 @@ def fusion(
     """
     from likeness.scoring import fuse
 
-    _, fitted, values = fuse(
-        scores, quality=quality or (), embeddings=embeddings, durations=durations, method=method
-    )
+    _, fitted, values = fuse(**options.arguments_of(context, fuse))
     fitted.save(out)
     weights = ", ".join(f"{weight:.4g}" for weight in fitted.weights)
     say(

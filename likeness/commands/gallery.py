@@ -16,7 +16,6 @@ from likeness.presence import print_bad
 from likeness.toolkit.console import one_line, say
 
 if TYPE_CHECKING:
-    from likeness.models.filterbanks import Frontend as FrontendName
     from likeness.toolkit.models.loaded import Loaded
 
 app = typer.Typer(
@@ -45,9 +44,7 @@ Gallery = Annotated[
         "faiss:DIR, postgresql://USER@HOST/DATABASE or postgresql:DIR.",
     ),
 ]
-ModelText = Annotated[
-    str, typer.Option(help="The model, as for `likeness verify`.", callback=options.known_model)
-]
+ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify`.")]
 
 Found = Annotated[
     Path | None,
@@ -61,7 +58,9 @@ Found = Annotated[
 @app.command(
     epilog="Example: likeness gallery enrol people_folder --gallery people --model runs/an4"
 )
+@options.with_options(options.listing, options.loading)
 def enrol(
+    context: typer.Context,
     data: Data,
     gallery: Gallery,
     model: ModelText,
@@ -82,14 +81,8 @@ def enrol(
             "adds to their enrolments, replace puts the files in their place, skip leaves them."
         ),
     ] = "refuse",
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     workers: options.Workers = 0,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
 ) -> None:
     """Enrol the files of a folder, list or table.
 
@@ -106,16 +99,8 @@ def enrol(
     from likeness.toolkit.gallery.postgres import masked
 
     subject_of = read_mapping(subjects) if subjects else None
-    done = galleries.enrol(
-        gallery,
-        _loaded(model, detector, min_score, frontend, trust),
-        data,
-        **_listing(root, columns, label),
-        subject=subject,
-        subject_of=subject_of,
-        existing=existing,
-        workers=workers,
-    )
+    given = options.arguments_of(context, galleries.enrol) | {"model": _loaded(context)}
+    done = galleries.enrol(subject_of=subject_of, **_listing(context), **given)
     print_bad(done.bad, "files")
     for doubt in done.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)
@@ -130,12 +115,11 @@ def enrol(
 
 
 @app.command(epilog="Example: likeness gallery check --gallery people --threshold 0.6")
+@options.with_options(options.deciding)
 def check(
+    context: typer.Context,
     gallery: Gallery,
     model: options.ModelName = None,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -149,10 +133,10 @@ def check(
     It also says how often a stranger will pass for somebody. Nothing is changed: `gallery enrol
     --existing replace` and `gallery remove` do that.
     """
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     from likeness import galleries, gallery_checks
 
-    if far is not None and model is None and thresholds is None:
+    if rule.far is not None and model is None and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with galleries.opened(gallery) as store:
         limit, _ = rule.decide(rule.read(model or ""), store.meta)
@@ -168,61 +152,44 @@ def check(
     epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
     "0.01"
 )
+@options.with_options(options.deciding, options.listing, options.loading)
 def search(
+    context: typer.Context,
     data: Data,
     gallery: Gallery,
     model: ModelText,
     k: Annotated[
         int, typer.Option("--k", "-k", min=1, max=1000, help="How many subjects for each file.")
     ] = 5,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     by: Annotated[
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
     ] = "subject",
-    templates: Annotated[
-        int, typer.Option(min=1, help="How many templates each subject has at most.")
+    num_templates: Annotated[
+        int,
+        typer.Option("--templates", min=1, help="How many templates each subject has at most."),
     ] = 1,
     pool: Annotated[
         Literal["best", "mean"],
         typer.Option(help="Which score a subject with several templates gets."),
     ] = "best",
     out: Found = None,
-    columns: options.Columns = None,
-    root: options.Root = None,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
     faces: options.FacesTaken = "central",
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
 ) -> None:
     """Find the enrolled subjects, or files, that are most similar to each file.
 
     Every file gets a row for each of the K best, with the score, with the margin to the runner-up,
     and with a verdict where a threshold decides.
     """
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     from likeness import galleries
 
-    loaded = _loaded(model, detector, min_score, frontend, trust)
-    limit, source = rule.decide(rule.read(model), loaded.meta)
+    loaded = _loaded(context)
+    given = options.arguments_of(context, galleries.search) | {"model": loaded}
+    given["threshold"], given["source"] = rule.decide(rule.read(model), loaded.meta)
+    given["far"] = rule.far if isinstance(rule.far, float) else None
     with galleries.opened(gallery, loaded.meta) as store:
-        result = galleries.search(
-            store,
-            loaded,
-            data,
-            k=k,
-            threshold=limit,
-            source=source,
-            far=rule.far if isinstance(rule.far, float) else None,
-            by=by,
-            num_templates=templates,
-            pool=pool,
-            faces=faces,
-            **_listing(root, columns),
-        )
+        result = galleries.search(**given | {"gallery": store}, **_listing(context))
     if out is None:
         say(result.text().rstrip("\n"))
         say(result.summary(), error=True)
@@ -264,6 +231,7 @@ def remove(
     epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "
     "clusters.csv --report clusters"
 )
+@options.with_options(options.deciding, options.listing, options.loading)
 def cluster(
     context: typer.Context,
     data: Data,
@@ -275,9 +243,6 @@ def cluster(
         ),
     ],
     model: options.ModelName = None,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     num_clusters: Annotated[
         int | None,
         typer.Option(min=1, help="How many clusters there are, in place of a threshold."),
@@ -300,20 +265,14 @@ def cluster(
             "the ids name, or a list `id path`. The page then shows them.",
         ),
     ] = None,
-    columns: options.Columns = None,
-    root: options.Root = None,
     workers: options.Workers = 0,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
     faces: options.FacesTaken = "central",
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
 ) -> None:
     """Group unknown files: how many subjects are there, and which file is whose?
 
     DATA is a folder, a list or a table of at most 10,000 files, or a file of their embeddings.
     """
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
         raise LikenessError(
             "--method hdbscan takes no threshold and no number; leave them out"
@@ -334,13 +293,8 @@ def cluster(
             "embeddings (.npz, .ark, .scp or .parquet)"
         )
     else:
-        loaded, listing = (
-            _loaded(model, detector, min_score, frontend, trust),
-            _listing(root, columns),
-        )
-        embeddings, files, bad = galleries.embed(
-            loaded, data, workers=workers, faces=faces, **listing
-        )
+        given = options.arguments_of(context, galleries.embed) | {"model": _loaded(context)}
+        embeddings, files, bad = galleries.embed(**given, **_listing(context))
         print_bad(bad, "files")
     limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
     grouped = searching.cluster(
@@ -366,27 +320,19 @@ def cluster(
         say(f"page: {page}")
 
 
-def _listing(root: Path | None, columns: list[str] | None, label: str = "") -> dict[str, Any]:
-    return {"root": root, "columns": ",".join(columns or ()), "label": label}
+def _listing(context: typer.Context) -> dict[str, Any]:
+    """The options that say how DATA is listed."""
+    from likeness.inputs import items_of
+
+    return options.arguments_of(context, items_of)
 
 
-def _loaded(
-    model: str,
-    detector: Path | None,
-    min_score: float | None,
-    frontend: FrontendName,
-    trust: list[str] | None,
-) -> Loaded:
+def _loaded(context: typer.Context) -> Loaded:
+    """The model, whose own thresholds and calibration are not asked for."""
     import likeness
     from likeness.models.load import refuse_head
 
-    loaded = likeness.load(
-        model,
-        detector=detector,
-        min_score=min_score,
-        calibration=False,
-        frontend=frontend,
-        trust=trust or (),
-    ).loaded
-    refuse_head(loaded, model)
+    given = options.arguments_of(context, likeness.load) | {"thresholds": None}
+    loaded = likeness.load(calibration=False, **given).loaded
+    refuse_head(loaded, given["model"])
     return loaded

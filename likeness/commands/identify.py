@@ -20,15 +20,13 @@ app = typer.Typer()
     "--json results.json; "
     "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"
 )
+@options.with_options(options.packing, options.reporting)
 def identify(
     context: typer.Context,
     probes: Annotated[
         Path, input_file("The embeddings to search for, or with --ijb those of all its faces.")
     ],
     gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
-    ijb: options.IjbFolder = None,
-    preset: options.Presets = None,
-    switch: options.Switches = None,
     gallery_subjects: options.SubjectLines = None,
     probe_subjects: options.SubjectLines = None,
     second_gallery: Annotated[
@@ -50,33 +48,25 @@ def identify(
             "and OpenSphere."
         ),
     ] = "open",
-    num_resamples: options.Resamples = None,
     terms: options.Terms = "likeness",
-    json_file: options.JsonFile = None,
-    report: options.ReportFolder = None,
-    media: options.MediaFiles = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
 
     The search takes about 150 MB beside the embeddings and their ids, whatever their number.
     """
-    if (gallery is None) == (ijb is None):
+    is_pack = context.params["ijb"] is not None
+    if (gallery is None) != is_pack:
         raise LikenessError("identify needs --gallery FILE or --ijb FOLDER, one of them")
-    options.refuse_beside_ijb(context, ijb, "probes", "fpirs", "ranks")
+    options.refuse_beside_ijb(context, "probes", "fpirs", "ranks")
     import likeness
 
     settings = options.settings_of(context, likeness.IdentificationSettings)
-    if ijb is not None:
+    if is_pack:
         from likeness.ijb import identify_files, read_presets
 
-        say(identify_files(probes, ijb, read_presets(preset, switch), settings, json_file))
-    elif gallery is not None:
-        evaluation = likeness.identify(
-            gallery,
-            probes,
-            settings,
-            gallery_subjects=gallery_subjects,
-            probe_subjects=probe_subjects,
-            second_gallery=second_gallery,
-        )
-        options.write_evaluation(context, evaluation)
+        given = options.arguments_of(context, identify_files)
+        presets = read_presets(**options.arguments_of(context, read_presets))
+        say(identify_files(presets=presets, settings=settings, **given))
+    else:
+        given = options.arguments_of(context, likeness.identify)
+        options.write_evaluation(context, likeness.identify(settings=settings, **given))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import DATA_HELP, Columns, LabelPattern, Modality, Root
+from likeness.commands import options
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -17,13 +17,13 @@ app = typer.Typer()
     epilog="Examples: likeness lists voices --out lists/voices; "
     "likeness lists voices.csv --out lists --same-sex --cross-session --num-trials 100000"
 )
+@options.with_options(options.listing)
 def lists(
-    data: Annotated[Path, typer.Argument(help=DATA_HELP)],
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
     out: Annotated[Path, typer.Option(help="The folder to write the lists into.")],
-    modality: Modality = None,
-    columns: Columns = None,
-    label: LabelPattern = "",
-    root: Root = None,
+    modality: options.Modality = None,
+    label: options.LabelPattern = "",
     split: Annotated[
         Literal["test", "train", "all"],
         typer.Option(
@@ -61,14 +61,12 @@ def lists(
     OUT/items.txt has the items, OUT/trials.txt the trials, and OUT/labels.txt the subject of each
     item.
     """
-    from likeness.lists import Draw, draw_lists, items, modality_of, write_lists
+    from likeness.lists import Draw, draw_lists, items, write_lists
 
-    named = ",".join(columns or ())
-    kind = modality or modality_of(data, columns=named, label=label, root=root)
-    every = items(data, kind, columns=named, label=label, root=root)
-    draw = Draw(split, test_share, seed, num_trials, same_sex, cross_session)
-    chosen, trials = draw_lists(every, draw, where=str(data))
-    write_lists(out, chosen, trials, root or (data if data.is_dir() else data.parent))
+    every = items(**options.arguments_of(context, items))
+    chosen, trials = draw_lists(every, options.settings_of(context, Draw), where=str(data))
+    below = data if data.is_dir() else data.parent
+    write_lists(out, chosen, trials, context.params["root"] or below)
     target = 0 if trials.target is None else int(trials.target.sum())
     whose = f"{len(set(chosen.labels))} of {len(set(every.labels))} subjects"
     whose += " (held out; --split all takes everybody)" if split == "test" else ""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
 from likeness.eval.errors import LikenessError
 from likeness.models import filterbanks
-from likeness.presence import check_written, refuse_missing_model
+from likeness.presence import check_written
 from likeness.toolkit.console import Interrupted, say
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from likeness.thresholds import Rule
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
+Command = TypeVar("Command", bound=Callable[..., None])
 
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
@@ -49,13 +51,6 @@ def output_file(help: str, *endings: str) -> Any:
     return typer.Option(help=help, callback=writes(*endings))
 
 
-def known_model(model: str | None) -> str | None:
-    """Refuse a model that is a path to nothing, before the work."""
-    if model is not None:
-        refuse_missing_model(model)
-    return model
-
-
 # Options and arguments that are the same in several commands.
 DATA_HELP = "A folder of one folder per label, a list, a table, a Kaldi folder or an .rttm file."
 Modality = Annotated[
@@ -70,7 +65,6 @@ ModelName = Annotated[
         "file, speechbrain:SOURCE, wespeaker:FILE.pt, hub:FOLDER_OR_ID, own.py[:NAME], or "
         "insightface:PATH, the folder of a pack such as buffalo_l or a recognition .onnx file. "
         "InsightFace's own weights are for non-commercial research only.",
-        callback=known_model,
     ),
 ]
 ModelArgument = Annotated[
@@ -78,7 +72,6 @@ ModelArgument = Annotated[
     typer.Argument(
         help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
         "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
-        callback=known_model,
     ),
 ]
 Recipe = Annotated[
@@ -191,7 +184,13 @@ Similarity = Annotated[
 TrialList = Annotated[Path | None, input_file("The trial list.")]
 TrialEmbeddings = Annotated[Path | None, input_file("The embeddings of both sides.")]
 Enrolment = Annotated[
-    Path | None, input_file("Lines `model item item ...`: several items enrol a model.")
+    Path | None,
+    typer.Option(
+        "--enrolment",
+        help="Lines `model item item ...`: several items enrol a model.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
 Pooling = Annotated[
     Literal["mean", "norm_weighted"], typer.Option(help="How items of a model are pooled.")
@@ -283,22 +282,105 @@ Switches = Annotated[
 ]
 
 
+# Groups of options, which `with_options` adds to a command: it finds them in its context.
+
+
+def listing(root: Root = None, columns: Columns = None) -> None:
+    """How data are listed."""
+
+
+def loading(
+    detector: ModelDetector = None,
+    min_score: MinScore = None,
+    frontend: Frontend = "wespeaker",
+    trust: Trust = None,
+) -> None:
+    """How a model is loaded, and finds faces."""
+
+
+def deciding(
+    far: StoredThreshold = None,
+    threshold: OwnThreshold = None,
+    thresholds: ThresholdFile = None,
+) -> None:
+    """What decides."""
+
+
+def scoring(
+    columns: TrialColumns = None,
+    models: Enrolment = None,
+    pooling: Pooling = "mean",
+    similarity: Similarity = None,
+    subtract_mean: SubtractMean = None,
+    plda: PldaFile = None,
+    scoring_length: ScoringLength = None,
+    cohort: Cohort = None,
+    cohort_subjects: CohortSubjects = None,
+    norm: Norm = "as",
+    top_n: TopN = 300,
+    durations: Durations = None,
+    strip_extension: StripExtension = False,
+    missing: Missing = "refuse",
+) -> None:
+    """How trials are scored."""
+
+
+def reporting(
+    num_resamples: Resamples = None,
+    json_file: JsonFile = None,
+    report: ReportFolder = None,
+    media: MediaFiles = None,
+) -> None:
+    """What is written of a measurement."""
+
+
+def packing(ijb: IjbFolder = None, preset: Presets = None, switch: Switches = None) -> None:
+    """The protocol of IJB."""
+
+
+def with_options(*groups: Callable[..., None]) -> Callable[[Command], Command]:
+    """Give a command the options of these groups as well."""
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters
+        every = dict(own)
+        for group in groups:
+            every |= inspect.signature(group, eval_str=True).parameters
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            command(**{name: given[name] for name in own})
+
+        # of keywords alone, since those without a default may follow others
+        keywords = [each.replace(kind=each.KEYWORD_ONLY) for each in every.values()]
+        setattr(run, "__signature__", inspect.Signature(keywords))  # noqa: B010
+        return cast(Command, run)
+
+    return decorate
+
+
+def arguments_of(context: typer.Context, function: Callable[..., Any]) -> dict[str, Any]:
+    """The options that were given, as far as they are parameters of a function, by their names."""
+    known = inspect.signature(function).parameters
+    given = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in context.params.items()
+        if name in known and value not in (None, [], ())
+    }
+    if "columns" in given:
+        given["columns"] = ",".join(given["columns"])
+    return given
+
+
 def settings_of(context: typer.Context, kind: type[Settings], **more: Any) -> Settings:
     """The settings of a measurement that were given, by the options of the names of its fields."""
-    names = {field.name for field in fields(kind)}
-    stated = {
-        name: tuple(value) if isinstance(value, list | tuple) else value
-        for name, value in context.params.items()
-        if name in names and value not in (None, [], ())
-    }
-    return kind(**stated | more)
+    return kind(**arguments_of(context, kind) | more)
 
 
-def sides_of(context: typer.Context) -> dict[str, Any]:
-    """What trials are scored with beside embeddings and settings, of the options of `score`."""
+def rule_in(context: typer.Context) -> Rule:
+    """What decides, of the options of `deciding`. Raises as `rule_of`."""
     asked = context.params
-    names = {"models": asked["enrolment"], "columns": ",".join(asked["columns"] or ())}
-    return names | {name: asked[name] for name in ("strip_extension", "missing")}
+    return rule_of(asked["threshold"], asked["far"], asked["thresholds"])
 
 
 def rule_of(threshold: float | None, far: str | None, file: Path | None) -> Rule:
@@ -362,9 +444,9 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
         )
 
 
-def refuse_beside_ijb(context: typer.Context, ijb: Path | None, *allowed: str) -> None:
+def refuse_beside_ijb(context: typer.Context, *allowed: str) -> None:
     """Refuse options that do not go with --ijb, and --preset and --switch without it."""
-    of_ijb = {"preset", "switch"}
+    of_ijb, ijb = {"preset", "switch"}, context.params["ijb"]
     if ijb is None:
         refuse_idle(context, sorted(of_ijb), "--ijb", ijb)
     else:

@@ -17,6 +17,7 @@ app = typer.Typer()
     epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json "
     "results.json"
 )
+@options.with_options(options.reporting)
 def retrieve(
     context: typer.Context,
     embeddings: Annotated[
@@ -36,10 +37,6 @@ def retrieve(
         typer.Option(help="What becomes of queries without any relevant item."),
     ] = "exclude",
     quality: options.QualityMeasured = None,
-    num_resamples: options.Resamples = None,
-    json_file: options.JsonFile = None,
-    report: options.ReportFolder = None,
-    media: options.MediaFiles = None,
 ) -> None:
     """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes.
 

@@ -19,6 +19,7 @@ app = typer.Typer()
     epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
     "cohort.npz --out scores.txt"
 )
+@options.with_options(options.scoring)
 def score(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The score file to write.")],
@@ -27,18 +28,7 @@ def score(
         typer.Argument(help="With --fusion: score files of several systems.", exists=True),
     ] = None,
     trials: options.TrialList = None,
-    columns: options.TrialColumns = None,
     embeddings: options.TrialEmbeddings = None,
-    enrolment: options.Enrolment = None,
-    pooling: options.Pooling = "mean",
-    similarity: options.Similarity = None,
-    subtract_mean: options.SubtractMean = None,
-    plda: options.PldaFile = None,
-    scoring_length: options.ScoringLength = None,
-    cohort: options.Cohort = None,
-    cohort_subjects: options.CohortSubjects = None,
-    norm: options.Norm = "as",
-    top_n: options.TopN = 300,
     calibration: Annotated[
         Path | None,
         input_file("Give log-likelihood ratios by this file of `likeness fit calibration`."),
@@ -46,9 +36,6 @@ def score(
     fusion: Annotated[
         Path | None, input_file("Fuse SCORES by this file of `likeness fit fusion`.")
     ] = None,
-    durations: options.Durations = None,
-    strip_extension: options.StripExtension = False,
-    missing: options.Missing = "refuse",
 ) -> None:
     """Score the trials of a list, or fuse the scores of several systems.
 
@@ -56,29 +43,23 @@ def score(
     calibrated. `likeness fit` makes the files that --plda, --calibration and --fusion apply.
     """
     if fusion is not None:
-        _fuse(scores or [], fusion, embeddings, durations, out)
+        from likeness.eval.formats.trials import write_scores
+        from likeness.scoring import fuse
+
+        listed, _, fused = fuse(**{"scores": (), **options.arguments_of(context, fuse)})
+        write_scores(out, listed, fused)
+        say(f"{len(scores or ())} systems fused on {len(listed)} trials in {out}")
         return
     if scores or trials is None or embeddings is None:
         raise LikenessError(
             "scoring needs --trials and --embeddings; score files are taken with --fusion only"
         )
-    options.refuse_idle(context, ("norm", "top_n"), "--cohort", cohort)
+    options.refuse_idle(context, ("norm", "top_n"), "--cohort", context.params["cohort"])
     import likeness
 
     scoring = options.settings_of(context, likeness.Scoring)
-    scored = likeness.score(trials, embeddings, scoring, **options.sides_of(context))
+    given = options.arguments_of(context, likeness.score)
+    scored = likeness.score(scoring=scoring, **given)
     scored.save(out)
     fitted_at = scoring.calibration and f", calibrated at p_target {scoring.calibration.p_target:g}"
     say(f"{len(scored)} trials scored by {scored.system}{fitted_at or ''} in {out}")
-
-
-def _fuse(
-    scores: list[Path], fusion: Path, embeddings: Path | None, durations: Path | None, out: Path
-) -> None:
-    """Fuse score files."""
-    from likeness.eval.formats.trials import write_scores
-    from likeness.scoring import fuse
-
-    trials, _, fused = fuse(scores, fusion, embeddings=embeddings, durations=durations)
-    write_scores(out, trials, fused)
-    say(f"{len(scores)} systems fused on {len(trials)} trials in {out}")

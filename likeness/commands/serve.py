@@ -16,13 +16,14 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
+@options.with_options(options.deciding, options.loading)
 def serve(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Option(
             help="The model, as for `likeness verify`; by default the voice model that comes with "
             "Likeness.",
-            callback=options.known_model,
         ),
     ] = VOICE,
     gallery: Annotated[
@@ -53,12 +54,7 @@ def serve(
             "at the start.",
         ),
     ] = "",
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     calibration: options.ModelCalibration = None,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
     examples: Annotated[
         Path | None,
         typer.Option(
@@ -77,8 +73,6 @@ def serve(
             "embedding.",
         ),
     ] = False,
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -120,28 +114,10 @@ def serve(
         raise LikenessError("--tls-certificate and --tls-key go together; give both or none")
     from likeness.service.server import Setup, start
 
-    setup = Setup(
-        model=model,
-        # The slider takes the file too, also where none of its thresholds decides.
-        rule=options.rule_of(threshold, far, thresholds if far is not None else None),
-        gallery=gallery,
-        host=host,
-        port=port,
-        names=allow_host or (),
-        token=token,
-        calibration=calibration,
-        thresholds=thresholds,
-        detector=detector,
-        min_score=min_score,
-        frontend=frontend,
-        trust=trust or (),
-        examples=examples,
-        keeps_media=keep_media,
-        max_bytes=round(max_megabytes * 2**20),
-        workers=workers,
-        threads=threads,
-        certificate=tls_certificate,
-        key=tls_key,
-    )
+    # The slider takes the file too, also where none of its thresholds decides.
+    asked = context.params
+    file = asked["thresholds"] if asked["far"] is not None else None
+    rule = options.rule_of(asked["threshold"], asked["far"], file)
+    setup = options.settings_of(context, Setup, rule=rule)
     with reported_to(None):  # how far the embedding of an upload is
         start(setup)

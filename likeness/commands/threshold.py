@@ -19,7 +19,9 @@ app = typer.Typer()
     epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
     "lobby.json"
 )
+@options.with_options(options.loading)
 def threshold(
+    context: typer.Context,
     unlabelled: Annotated[
         Path,
         typer.Option(
@@ -36,11 +38,7 @@ def threshold(
         str, typer.Option(help="What the place is called (default: the folder's name).")
     ] = "",
     root: options.Root = None,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
-    frontend: options.Frontend = "wespeaker",
     workers: options.Workers = 0,
-    trust: options.Trust = None,
 ) -> None:
     """Estimate a threshold for a new place from its files, without knowing who is in them.
 
@@ -50,9 +48,8 @@ def threshold(
     import likeness
 
     chosen = model or VOICE
-    loaded = likeness.load(
-        chosen, detector=detector, min_score=min_score, frontend=frontend, trust=trust or ()
-    )
+    given = options.arguments_of(context, likeness.load) | {"model": chosen}
+    loaded = likeness.load(**given)
     fars = tuple(far or (0.01,))
     found = loaded.estimate_thresholds(
         unlabelled, out, fars=fars, data=data_name, root=root, workers=workers

@@ -35,14 +35,13 @@ class _WithFields(typer.core.TyperCommand):
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
+@options.with_options(options.listing)
 def train(
     context: typer.Context,
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     data: options.TrainingData = Path("data"),
-    columns: options.Columns = None,
     label: options.LabelPattern = "",
-    root: options.Root = None,
     test: Annotated[
         Path | None,
         typer.Option(
@@ -86,24 +85,12 @@ def train(
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import (
-        check_training,
-        next_commands,
-        warn_of_labels,
-        with_bandwidth,
-        with_data_settings,
-    )
+    from likeness.training import check_training, next_commands, prepare_recipe, warn_of_labels
     from likeness.training_page import report_run
 
     loaded, variant = load(recipe_files.located(recipe))
-    chosen = with_data_settings(
-        override(loaded, overrides or []),
-        columns=",".join(columns or ()),
-        label=label,
-        root=root,
-        test=test,
-    )
-    chosen = with_bandwidth(chosen, data)
+    given = options.arguments_of(context, prepare_recipe)
+    chosen = prepare_recipe(**given | {"recipe": override(loaded, overrides or [])})
     if check:
         say(check_training(chosen, data, read_initial=read_initial))
         return
@@ -114,16 +101,10 @@ def train(
         say(f"{out} holds no run to go on with; training begins at the first step", error=True)
     if is_first:
         warn_of_labels(chosen, data)
+    places: Any = {"data": data, "out": out, "loggers": log or []}
     try:
         with options.stoppable():
-            model = fit(
-                chosen,
-                data=data,
-                out=out,
-                resume=resume,
-                loggers=log or [],
-                read_initial=read_initial,
-            )
+            model = fit(chosen, resume=resume, read_initial=read_initial, **places)
     finally:
         distributed.end()
     if not is_first:

@@ -21,6 +21,7 @@ app = typer.Typer()
     "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
     "verdicts.csv"
 )
+@options.with_options(options.loading, options.deciding)
 def verify(
     context: typer.Context,
     files: Annotated[
@@ -39,14 +40,7 @@ def verify(
     root: options.Root = None,
     columns: options.TrialColumns = None,
     workers: options.Workers = 0,
-    detector: options.ModelDetector = None,
-    min_score: options.MinScore = None,
-    far: options.StoredThreshold = None,
-    threshold: options.OwnThreshold = None,
-    thresholds: options.ThresholdFile = None,
     calibration: options.ModelCalibration = None,
-    frontend: options.Frontend = "wespeaker",
-    trust: options.Trust = None,
     json_file: options.JsonFile = None,
 ) -> None:
     """Compare two files, or many pairs of them: are they of one subject?
@@ -61,19 +55,11 @@ def verify(
     files = files or []
     if len(files) != (2 if pairs is None else 0):
         raise LikenessError("verify takes two files, or --pairs LIST and none; give one of both")
-    rule = options.rule_of(threshold, far, thresholds)
+    rule = options.rule_in(context)
     chosen = model_for(model, files)
     import likeness
 
-    loaded = likeness.load(
-        chosen,
-        detector=detector,
-        min_score=min_score,
-        calibration=calibration,
-        frontend=frontend,
-        trust=trust or (),
-        thresholds=thresholds,
-    )
+    loaded = likeness.load(**options.arguments_of(context, likeness.load) | {"model": chosen})
     if model is None:
         say(about(chosen), error=True)
     if pairs is None:
@@ -82,14 +68,8 @@ def verify(
             verified.save(json_file, files=files, meta=loaded.meta)
         say(str(verified))
         return
-    many = loaded.verify_pairs(
-        pairs,
-        root=root,
-        columns=",".join(columns or ()),
-        workers=workers,
-        threshold=rule.threshold,
-        far=rule.far,
-    )
+    given = options.arguments_of(context, loaded.verify_pairs) | {"far": rule.far}
+    many = loaded.verify_pairs(**given)
     if out is None:
         say(many.text().rstrip("\n"))
         say(many.summary(), error=True)

@@ -33,7 +33,6 @@ dicts are read by likeness.toolkit.backbones.weights. Front-ends come from the m
 with a checkpoint. Models of other projects are scored by the cosine.
 """
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,15 +45,13 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.progress import step
 from likeness.eval.temporary import temporary_folder
-from likeness.eval.types import check_counts
-from likeness.included import is_included, onnx_file, resolved
+from likeness.included import is_included, onnx_file
 from likeness.models.filterbanks import Frontend
+from likeness.presence import refuse_missing_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.loaded import Loaded
 
-# What a reading in parts takes over from the model's own.
-_OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
 _KINDS = ("speechbrain", "wespeaker", "insightface", "hub")  # of the models of other projects
 # a Python file of the user, perhaps with the name of a network in it
 _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
@@ -82,7 +79,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
         raise LikenessError(
             f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}"
         )
-    resolved(model)  # a name that does not come with Likeness is refused
+    refuse_missing_model(model)
     if is_included(model):
         return _load_onnx(onnx_file(model), frontend, trust)
     named = _MODEL_FILE.fullmatch(model)
@@ -187,69 +184,10 @@ def refuse_head(model: Loaded, source: str) -> None:
         )
 
 
-def in_parts(
-    model: Loaded,
-    *,
-    crops: int = 0,
-    crop_seconds: float = 4.0,
-    chunk_seconds: float = 0.0,
-    only_speech: bool = False,
-) -> Loaded:
-    """Return the model reading its items in crops, in chunks, or without their pauses.
-
-    How it reads them is in modalities/speaker/long.py. The model's `settings` state it in the
-    metadata of its embeddings.
-
-    Args:
-        model: A speaker model.
-        crops: The number of crops of each item, whose embeddings are averaged; 0 for none.
-        crop_seconds: The length of a crop.
-        chunk_seconds: The length of the chunks that a long recording is cut into; 0 for none.
-        only_speech: Whether pauses are left out, by their energy.
-
-    Raises:
-        LikenessError: The model's modality has no such reading, or the settings exclude each other
-            or are too small.
-    """
-    if not (crops or chunk_seconds or only_speech):
-        return model
-    if model.modality != "speaker":
-        raise LikenessError(
-            "crops, chunks and only_speech are for speech; this is a model of modality "
-            f"{model.modality!r}: leave them out"
-        )
-    refuse_other_reading(model, "crops, chunks and only_speech")
-    if crops and chunk_seconds:
-        raise LikenessError(
-            f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
-            "them"
-        )
-    check_counts("crops", [crops], least=0)
-    if not 0.1 <= crop_seconds < math.inf or (chunk_seconds and not 1 <= chunk_seconds < math.inf):
-        raise LikenessError(
-            f"crop_seconds {crop_seconds:g}, chunk_seconds {chunk_seconds:g}: crops of at least "
-            "0.1 s and chunks of at least 1 s are allowed, or 0 for no chunks"
-        )
-    from likeness.modalities.speaker import long
-
-    bound = model.read.keywords if isinstance(model.read, partial) else {}
-    kept = {key: value for key, value in bound.items() if key in _OF_EVERY_READING}
-    read = partial(
-        long.read,
-        crops=crops,
-        crop_seconds=crop_seconds,
-        chunk_seconds=chunk_seconds,
-        only_speech=only_speech,
-        **kept,
-    )
-    settings = {}
-    if crops:
-        settings["crops"] = f"{crops} x {crop_seconds:g} s, mean"
-    if chunk_seconds:
-        settings["chunks"] = f"at most {chunk_seconds:g} s, mean by length"
-    if only_speech:
-        settings["pauses"] = "left out by energy"
-    return replace(model, read=read, settings={**model.settings, **settings})
+def reading_of(model: Loaded) -> tuple[Any, dict[str, Any]]:
+    """Return the function by which a model reads, and the arguments that it always gets."""
+    read = model.read
+    return (read.func, dict(read.keywords)) if isinstance(read, partial) else (read, {})
 
 
 def find_detector(model: str) -> Path | None:
@@ -273,7 +211,7 @@ def aligned_size(model: Loaded) -> tuple[int, int]:
     """
     from likeness.modalities.face import align
 
-    bound = model.read.keywords if isinstance(model.read, partial) else {}
+    bound = reading_of(model)[1]
     size = bound.get("size", (112, 112))  # images.read's own default
     # likeness.modalities.face.align.read takes a height alone, or a height and a width.
     height, width = (size, bound.get("width") or size) if isinstance(size, int) else size
@@ -348,7 +286,7 @@ def detector_settings(model: Loaded) -> dict[str, Any]:
     Raises:
         LikenessError: The model has no detector.
     """
-    settings = dict(model.read.keywords) if isinstance(model.read, partial) else {}
+    settings = reading_of(model)[1]
     if "detector" not in settings:
         raise LikenessError(
             "this model has no detector, which finds the faces of a photograph; name one by "
@@ -369,7 +307,7 @@ def refuse_other_reading(model: Loaded, option: str) -> None:
     Raises:
         LikenessError: The model has such a reading; the function is named.
     """
-    function = model.read.func if isinstance(model.read, partial) else model.read
+    function = reading_of(model)[0]
     module = str(getattr(function, "__module__", ""))
     if not module.startswith("likeness.modalities."):
         raise LikenessError(

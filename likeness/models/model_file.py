@@ -47,13 +47,9 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
         name: The name of a `likeness.Network` in it.
 
     Raises:
-        LikenessError: There is no such file or name, the weights do not fit, or the network does
+        LikenessError: There is no such name, the weights do not fit, or the network does
             not give finite embeddings (B, D).
     """
-    if not path.is_file():
-        raise LikenessError(
-            f"model {str(path)!r}: there is no such file; give a Python file that defines {DEFAULT}"
-        )
     text = sha256(path)
     defined = vars(user_files.run(path, anew=False))
     network = defined.get(name)

@@ -8,7 +8,6 @@ import base64
 import io
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,6 +20,7 @@ from likeness.eval.reports.media import MAX_JPEG_PIXELS, MAX_PIXELS
 from likeness.modalities.face import align
 from likeness.modalities.face import images as face_images
 from likeness.modalities.speaker import audio
+from likeness.models.load import reading_of
 from likeness.service.guard import Limits
 from likeness.toolkit.data.images import Pixels, encode, open_encoded, to_pixels
 from likeness.toolkit.data.items import Item
@@ -48,7 +48,7 @@ def takes(model: Loaded, limits: Limits) -> dict[str, Any]:
         >>> print(takes(load_to_embed("runs/voices"), Limits())["text"])
         Recordings of 0.1 to 60 s, at any sampling rate and with any number of channels.
     """
-    read, settings = _reading(model)
+    read, settings = reading_of(model)
     kind, size, formats = "images", (None, None), list(_IMAGES)
     most = f"up to {MAX_PIXELS / 1e6:.0f} megapixels (JPEG {MAX_JPEG_PIXELS / 1e6:.0f})"
     text = f"Images of {most}."
@@ -105,7 +105,7 @@ def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
     Raises:
         LikenessError: The picture cannot be read.
     """
-    read, settings = _reading(model)
+    read, settings = reading_of(model)
     if read is not align.read:
         height, width = open_encoded(item.path.read_bytes(), item.name).size
         whole = _as_address(to_pixels(np.asarray(model.read(item))))
@@ -144,7 +144,7 @@ def choosing(model: Loaded, chosen: Mapping[str, int | None]) -> Loaded:
     """
     if all(face is None for face in chosen.values()):
         return model
-    if _reading(model)[0] is not align.read:
+    if reading_of(model)[0] is not align.read:
         raise LikenessError(
             "this server finds no faces, so that none can be chosen; leave the number of the face "
             "out, or start the server with --detector FILE.onnx"
@@ -174,7 +174,7 @@ def miniature(model: Loaded, item: Item, face: int | None = None) -> tuple[bytes
         peak = max(1.0, float(np.abs(wave).max()))  # floats may be louder than full scale
         soundfile.write(sound, wave / peak, _KEPT_HZ, format="FLAC", subtype="PCM_16")
         return sound.getvalue(), ".flac"
-    if _reading(model)[0] is align.read:
+    if reading_of(model)[0] is align.read:
         pixels = to_pixels(np.asarray(choosing(model, {item.id: face}).read(item)))
     else:
         pixels = face_images.decode(item)
@@ -183,16 +183,6 @@ def miniature(model: Loaded, item: Item, face: int | None = None) -> tuple[bytes
     size = max(1, round(width * factor)), max(1, round(height * factor))
     small = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
     return encode(small, ".jpg", quality=85), ".jpg"
-
-
-def _reading(model: Loaded) -> tuple[Any, Mapping[str, Any]]:
-    """The function by which a model reads, and the arguments that it always gets."""
-    read: Any = model.read
-    settings: dict[str, Any] = {}
-    while isinstance(read, partial):
-        settings = {**read.keywords, **settings}
-        read = read.func
-    return read, settings
 
 
 def _one(

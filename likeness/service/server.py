@@ -50,7 +50,7 @@ class Setup:
         gallery: The folder or the address of the gallery; None for no gallery.
         host: Where it listens.
         port: 0 is a free one.
-        names: Names by which it may be addressed, beside `host`.
+        allow_host: Names by which it may be addressed, beside `host`.
         token: Of 16 characters or more; where it is empty one is made and printed.
         calibration: The calibration that somebody named.
         thresholds: The file of stored thresholds that somebody named.
@@ -59,12 +59,12 @@ class Setup:
         frontend: The filterbanks of an .onnx model.
         trust: Packages and files that the model may import.
         examples: A folder of files that the page offers.
-        keeps_media: Whether small pictures and sounds of enrolments are kept.
-        max_bytes: Of one request.
+        keep_media: Whether small pictures and sounds of enrolments are kept.
+        max_megabytes: Of one request.
         workers: How many processes serve.
         threads: Uploads that each of them works on at once; 0 divides the cores.
-        certificate: A file in PEM, with `key`, for TLS.
-        key: The file of its key.
+        tls_certificate: A file in PEM, with `tls_key`, for TLS.
+        tls_key: The file of its key.
     """
 
     model: str
@@ -72,7 +72,7 @@ class Setup:
     gallery: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
-    names: Sequence[str] = ()
+    allow_host: Sequence[str] = ()
     token: str = field(default="", repr=False)
     calibration: Path | None = None
     thresholds: Path | None = None
@@ -81,17 +81,22 @@ class Setup:
     frontend: Frontend = "wespeaker"
     trust: Sequence[str] = ()
     examples: Path | None = None
-    keeps_media: bool = False
-    max_bytes: int = 16 * 2**20
+    keep_media: bool = False
+    max_megabytes: float = 16.0
     workers: int = 1
     threads: int = 0
-    certificate: Path | None = None
-    key: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine can connect."""
         return self.host in ("127.0.0.1", "::1")
+
+    @property
+    def max_bytes(self) -> int:
+        """Of one request."""
+        return round(self.max_megabytes * 2**20)
 
 
 def start(setup: Setup) -> None:
@@ -117,8 +122,8 @@ def start(setup: Setup) -> None:
             "cannot be guessed"
         )
     host, port = _free_address(setup.host, setup.port)
-    names = (*setup.names, setup.host)
-    started = replace(setup, token=token, host=host, port=port, names=names)
+    names = (*setup.allow_host, setup.host)
+    started = replace(setup, token=token, host=host, port=port, allow_host=names)
     lines = _first_lines(started, makes_token=not setup.token)
     server = Granian(
         "likeness",
@@ -132,8 +137,8 @@ def start(setup: Setup) -> None:
         backpressure=_CONNECTIONS,
         http1_settings=HTTP1Settings(header_read_timeout=_HEAD_MILLISECONDS),
         workers_kill_timeout=_END_SECONDS,
-        ssl_cert=setup.certificate,
-        ssl_key=setup.key,
+        ssl_cert=setup.tls_certificate,
+        ssl_key=setup.tls_key,
         log_level=LogLevels.critical,
     )
     failures: SimpleQueue[Exception] = SimpleQueue()
@@ -154,7 +159,7 @@ def start(setup: Setup) -> None:
 
 def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
     """What the server says when it answers."""
-    scheme = "https" if setup.certificate else "http"
+    scheme = "https" if setup.tls_certificate else "http"
     host = f"[{setup.host}]" if ":" in setup.host else setup.host
     fragment = f"#token={setup.token}" if makes_token else ""
     lines = [f"Likeness serves this model at {scheme}://{host}:{setup.port}/{fragment}"]
@@ -162,7 +167,7 @@ def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
         lines.append(f"Token for enrolling and removing: {setup.token}")
     if not setup.is_local:
         lines.append("Other machines can connect: everything but the page needs the token.")
-        if not setup.certificate:
+        if not setup.tls_certificate:
             lines.append("Nothing is encrypted; put a proxy with TLS in front, or name a TLS key.")
     return lines
 
@@ -264,7 +269,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
             thresholds,
             reason,
             examples,
-            setup.keeps_media,
+            setup.keep_media,
             about(setup.model),
             name="/".join(Path(setup.model).parts[-2:]),
         ),
@@ -274,7 +279,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         lines.append(f"Threshold {comparer.threshold:.4g} at {comparer.source}")
     elif comparer.threshold is None and comparer.calibration is None:
         lines.append(f"No verdict is given: {NO_DECISION}")
-    app = make_app(service, token=setup.token, hosts=setup.names, local=setup.is_local)
+    app = make_app(service, token=setup.token, hosts=setup.allow_host, local=setup.is_local)
     return app, lines
 
 

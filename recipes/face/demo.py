@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness import Embeddings, demo
+from likeness import demo
 from likeness.backbones import SFNet
 from likeness.data import Item, faces, folders, synthetic_faces
 from likeness.frontends import INSIGHTFACE, geometric_view
@@ -55,17 +55,10 @@ RECIPES = {
 }
 
 
-def baseline(items: list[Item]) -> Embeddings:
+def baseline(items: list[Item]) -> np.ndarray:
     """The pixels that the network sees, scaled as for it."""
-    rows = [
-        (faces.read(item, size=(SIZE, SIZE), fit="resize").ravel() - 127.5) / 127.5
-        for item in items
-    ]
-    return Embeddings(
-        tuple(item.id for item in items),
-        np.stack(rows),
-        {"similarity": "cosine", "modality": "face"},
-    )
+    rows = [faces.read(item, size=(SIZE, SIZE), fit="resize").ravel() for item in items]
+    return (np.stack(rows) - 127.5) / 127.5
 
 
 def main(out: Path) -> demo.Made:

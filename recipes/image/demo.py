@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from likeness import Embeddings, demo
+from likeness import demo
 from likeness.backbones import SmallCNN
 from likeness.data import Item, images, small_sets
 from likeness.frontends import PixelScale, warp_view
@@ -46,14 +46,10 @@ RECIPES = {
 }
 
 
-def baseline(items: list[Item]) -> Embeddings:
+def baseline(items: list[Item]) -> np.ndarray:
     """The pixels that the network sees."""
-    rows = np.stack(
-        [images.read(item, size=(SIZE, SIZE), grey=True).ravel() / 255 for item in items]
-    )
-    return Embeddings(
-        tuple(item.id for item in items), rows, {"similarity": "cosine", "modality": "image"}
-    )
+    rows = [images.read(item, size=(SIZE, SIZE), grey=True).ravel() for item in items]
+    return np.stack(rows) / 255
 
 
 def main(out: Path) -> demo.Made:

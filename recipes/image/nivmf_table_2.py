@@ -131,30 +131,25 @@ class DataSet(NamedTuple):
     epochs: tuple[int, int]  # of circle and dr_ms, and of dcml_mdw
 
 
+CUB = DataSet(
+    cub_items,
+    5_864,
+    (1, 2),
+    Group((6, 9), 2, 24.0, 1.56e-4, 6.06e-6),
+    normsoft=(0.001, 25),
+    epshn=16,
+    proxygml=(12, 0.3, 0.03),
+    memvir=(20, 25, 40, 2_000),
+    margin_steps=4_000,
+    epochs=(150, 300),
+)
 DATA_SETS = {
-    "cub200": DataSet(
-        cub_items,
-        5_864,
-        (1, 2),
-        Group((6, 9), 2, 24.0, 1.56e-4, 6.06e-6),
-        normsoft=(0.001, 25),
-        epshn=16,
-        proxygml=(12, 0.3, 0.03),
-        memvir=(20, 25, 40, 2_000),
-        margin_steps=4_000,
-        epochs=(150, 300),
-    ),
-    "cars196": DataSet(
-        cars_items,
-        8_054,
-        (1, 2),
-        Group((5, 7), 3, 79.0, 2e-4, 4.86e-7),
+    "cub200": CUB,
+    "cars196": CUB._replace(
+        items=cars_items,
+        num_images=8_054,
+        group=Group((5, 7), 3, 79.0, 2e-4, 4.86e-7),
         normsoft=(0.01, 25),
-        epshn=16,
-        proxygml=(12, 0.3, 0.03),
-        memvir=(20, 25, 40, 2_000),
-        margin_steps=4_000,
-        epochs=(150, 300),
     ),
     "sop": DataSet(
         sop_items,

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,9 @@ import soundfile
 from numpy.typing import NDArray
 from PIL import Image
 
-from likeness.checking.check import Checked, Settings
-from likeness.checking.check import check_items as check
+from likeness.checking.check import Checked, check
 from likeness.eval.formats import embeddings
 from likeness.eval.types import Embeddings
-from likeness.modalities.folders import suffixes_of
 from likeness.toolkit.data.listing import list_items
 from tests.scripts import run_command
 
@@ -61,10 +58,7 @@ def faces(tmp_path: Path) -> Path:
 
 
 def checked(folder: Path, *, test: Path | None = None, decode: bool = True) -> Checked:
-    listed = partial(list_items, suffixes=suffixes_of("speaker"), missing="leave")
-    tested = None if test is None else listed(test)
-    settings = Settings(decode=decode, root=folder if folder.is_dir() else None)
-    return check(listed(folder), "speaker", data="voices", test=tested, settings=settings)
+    return check(folder, "speaker", test=test, decode=decode)
 
 
 def found(result: Checked) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -286,13 +280,6 @@ def test_names_that_cannot_be_used_are_reported_and_the_others_checked(
     names = [name for (name,) in finding["groups"]]
     assert {"ann/\\udcff\\udcfe.wav", "d\\udcff"} == set(names)
     assert result["num_items"] == 11
-
-
-def test_a_list_never_replaces_the_data(voices: Path) -> None:
-    table = voices / "voices.csv"
-    table.write_text("path,speaker\nann/0.wav,ann\nbob/0.wav,bob\n", encoding="utf-8")
-    assert run_command("check", table, "--out", table) == 2
-    assert table.read_text(encoding="utf-8").startswith("path,speaker")
 
 
 def test_a_list_with_a_path_that_is_too_long_is_checked(voices: Path, tmp_path: Path) -> None:

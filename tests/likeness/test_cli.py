@@ -197,27 +197,3 @@ def test_voxsrc23_validation_gives_the_published_numbers(shared: Path, tmp_path:
         "tar_at_far(0.001)": 0.774264,
     }
     assert values == pytest.approx(expected, abs=5e-7)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "evaluate a.txt s.txt --json s.txt",
-        "evaluate a.txt --trials s.txt --json link.txt",
-        "score --trials s.txt --embeddings e.npz --out s.txt",
-        "score --trials a.txt --embeddings e.npz --out e.npz",
-        "retrieve --embeddings e.npz --labels s.txt --json s.txt",
-        "identify --gallery e.npz --probes e.npz --json e.npz",
-        "fit plda e.npz --labels s.txt --out s.txt",
-        "verify s.txt a.txt --model likeness:voice --json s.txt",
-    ],
-)
-def test_no_output_replaces_an_input(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.txt", "s.txt", "e.npz"):
-        Path(name).write_text(name)
-    Path("link.txt").hardlink_to("s.txt")
-    assert "name another file" in refused(*given.split())
-    assert all(Path(name).read_text() == name for name in ("a.txt", "s.txt", "e.npz"))

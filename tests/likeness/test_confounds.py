@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import f_oneway
 
-from likeness.checking.check import Finding
+from likeness.checking.check import Finding, check
 from likeness.checking.confounds import find, goodman_kruskal, intraclass
-from likeness.checking.data import check
 from likeness.checking.files import Seen
 from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.reading import Header

@@ -34,7 +34,7 @@ from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.softmax import NormFace
 from likeness.toolkit.training.recipe import Recipe
 from tests import tiny
-from tests.scripts import refused, run_command
+from tests.scripts import printed, run_command
 
 
 @pytest.fixture(scope="module")
@@ -357,15 +357,10 @@ def test_help_and_version(
         assert "..." not in command.get_short_help_str(20), name
 
 
-def test_help_of_a_recipe_lists_its_fields_and_an_option_like_one_names_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run_command("train", "image/digits", "--help") == 0
-    shown = capsys.readouterr().out
+def test_help_of_a_recipe_lists_its_fields() -> None:
+    shown = printed("train", "image/digits", "--help")
     assert "schedule.steps=" in shown
     assert not re.search(r"<\w|\blist\[", shown)
-    for words in (["--steps", "10"], ["--steps=10"]):
-        assert "schedule.steps=10" in refused("train", "image/digits", *words)
 
 
 def test_a_shell_is_told_the_commands(

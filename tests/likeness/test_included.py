@@ -14,7 +14,6 @@ from likeness import included
 from likeness.eval.verification import eer
 from likeness.modalities import synthetic
 from likeness.modalities.speaker import decoding
-from likeness.toolkit.data.images import encode
 from likeness.toolkit.training.start import Initial
 from tests.scripts import refused, run_command
 
@@ -85,17 +84,6 @@ def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
             included.model_for(None, [f"a{suffix}x"])
 
 
-def test_images_need_a_model_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in "ab":
-        (tmp_path / f"{name}.png").write_bytes(encode(np.zeros((8, 8, 3), np.uint8)))
-    assert run_command("verify", tmp_path / "a.png", tmp_path / "b.png") == 2
-    printed = capsys.readouterr().err
-    assert "name a model that takes such files" in printed
-    assert "hub:facebook/dinov2-small" in printed
-
-
 def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path) -> None:
     wave, rate_hz = soundfile.read(next((spoken / "spk000").iterdir()))
     soundfile.write(tmp_path / "short.wav", wave[: rate_hz // 2], rate_hz)
@@ -159,9 +147,3 @@ def test_it_is_exported_with_its_thresholds(spoken: Path, tmp_path: Path) -> Non
     exported, model = likeness.load(tmp_path / "voice.onnx"), likeness.load(included.VOICE)
     assert exported.thresholds is not None
     np.testing.assert_array_equal(exported.embed(spoken).matrix, model.embed(spoken).matrix)
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    model = likeness.load(included.VOICE, device="cpu")
-    with pytest.raises(likeness.LikenessError, match="device"):
-        model.to("nonsense")

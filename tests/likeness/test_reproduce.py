@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from tests import test_recipes_face, test_recipes_image, test_recipes_image_tabl
 from tests.likeness.test_ijb_pack import Small
 from tests.scripts import run_command
 from tests.test_recipes import vox as vox
+from tests.tiny import QUICK
 
 TABLES = reproduce.tables()
 faces, images = test_recipes_face.data, test_recipes_image.data
 birds = test_recipes_image_tables.birds
 
 
+@cache
 def listed(name: str) -> dict[str, Any]:
     return recipes.read(located(name))["RECIPES"]
 
@@ -105,17 +107,8 @@ def settings_of(recipe: str) -> list[str]:
         tiny = [text.replace("32", "112") for text in test_recipes_face.TINY]
         small = [text.replace("width=8", "width=16") for text in test_recipes_face.SMALL[kind]]
         return [*tiny, *small, "schedule.watch="]
-    return [
-        "backbone.width=8",
-        "backbone.dim=8",
-        "sampling.batch_size=4",
-        "schedule.steps=2",
-        "schedule.warmup_steps=0",
-        "schedule.eval_every=0",
-        "augment.seconds=0.3,0.4",
-        "compute.workers=0",
-        "compute.threads=1",
-    ]
+    small = ["backbone.width=8", "backbone.dim=8", "sampling.batch_size=4"]
+    return [*QUICK, *small, "augment.seconds=0.3,0.4"]
 
 
 @pytest.mark.parametrize(

@@ -150,25 +150,14 @@ def test_the_service_answers(world: Path, without_torch: Any) -> None:
     pytest.importorskip("httpx")
     first, second = (str(path) for path in sorted((world / "voices").rglob("*.flac"))[:2])
     code = f"""
-import asyncio
-from pathlib import Path
-
-import httpx
 import likeness
 from likeness.service.app import make_app
 from likeness.service.work import Service
+from starlette.testclient import TestClient
 
 app = make_app(Service(likeness.load("voice.onnx").loaded), token="0123456789abcdef")
-
-
-async def ask():
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        files = [("first", Path({first!r}).read_bytes()), ("second", Path({second!r}).read_bytes())]
-        return await client.post("/verify", files=files)
-
-
-answer = asyncio.run(ask())
+files = [("first", open({first!r}, "rb").read()), ("second", open({second!r}, "rb").read())]
+answer = TestClient(app, base_url="http://127.0.0.1").post("/verify", files=files)
 given += [answer.status_code, answer.json()["score"]]
 given.append([name for name in WITHOUT if name in sys.modules])
 """

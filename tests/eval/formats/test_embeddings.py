@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pyarrow import parquet
 
+import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files
 from likeness.eval.formats.embeddings import read, write
@@ -115,6 +116,28 @@ def test_what_kaldiio_writes(tmp_path: Path) -> None:
     for written in (rows, doubles, {name: row[None] for name, row in rows.items()}):
         kaldiio.save_ark(path, written)
         assert equal(read(path), expected)
+
+
+def test_every_format_gives_the_same_scores_as_wespeaker(tmp_path: Path) -> None:
+    """WeSpeaker's bin/score.py: a dict by kaldiio, and cosines."""
+    rows = np.random.default_rng(0).standard_normal((6, 8), dtype=np.float32)
+    ids = tuple(f"s{k}/{k}.wav" for k in range(6))
+    embedded = Embeddings(ids, rows, {"similarity": "cosine"})
+    kinds = {True: "target", False: "nontarget"}
+    lines = [f"{a} {b} {kinds[a < b]}\n" for a in ids for b in ids if a != b]
+    (tmp_path / "trials").write_text("".join(lines))
+    made = set()
+    for name in (*NAMES, "e.scp"):
+        if not (tmp_path / name).exists():
+            write(tmp_path / name, embedded)
+        likeness.score(tmp_path / "trials", tmp_path / name).save(tmp_path / "scores")
+        made.add((tmp_path / "scores").read_text())
+    assert len(made) == 1
+    of = dict(kaldiio.load_scp_sequential(str(tmp_path / "e.scp")))
+    for line in made.pop().splitlines():
+        a, b, score, _ = line.split()
+        cosine = np.dot(of[a], of[b]) / (np.linalg.norm(of[a]) * np.linalg.norm(of[b]))
+        assert float(score) == pytest.approx(float(cosine), abs=1e-6)
 
 
 def test_scp_paths_count_from_the_scp_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

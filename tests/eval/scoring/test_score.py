@@ -36,7 +36,7 @@ PLDA = Plda(np.zeros(DIM), np.eye(DIM), np.zeros(DIM), np.eye(DIM), np.ones(DIM)
 def test_every_field_has_its_option_of_the_command_line() -> None:
     """A new option is a field of Scoring and a parameter of the command, of the same name."""
     names = {field.name for field in fields(Scoring)}
-    of_lists = {"context", "trials", "columns", "embeddings", "out", "enrolment"}
+    of_lists = {"context", "trials", "columns", "embeddings", "out", "models"}
     of_lists |= {"strip_extension", "missing"}
     for command, absent, more in (
         (score_command, set(), {"scores", "fusion"}),

@@ -67,15 +67,6 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
-def test_a_list_without_labels_is_not_asked_for_again(folder: Path) -> None:
-    (folder / "blind.txt").write_text("a b\na c\n")
-    (folder / "bare.txt").write_text("a b 0.5\na c 0.25\n")
-    with pytest.raises(ValueError, match=r"bare.txt: .*no labels.*--trials$"):
-        likeness.evaluate(folder / "bare.txt", FAST)
-    with pytest.raises(ValueError, match="has no labels"):
-        likeness.evaluate(folder / "bare.txt", FAST, trials=folder / "blind.txt")
-
-
 def test_groups_of_two_lists_do_not_share_a_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,14 +112,6 @@ def test_what_cannot_be_written_leaves_nothing(
     assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
 
 
-def test_the_file_whose_trials_are_of_one_kind_is_named(tmp_path: Path) -> None:
-    (tmp_path / "good.txt").write_text("a b 0.5 1\na c 0.25 0\n")
-    for label, kind in (("1", "target"), ("0", "nontarget")):
-        (tmp_path / "one.txt").write_text(f"a b 0.5 {label}\na c 0.25 {label}\n")
-        with pytest.raises(ValueError, match=rf"one\.txt.*2 .*{kind}"):
-            likeness.evaluate([tmp_path / "good.txt", tmp_path / "one.txt"])
-
-
 def test_a_quality_is_measured_by_norm_or_from_a_list(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,19 +137,8 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
     in_python = likeness.evaluate(["x.txt", "y.txt"], FAST, quality="norm", embeddings=norms)
     of = {(result.system, result.metric): result.value for result in in_python.results}
     assert of == by_norm
-    capsys.readouterr()
-    for arguments, word in (
-        (("x.txt", "--quality", "norm"), "--embeddings"),
-        (("x.txt", "--quality", "no.txt"), "there is no file"),
-        (("x.txt", "--quality", "norm", "--embeddings", *["x.npz", "--embeddings", "y.npz"]), "2"),
-    ):
-        assert run(*arguments) == 2
-        assert word in capsys.readouterr().err
     Path("q.txt").write_text("id quality\ns0/0 1.5\ns0/1 nan\n")
     assert run("x.txt", "--quality", "q.txt") == 2
     assert "in place of a finite number" in capsys.readouterr().err
-    Path("q.txt").write_text("s0/0 1.5\ns0/0 2\n")
-    assert run("x.txt", "--quality", "q.txt") == 2
-    assert "more than one quality" in capsys.readouterr().err
     with pytest.raises(ValueError, match="embeddings that were scored"):
         likeness.evaluate("x.txt", FAST, quality="norm")

@@ -106,9 +106,3 @@ def test_each_folder_has_its_own_shared_part(tmp_path: Path) -> None:
 )
 def test_a_data_set_alone_is_its_first_variant(name: str, variant: str) -> None:
     assert recipe.load(recipe_files.located(name))[1] == variant
-
-
-@pytest.mark.parametrize("name", ["", ":arcface", "else/image/mnist", ".", "/", ".."])
-def test_a_name_that_is_no_recipe_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="recipe"):
-        recipe_files.located(name)

@@ -16,7 +16,6 @@ from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
 from likeness.eval.similarity import pairs
 from likeness.eval.types import Embeddings
-from tests.likeness.files_scored import calibrate_files, score_files
 from tests.scripts import run_command
 
 NUM, DIM = 24, 8
@@ -58,12 +57,21 @@ def write(path: Path, lines: list[str]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def score(folder: Path, trials: str = "trials", **options: object) -> str:
-    return score_files(folder / trials, folder / "e.npz", folder / "out", **options)
+def score(
+    folder: Path, trials: str = "trials", *, file: str = "e.npz", probe=None, models=None, **options
+) -> str:
+    scoring = likeness.Scoring(**options)
+    scored = likeness.score(folder / trials, folder / file, scoring, probe=probe, models=models)
+    scored.save(folder / "out")
+    return scored.system
 
 
-def calibrate(folder: Path, trials: str = "trials", **options: object) -> None:
-    calibrate_files(folder / trials, folder / "e.npz", folder / "c.json", **options)
+def calibrate(
+    folder: Path, trials: str = "trials", *, quality=(), p_target=0.5, models=None, **options
+) -> None:
+    how = {"quality": quality, "p_target": p_target, "models": models}
+    scoring = likeness.Scoring(**options)
+    likeness.calibrate(folder / trials, folder / "e.npz", scoring, **how).save(folder / "c.json")
 
 
 def expected(folder: Path, similarity: str = "simple:0.2", centred: bool = False):
@@ -91,8 +99,7 @@ def test_the_similarity_comes_from_the_option_else_the_embeddings_else_cosine(fo
     np.testing.assert_allclose(scores(folder), expected(folder, "vmf_b")[-1], rtol=1e-9)
     loaded = files.read(folder / "e.npz")
     files.write(folder / "plain.ark", Embeddings(loaded.ids, loaded.matrix))
-    system = score_files(folder / "trials", folder / "plain.ark", folder / "out")
-    assert system == "cosine"
+    assert score(folder, file="plain.ark") == "cosine"
 
 
 @pytest.mark.parametrize("norm", ["as", "z", "t", "s"])
@@ -122,7 +129,7 @@ def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
         folder / "p.npz",
         Embeddings(tuple(loaded.ids[k] for k in order), loaded.matrix[order], loaded.meta),
     )
-    score(folder, probe_embeddings=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
+    score(folder, probe=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
     np.testing.assert_allclose(scores(folder), once, rtol=1e-4, atol=1e-5)
 
 
@@ -136,7 +143,7 @@ def test_multi_enrolment(folder, pooling, centre):
     if pooling == "mean":
         models = models / 2
     subtracted = folder / "c.npz" if centre else None
-    how = {"enrolment": folder / "models", "pooling": pooling, "subtract_mean": subtracted}
+    how = {"models": folder / "models", "pooling": pooling, "subtract_mean": subtracted}
     score(folder, "model_trials", **how)
     scored = read_scores(folder / "out", trials)[1]
     i = np.array([int(enrol_id[1:]) for enrol_id in trials.enrol_ids])[trials.enrol]
@@ -196,11 +203,11 @@ def test_calibration_with_all_quality_measures(folder):
 
 
 def test_durations_of_models_are_sums(folder):
-    how = {"enrolment": folder / "models", "durations": folder / "seconds", "similarity": "cosine"}
+    how = {"models": folder / "models", "durations": folder / "seconds", "similarity": "cosine"}
     calibrate(folder, "model_trials", quality=["log_duration"], **how)
     score(folder, "model_trials", calibration=folder / "c.json", **how)
     llr = read_scores(folder / "out")[1]
-    score(folder, "model_trials", enrolment=folder / "models", similarity="cosine")
+    score(folder, "model_trials", models=folder / "models", similarity="cosine")
     trials, raw = read_scores(folder / "out")
     enrol = np.array([2 * (1.5 + int(enrol_id[1:])) + 6 for enrol_id in trials.enrol_ids])[
         trials.enrol
@@ -234,7 +241,7 @@ def test_warnings_are_told(folder):
         ),
     )
     with pytest.warns(UserWarning, match="of another model") as caught:
-        score(folder, probe_embeddings=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
+        score(folder, probe=folder / "p.npz", cohort=folder / "c.npz", top_n=9)
     text = "\n".join(str(warning.message) for warning in caught)
     assert "of another model (other) than" in text
     assert "1 of 23 probe embeddings score the whole cohort alike" in text
@@ -252,10 +259,10 @@ def test_warnings_are_told(folder):
         ({"subtract_mean": "short.npz"}, "with one D"),
         ({"cohort": "constant.npz", "top_n": 2}, "scores the whole cohort alike"),
         ({"cohort": "c.npz", "cohort_subjects": "one_subject"}, "cohort"),
-        ({"enrolment": "empty"}, "empty"),
+        ({"models": "empty"}, "empty"),
         ({"trials": "unknown"}, "'x'"),
-        ({"trials": "one_model", "enrolment": "lacking"}, "'gone'"),
-        ({"trials": "no_model", "enrolment": "models"}, "'n'"),
+        ({"trials": "one_model", "models": "lacking"}, "'gone'"),
+        ({"trials": "no_model", "models": "models"}, "'n'"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(folder, how, message):

@@ -19,7 +19,7 @@ import torch
 
 import likeness
 from likeness.eval.formats import embeddings as files
-from likeness.models.load import in_parts
+from likeness.extraction import Reading, read_as
 from likeness.models.run import load_model
 from likeness.models.trust import check_trusted
 from likeness.toolkit.models import checkpoint, user_files
@@ -27,7 +27,7 @@ from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.train import fit
-from tests.scripts import refused, run_command
+from tests.scripts import run_command
 
 PACKAGE = '''"""Networks of somebody else."""
 
@@ -231,7 +231,7 @@ def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) 
         assert torch.equal(model.loaded.embedder(wave), expected(wave))
     assert len(model.embed(voices).ids) == 32
     with pytest.raises(ValueError, match="loud"):  # no option replaces a reading of others
-        in_parts(model.loaded, crops=2)
+        read_as(model.loaded, Reading(crops=2))
 
 
 def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: Path) -> None:
@@ -417,19 +417,6 @@ def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path
     (pets.parent / "site" / "gone").rename(pets.parent / "site" / "petnets")
     with pytest.raises(ValueError, match=r"nearby_net.*not installed"):
         load_model(run, trust=["petnets", "nearby_net"])
-
-
-def test_a_class_that_has_changed_names_its_line(pets: Path, voices: Path) -> None:
-    run = trained(pets, voices)
-    forget()
-    (pets / "nearby_net.py").write_text(
-        BESIDE.replace("    pass", "    def __init__(self, x, dim):\n        gone")
-    )
-    wave = sorted(voices.rglob("*.flac"))[0]
-    trust = ["--trust", "petnets", "--trust", str(pets / "nearby_net.py")]
-    sentence = refused("verify", wave, wave, "--model", run, *trust).splitlines()[-1]
-    assert "NameError: name 'gone' is not defined" in sentence
-    assert "as they were when it was trained: nearby_net" in sentence
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from likeness.extraction import Reading, read_as
 from likeness.models import hub
-from likeness.models.load import in_parts, load
+from likeness.models.load import load
 from likeness.toolkit.backbones.hub import HubImage, HubSpeech, configuration
 from likeness.toolkit.backbones.layer_pooling import pool_places
 from likeness.toolkit.data.images import encode
@@ -133,7 +134,7 @@ def test_speech_embeddings_are_those_of_transformers(name: str, tmp_path: Path) 
     model = load(f"hub:{tmp_path / 'net'}")
     assert model.modality == "speaker"
     assert dict(model.settings) == {"pooling": "mean"}
-    assert set(in_parts(model, crops=2).settings) == {"pooling", "crops"}
+    assert set(read_as(model, Reading(crops=2)).settings) == {"pooling", "crops"}
     assert model.embedder.pads_exactly == (name in EXACT)
     result, _ = embed(model.embedder, items, model.read, batch_size=4)
     for row, item in enumerate(items):
@@ -254,66 +255,46 @@ def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_pa
         torch.testing.assert_close(backbone(features), theirs, rtol=1e-5, atol=1e-5)
 
 
-def without_gradient(backbone: torch.nn.Module, *inputs: Tensor) -> tuple[list[str], set[str]]:
-    """The trainable parameters that get no gradient, and the names of those not trainable."""
-    z = backbone.train()(*inputs)
-    (z * torch.randn_like(z)).sum().backward()
-    parameters = dict(backbone.named_parameters())
-    fixed = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    lacking = [name for name in parameters.keys() - fixed if parameters[name].grad is None]
-    return lacking, fixed
-
-
-@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        *(
-            (name, {"do_stable_layer_norm": stable})
-            for name in tiny_hub.SPEECH
-            if name.endswith(("base", "large"))
-            for stable in (False, True)
-        ),
-        ("w2v-bert", {}),
-        ("whisper", {}),
-    ],
-)
-def test_every_parameter_of_a_speech_network_gets_a_gradient(
-    name: str, change: dict[str, Any], pooling: Any
-) -> None:
-    """Training in many processes stops where one gets none. Masks are for pre-training."""
-    stated = {**tiny_hub.network(name).config.to_dict(), **change}
-    in_dim = {"w2v-bert": 160, "whisper": 80}.get(name, 1)
-    part: Any = HubSpeech
-    backbone = part(
-        in_dim, config=configuration(stated), pooling=pooling, dim=6, heads=2, compressed=3
-    )
-    lengths = torch.tensor([1.0, 0.5])
-    lacking, fixed = without_gradient(backbone, torch.randn(2, 4000 // in_dim, in_dim), lengths)
-    assert not lacking
-    assert fixed == ({"network.embed_positions.weight"} if name == "whisper" else set())
-    assert not [key for key in backbone.state_dict() if "mask" in key]
-
-
-@pytest.mark.parametrize(
-    ("name", "pooling"),
-    [
-        (name, pooling)
+IN_DIM = {"w2v-bert": 160, "whisper": 80}
+STABLE = [name for name in tiny_hub.SPEECH if name.endswith(("base", "large"))]
+SPEECH: list[tuple[str, dict[str, Any]]] = [
+    *((name, {"do_stable_layer_norm": stable}) for name in STABLE for stable in (False, True)),
+    *((name, {}) for name in IN_DIM),
+]
+GRADIENTS = [
+    *((*each, pooling) for each in SPEECH for pooling in ("mean", "weighted", "MHFA", "MFA")),
+    *(
+        (name, {}, pooling)
         for name in tiny_hub.IMAGES
         for pooling in ("CLS", "mean", "GeM", "head")
         if not name.endswith(("towers", "classifier"))
         and (pooling != "head" or name.startswith("siglip"))
         and (pooling != "CLS" or name.startswith(("vit", "dino", "clip")))
-    ],
-)
-def test_every_parameter_of_an_image_network_gets_a_gradient(name: str, pooling: Any) -> None:
-    """SigLIP's own pooling is not trained where another one stands in."""
-    config = configuration(tiny_hub.network(name).config.to_dict())
-    backbone = HubImage(3, config=config, pooling=pooling, dim=6)
-    lacking, fixed = without_gradient(backbone, torch.randn(2, 3, 32, 32))
-    assert not lacking
-    head = {key for key, _ in backbone.named_parameters() if key.startswith("network.head.")}
-    assert fixed == (head if pooling != "head" else set())
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "pooling"), GRADIENTS)
+def test_every_parameter_gets_a_gradient(name: str, change: dict[str, Any], pooling: Any) -> None:
+    """Training in many processes stops where one gets none. Masks are for pre-training, and
+    SigLIP's own pooling is not trained where another one stands in.
+    """
+    config = configuration({**tiny_hub.network(name).config.to_dict(), **change})
+    how: dict[str, Any] = {"config": config, "pooling": pooling, "dim": 6}
+    if name in tiny_hub.IMAGES:
+        backbone: Any = HubImage(3, **how)
+        inputs: tuple[Tensor, ...] = (torch.randn(2, 3, 32, 32),)
+    else:
+        in_dim = IN_DIM.get(name, 1)
+        backbone = HubSpeech(in_dim, **how, heads=2, compressed=3)
+        inputs = torch.randn(2, 4000 // in_dim, in_dim), torch.tensor([1.0, 0.5])
+    z = backbone.train()(*inputs)
+    (z * torch.randn_like(z)).sum().backward()
+    parameters = dict(backbone.named_parameters())
+    fixed = {key for key, parameter in parameters.items() if not parameter.requires_grad}
+    assert not [key for key in parameters.keys() - fixed if parameters[key].grad is None]
+    head = {key for key in parameters if key.startswith("network.head.") and pooling != "head"}
+    assert fixed == ({"network.embed_positions.weight"} if name == "whisper" else head)
     assert not [key for key in backbone.state_dict() if "mask" in key]
 
 

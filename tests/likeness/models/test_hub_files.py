@@ -45,48 +45,33 @@ class Hub(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_GET(self) -> None:
-        self.answer(body=True)
-
-    def do_HEAD(self) -> None:
-        self.answer(body=False)
-
-    def answer(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
         self.asked.append(path)
-        commits = ("main", "v1", self.commit)
-        if path in (f"/api/models/ann/net/revision/{tag}" for tag in commits) or (
-            path == "/api/models/ann/net"
-        ):
-            siblings = [
-                {"rfilename": file.name, "size": file.stat().st_size}
-                for file in sorted(self.folder.iterdir())
-            ]
-            listed = {"id": "ann/net", "sha": self.commit, "siblings": siblings}
-            self.send(200, json.dumps(listed).encode(), body, {"Content-Type": "application/json"})
-            return
-        if path == f"/api/models/ann/net/tree/{self.commit}":
-            listed = [
-                {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": "0" * 40}
-                for file in sorted(self.folder.iterdir())
-            ]
-            self.send(200, json.dumps(listed).encode(), body, {"Content-Type": "application/json"})
-            return
+        sizes = [(file.name, file.stat().st_size) for file in sorted(self.folder.iterdir())]
+        api, headers = "/api/models/ann/net", {"Content-Type": "application/json"}
         file = self.folder / path.rpartition("/")[2]
-        if path == f"/ann/net/resolve/{self.commit}/{file.name}" and file.is_file():
+        status, content = 200, b"{}"
+        if path in (api, *(f"{api}/revision/{tag}" for tag in ("main", "v1", self.commit))):
+            siblings = [{"rfilename": name, "size": size} for name, size in sizes]
+            whole = {"id": "ann/net", "sha": self.commit, "siblings": siblings}
+            content = json.dumps(whole).encode()
+        elif path == f"{api}/tree/{self.commit}":
+            kind = {"type": "file", "oid": "0" * 40}
+            content = json.dumps([kind | {"path": n, "size": size} for n, size in sizes]).encode()
+        elif path == f"/ann/net/resolve/{self.commit}/{file.name}" and file.is_file():
             content = file.read_bytes()
             etag = f'"{hashlib.sha256(content).hexdigest()}"'
             headers = {"ETag": etag, "X-Linked-Etag": etag, "X-Repo-Commit": self.commit}
-            self.send(200, content, body, headers)
-            return
-        self.send(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
-
-    def send(self, status: int, content: bytes, body: bool, headers: dict[str, str]) -> None:
+        else:
+            status, headers = 404, {"X-Error-Code": "RepoNotFound"}
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if body:
+        if self.command == "GET":
             self.wfile.write(content)
+
+    do_HEAD = do_GET
 
     def log_message(self, *_: Any) -> None:
         """Print nothing."""

@@ -4,7 +4,6 @@ with small networks made here.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -281,35 +280,6 @@ def test_a_photograph_gives_what_face_analysis_gives(
     assert capsys.readouterr().err == said
     digest = sha256(pack / "det_tiny.onnx")[:16]
     assert loaded.meta["faces"] == f"central, aligned to 112 x 112, detector {digest}"
-
-
-def test_verify_from_the_command_line(
-    pack: Path, crops: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = (
-        photograph(tmp_path / "a.png", (3, 3)),
-        photograph(tmp_path / "b.png", (4, 4), seed=1),
-    )
-    whole = ("--model", f"insightface:{pack}")
-    one_file = ("--model", f"insightface:{pack / 'w600k_r1.onnx'}")
-    aligned = (*one_file, "--detector", pack / "det_tiny.onnx")
-    assert run_command("verify", first, second, *whole, "--json", tmp_path / "v.json") == 0
-    assert capsys.readouterr().err.count("non-commercial research only") == 1
-    document = json.loads((tmp_path / "v.json").read_text())
-    assert document["modality"] == "face"
-    assert run_command("verify", first, second, *aligned, "--json", tmp_path / "w.json") == 0
-    assert json.loads((tmp_path / "w.json").read_text()) == document
-    assert run_command("verify", *crops[:2], *one_file) == 0  # aligned already
-    nobody = photograph(tmp_path / "empty.png")
-    no_detector = (*one_file, "--detector", pack / "genderage.onnx")
-    for words, says in [
-        ((first, nobody, *whole), f"{nobody}: no face found"),
-        ((first, second, *one_file), "128 x 128 pixels, but 112 x 112 are wanted"),
-        ((first, second, *no_detector), "1 outputs; an SCRFD detector"),
-    ]:
-        capsys.readouterr()
-        assert run_command("verify", *words) == 2
-        assert says in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_detector_serves_face_models_only_and_keeps_their_size(

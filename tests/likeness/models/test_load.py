@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from likeness.eval.formats import embeddings
 from likeness.eval.formats.provenance import sha256
+from likeness.extraction import Reading, read_as
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import THREED_SPEAKER_FBANK, WESPEAKER_FBANK
@@ -27,7 +27,6 @@ from likeness.toolkit.backbones.redimnet import ReDimNet
 from likeness.toolkit.backbones.resnet import ResNet, SimAMResNet
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.models.embed import embed
-from tests.scripts import refused, run_command
 from tests.toolkit.backbones.test_released import wespeaker_names
 
 HYPERPARAMS = """
@@ -165,7 +164,7 @@ def test_speechbrain_folders_embed_as_speechbrain_does(
     expected = torch.stack(rows).numpy()
     np.testing.assert_allclose(embedded.matrix, expected, atol=exact * np.abs(expected).max())
     assert (loaded.similarity, loaded.modality) == ("cosine", "speaker")
-    pieces = load.in_parts(loaded, chunk_seconds=60).read(items[0])
+    pieces = read_as(loaded, Reading(chunk_seconds=60)).read(items[0])
     assert sum(map(len, pieces)) == pytest.approx(len(waves[0]), abs=2)
 
 
@@ -323,41 +322,3 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
             load.load(model)
     with pytest.raises(ValueError, match="must be one of wespeaker, 3dspeaker"):
         load.load("x", frontend="povey")  # type: ignore[arg-type]
-
-
-def test_crops_chunks_and_pauses_from_the_command_line(voices: Path, tmp_path: Path) -> None:
-    path = power(tmp_path / "m.onnx", "B", "T", 80)
-    items = folders.items(voices, split="all")[:4]
-    (tmp_path / "list.txt").write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
-    out = ("--out", tmp_path / "e.npz", "--force")
-    base = ("embed", "--model", path, "--items", tmp_path / "list.txt", *out)
-    loaded: Any = load.load(str(path))
-
-    def whole(waves: list[np.ndarray]) -> np.ndarray:
-        """The mean over pieces, weighted by their lengths."""
-        with torch.no_grad():
-            rows = [loaded.embedder(torch.from_numpy(wave)[None])[0].numpy() for wave in waves]
-        return np.average(rows, axis=0, weights=[len(wave) for wave in waves])
-
-    def crops(wave: np.ndarray) -> list[np.ndarray]:
-        return [wave[s : s + 4800] for s in np.linspace(0, len(wave) - 4800, 3).astype(int)]
-
-    cases: list[tuple[list[object], Callable[[Any], list[Any]] | None, dict[str, str]]] = [
-        ([], lambda wave: [wave], {}),
-        (["--crops", 3, "--crop-seconds", 0.3], crops, {"crops": "3 x 0.3 s, mean"}),
-        (["--chunk-seconds", 1], lambda wave: [wave], {"chunks": "at most 1 s, mean by length"}),
-        (["--only-speech"], None, {"pauses": "left out by energy"}),
-    ]
-    for more, pieces, message in cases:
-        assert run_command(*base, *more) == 0
-        read_back = embeddings.read(tmp_path / "e.npz")
-        assert dict(read_back.meta) == {**loaded.meta, **message}
-        if pieces is not None:
-            expected = np.stack([whole(pieces(audio.read(item))) for item in items])
-            bound = 1e-5 * np.abs(expected).max()
-            np.testing.assert_allclose(read_back.matrix, expected, atol=bound)
-    for more, says in [
-        (["--crops", 2, "--chunk-seconds", 5], "exclude each other"),
-        (["--crops", 2, "--crop-seconds", 0], "at least 0.1 s"),
-    ]:
-        assert says in refused(*base, *more)
