@@ -88,15 +88,17 @@ def loss_classes() -> list[Any]:
     return losses
 
 
-def losses_table(*, proxies: bool) -> str:
-    """Make the table of the losses that have class vectors, or of those that have none."""
-    entries, rows = catalogue("losses"), []
+def losses_list(*, proxies: bool) -> str:
+    """List the losses that have class vectors, or those that have none, by what they compare."""
+    entries, groups = catalogue("losses"), {}
     for cls in loss_classes():
         name = cls.__name__
         if has_proxies(cls) == proxies:
-            own = [entries[name][key] for key in ("paper", "geometry", "compares")]
-            rows.append([f"[{name}](#{name.lower()})", *own])
-    return table(("loss", "paper", "geometry", "compares"), rows)
+            group = f"**{entries[name]['geometry']}, {entries[name]['compares']}**"
+            groups.setdefault(group, []).append(f"[{name}](#{name.lower()})")
+    return "\n".join(
+        wrapped(f"- {group}: {', '.join(names)}", "  ") for group, names in groups.items()
+    )
 
 
 def not_spread() -> str:
@@ -107,11 +109,11 @@ def not_spread() -> str:
 
 
 def losses_details() -> str:
-    """Say of each loss what it is verified against, and where it differs."""
+    """Say of each loss who described it, what it is verified against, and where it differs."""
     entries, sections = catalogue("losses"), []
     for cls in sorted(loss_classes(), key=lambda cls: cls.__name__.lower()):
-        entry, file = entries[cls.__name__], cls.__module__.rpartition(".")[2]
-        text = f"{file}.py against {entry['verified']}. {entry.get('notes', '')}"
+        entry = entries[cls.__name__]
+        text = f"{entry['paper']}. Against {entry['verified']}. {entry.get('notes', '')}"
         sections.append(f"### {cls.__name__}\n{wrapped(text)}")
     return "\n\n".join(sections)
 
@@ -226,7 +228,7 @@ def written(field: dataclasses.Field[Any]) -> str | None:
 
 
 def fields_of(prefix: str, cls: Any) -> str:
-    """The fields of one dataclass.
+    """The fields of one dataclass, without groups, which have sections of their own.
 
     Raises:
         KeyError: A field has no meaning in the docstring.
@@ -235,6 +237,8 @@ def fields_of(prefix: str, cls: Any) -> str:
     introduction = (inspect.getdoc(cls) or "").partition("\n\n")[0]
     entries = []
     for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[field.name]):
+            continue
         default, type_text = written(field), kind(hints[field.name])
         shown = default is not None and type_text != "parts by name"
         plain = (
@@ -250,8 +254,8 @@ def fields_of(prefix: str, cls: Any) -> str:
 # ---------------------------------------------------------------- pages
 
 PARTS: dict[str, Callable[[], str]] = {
-    "losses with class vectors": lambda: losses_table(proxies=True),
-    "losses without class vectors": lambda: losses_table(proxies=False),
+    "losses with class vectors": lambda: losses_list(proxies=True),
+    "losses without class vectors": lambda: losses_list(proxies=False),
     "losses that are not spread": not_spread,
     "details of losses": losses_details,
     "speech": lambda: backbones_table("speech"),
