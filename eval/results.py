@@ -364,7 +364,10 @@ def table(results: Sequence[Result], notes: Iterable[str] = ()) -> str:
         for metric in metrics
     ]
     counts = {result.system: result.counts for result in reversed(results)}
-    for kind in dict.fromkeys(kind for sizes in counts.values() for kind in sizes):
+    kinds = dict.fromkeys(kind for sizes in counts.values() for kind in sizes)
+    if "classes" in kinds:  # which are the subjects of a retrieval
+        del kinds["subjects"]
+    for kind in kinds:
         texts = [_count_text(counts[system].get(kind)) for system in systems]
         rows.append(row(kind.replace("_", " "), [(text, "") for text in texts]))
     return "\n".join([*aligned(rows), "", *footnotes(results), *notes]) + "\n"

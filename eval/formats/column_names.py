@@ -210,7 +210,6 @@ BARE_LAYOUTS = (("label", "score"), ("score", "label"))  # of scores whose ids a
 # The kinds of labels in small letters. Those of a column are all of one kind.
 LABELS: tuple[dict[str, bool], ...] = (
     {"1": True, "0": False},
-    {"target": True, "nontarget": False},
     {"target": True, "nontarget": False, "spoof": False},
     {"tgt": True, "imp": False},
     {"true": True, "false": False},

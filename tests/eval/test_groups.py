@@ -21,6 +21,7 @@ from likeness.eval.groups import Grouped, evaluate_groups, sides_of, table
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import eer, tar_at_far
+from tests.eval.all_pairs import all_pairs
 from tests.scripts import printed
 
 FARS = (0.1, 0.01)
@@ -28,40 +29,18 @@ FARS = (0.1, 0.01)
 
 def a_list(
     num_subjects: int = 12, items: int = 3, *, seed: int = 0, decimals: int = 1
-) -> tuple[Trials, Scores, list[int]]:
-    """All pairs of items s0/0, s0/1, ...; scores with many ties; subjects of even number are of
-    group 0.
-    """
-    rng = np.random.default_rng(seed)
-    ids = tuple(f"s{s}/{i}" for s in range(num_subjects) for i in range(items))
-    a, b = np.triu_indices(len(ids), 1)
-    subject = np.arange(len(ids)) // items
-    target = subject[a] == subject[b]
-    harder = (subject[a] % 2 == 0) & (subject[b] % 2 == 0)
-    values = np.round(
-        rng.standard_normal(a.size) + 1.5 * target + 0.5 * (harder & ~target), decimals
-    )
-    return Trials(ids, ids, a, b, target), Scores(values, target), subject.tolist()
+) -> tuple[Trials, Scores, np.ndarray]:
+    """Scores with many ties; subjects of even number are of one group, and harder to tell apart."""
+    trials, scores, subjects = all_pairs(num_subjects, items, seed=seed)
+    harder = (subjects % 2 == 0).all(axis=1) & ~scores.target
+    return trials, Scores(np.round(scores.values + 0.5 * harder, decimals), scores.target), subjects
 
 
-def grouped(trials: Trials, scores: Scores, subject: list[int], *, resamples: int = 0) -> Grouped:
-    subjects = np.array(
-        [[subject[i], subject[j]] for i, j in zip(trials.enrol, trials.probe, strict=True)],
-        dtype=np.int32,
-    )
-    sides, names = sides_of(
-        trials,
-        {f"s{s}": "even" if s % 2 == 0 else "odd" for s in set(subject)},
-        {enrol_id: enrol_id.split("/")[0] for enrol_id in trials.enrol_ids},
-    )
-    return evaluate_groups(
-        "x",
-        scores,
-        subjects,
-        sides,
-        names,
-        settings=VerificationSettings(fars=FARS, num_resamples=resamples),
-    )
+def grouped(trials: Trials, scores: Scores, subjects: np.ndarray, *, resamples: int = 0) -> Grouped:
+    parity = {f"s{s:02d}": "even" if s % 2 == 0 else "odd" for s in range(subjects.max() + 1)}
+    sides, names = sides_of(trials, parity, {id: id.split("/")[0] for id in trials.enrol_ids})
+    settings = VerificationSettings(fars=FARS, num_resamples=resamples)
+    return evaluate_groups("x", scores, subjects, sides, names, settings=settings)
 
 
 def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
@@ -85,12 +64,10 @@ def loop_threshold(pairs: list[tuple[float, bool]], far: float | None) -> float:
 def test_rates_are_those_of_a_loop_over_the_trials(
     seed: int, num_subjects: int, decimals: int
 ) -> None:
-    trials, scores, subject = a_list(num_subjects, 2, seed=seed, decimals=decimals)
-    made = grouped(trials, scores, subject)
+    trials, scores, subjects = a_list(num_subjects, 2, seed=seed, decimals=decimals)
+    made = grouped(trials, scores, subjects)
     listed = [(float(s), bool(t)) for s, t in zip(scores.values, scores.target, strict=True)]
-    group = [
-        {subject[i] % 2, subject[j] % 2} for i, j in zip(trials.enrol, trials.probe, strict=True)
-    ]
+    group = [{a % 2, b % 2} for a, b in subjects.tolist()]
     for at, far in (("eer", None), ("0.1", 0.1), ("0.01", 0.01)):
         threshold = loop_threshold(listed, far)
         assert made.thresholds[at] == (threshold if math.isfinite(threshold) else None)
@@ -128,9 +105,9 @@ def test_the_ratio_is_of_the_worst_to_the_best_in_errors() -> None:
 
 
 def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
-    trials, scores, subject = a_list(10, 3)
-    made = grouped(trials, scores, subject, resamples=300)
-    pair_of = [(subject[i], subject[j]) for i, j in zip(trials.enrol, trials.probe, strict=True)]
+    trials, scores, subjects = a_list(10, 3)
+    made = grouped(trials, scores, subjects, resamples=300)
+    pair_of = subjects.tolist()
     for number, row in enumerate(made.groups):
         inside = [k for k, (a, b) in enumerate(pair_of) if a % 2 == b % 2 == number]
         names = sorted({value for k in inside for value in pair_of[k]})
@@ -253,7 +230,7 @@ def test_groups_come_from_the_columns_of_a_list_of_items(
     page = Path("page/index.html").read_text()
     assert page.count("EER by group, at a threshold of its own") == 4
     settings = VerificationSettings(num_resamples=0)
-    sexes = {f"s{s}": "fm"[s % 2] for s in set(subjects)}
+    sexes = {f"s{s:02d}": "fm"[s % 2] for s in set(subjects)}
     by_list = likeness.evaluate("scores.txt", settings, groups=sexes).compared.grouped[0]
     by_column = likeness.evaluate("scores.txt", settings, groups=asked[0]).compared.grouped[0]
     assert by_list.groups == by_column.groups

@@ -27,6 +27,7 @@ from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import table as result_table
 from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import eer
+from tests.eval.all_pairs import all_pairs
 from tests.scripts import printed, refused
 
 FAST = VerificationSettings(num_resamples=200, p_targets=(0.05,), fars=(0.1,))
@@ -161,20 +162,6 @@ FEW = VerificationSettings(num_resamples=60)
 BRACKET = re.compile(r"\[ *[+-]?[\d.]+, ")  # of an interval, and not of a note
 
 
-def a_list(
-    num_subjects: int, each: int = 3, *, seed: int = 0, gap: float = 1.5
-) -> tuple[Trials, Scores, np.ndarray]:
-    ids = tuple(f"s{i // each:02d}/{i}" for i in range(num_subjects * each))
-    a, b = np.triu_indices(len(ids), 1)
-    target = a // each == b // each
-    values = np.random.default_rng(seed).standard_normal(a.size) + gap * target
-    return (
-        Trials(ids, ids, a, b, target),
-        Scores(values, target),
-        np.stack([a // each, b // each], axis=1),
-    )
-
-
 @pytest.mark.parametrize(
     ("number", "has", "marked"),
     [(2, False, False), (4, False, False), (5, True, True), (19, True, True), (20, True, False)],
@@ -182,7 +169,7 @@ def a_list(
 def test_the_number_of_subjects_decides_whether_an_interval_is_printed(
     number: int, has: bool, marked: bool
 ) -> None:
-    _, scores, subjects = a_list(number)
+    _, scores, subjects = all_pairs(number)
     result, _ = bounds_of({"eer": eer}, scores, subjects, num_resamples=60)
     assert (
         (result["eer"].ends is not None)
@@ -250,7 +237,7 @@ def test_an_interval_without_width_is_none() -> None:
 
 
 def test_the_json_and_the_page_of_two_subjects_say_why(tmp_path: Path) -> None:
-    trials, scores, _ = a_list(2, 4)
+    trials, scores, _ = all_pairs(2, 4)
     write_scores(tmp_path / "a.txt", trials, scores.values)
     result = likeness.evaluate(tmp_path / "a.txt", FEW)
     first = result.results[0]

@@ -27,33 +27,23 @@ def test_a_folder_has_that_of_its_names_and_files(tmp_path: Path) -> None:
 
 
 def test_an_index_has_that_of_all_that_is_read_behind_it(tmp_path: Path) -> None:
-    def write(scale: float, similarity: str) -> None:
-        embeddings.write(
-            tmp_path / "e.ark",
-            Embeddings(("a", "b"), scale * np.eye(2, 3), {"similarity": similarity}),
-        )
-
-    index = tmp_path / "e.scp"
-    write(1.0, "cosine")
-    loaded, text = sha256(index), index.read_text()
-    assert sha256(index) == loaded != hashlib.sha256(index.read_bytes()).hexdigest()
-    write(2.0, "cosine")
-    assert index.read_text() == text, "only the archive changed"
-    other = sha256(index)
-    assert other != loaded
-    write(2.0, "dot")
-    assert index.read_text() == text
-    assert sha256(index) not in (loaded, other)
-    write(1.0, "cosine")
-    assert sha256(index) == loaded
-    (tmp_path / "moved").mkdir()
+    index, digests = tmp_path / "e.scp", []
+    for scale, similarity in ((1.0, "cosine"), (2.0, "cosine"), (2.0, "dot"), (1.0, "cosine")):
+        embedded = Embeddings(("a", "b"), scale * np.eye(2, 3), {"similarity": similarity})
+        embeddings.write(tmp_path / "e.ark", embedded)
+        digests.append((sha256(index), index.read_text()))
+    assert digests[0] == digests[3]
+    assert len({digest for digest, _ in digests}) == 3
+    assert len({text for _, text in digests}) == 1, "only the archive and its meta changed"
+    assert digests[0][0] != hashlib.sha256(index.read_bytes()).hexdigest()
+    moved = tmp_path / "moved"
+    moved.mkdir()
     for name in ("e.ark", "e.scp", "e.meta.json"):
-        (tmp_path / name).rename(tmp_path / "moved" / name)
-    # read from beside the index
-    (tmp_path / "moved" / "e.scp").write_text("a e.ark:2\nb e.ark:24\n")
-    result = sha256(tmp_path / "moved" / "e.scp")
-    (tmp_path / "moved" / "e.ark").write_bytes(b"other")
-    assert sha256(tmp_path / "moved" / "e.scp") != result
+        (tmp_path / name).rename(moved / name)
+    (moved / "e.scp").write_text("a e.ark:2\nb e.ark:24\n")  # read from beside the index
+    before = sha256(moved / "e.scp")
+    (moved / "e.ark").write_bytes(b"other")
+    assert sha256(moved / "e.scp") != before
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
