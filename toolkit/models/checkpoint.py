@@ -102,7 +102,7 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
     Raises:
         LikenessError: The file keeps no loss, or another one.
     """
-    tensors, description = load(find_model(path), FORMAT)
+    tensors, description, _ = read(find_model(path), FORMAT)
     if "classes" not in description:
         raise LikenessError(
             f"{path} keeps no class vectors: it was trained by a recipe without a test of "
@@ -175,17 +175,6 @@ def _sort_metadata(path: Path) -> None:
         assert len(text) <= size, "the same JSON in another order"
         file.seek(8)
         file.write(text.ljust(size))
-
-
-def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and JSON of a file written by `save`.
-
-    Raises:
-        LikenessError: The file is of another kind or version, or damaged. The message says what it
-            is.
-    """
-    tensors, state, _ = read(path, kind)
-    return tensors, state
 
 
 def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
