@@ -48,7 +48,7 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from likeness.modalities.speaker import audio
     from likeness.modalities.speaker.features import KaldiFbank
     from likeness.modalities.synthetic import write_voices
-    from likeness.toolkit.backbones.resnet import ResNet34
+    from likeness.toolkit.backbones.resnet import ResNet
     from likeness.toolkit.losses.softmax import NormFace
     from likeness.toolkit.models.checkpoint import save_model
     from likeness.toolkit.models.embedder import TorchEmbedder
@@ -64,7 +64,7 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = Recipe(
         modality="speaker",
         frontend=partial(KaldiFbank, num_mels=16),
-        backbone=partial(ResNet34, dim=8, width=2, blocks=(1, 1, 1, 1)),
+        backbone=partial(ResNet, dim=8, width=2, blocks=(1, 1, 1, 1)),
         loss=partial(NormFace),
         items=partial(folders.items),
         read=audio.read,

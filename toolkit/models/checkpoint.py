@@ -177,6 +177,17 @@ def _sort_metadata(path: Path) -> None:
         file.write(text.ljust(size))
 
 
+def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors and JSON of a file written by `save`.
+
+    Raises:
+        LikenessError: The file is of another kind or version, or damaged. The message says what it
+            is.
+    """
+    tensors, state, _ = read(path, kind)
+    return tensors, state
+
+
 def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     """Return what `load` returns, and the file's SHA-256.
 
