@@ -85,25 +85,36 @@ def list_items(
         raise LikenessError(f"{str(data)!r}: there is no such file or folder; correct the path")
     path = path.parent if path.name == "wav.scp" else path
     base = Path(root) if root else path if path.is_dir() else path.parent
-    has_columns = not path.is_dir() and path.suffix.lower() != ".rttm"
-    if stated and not has_columns:
-        raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
-    if path.is_dir() and not is_kaldi_folder(path):
-        items = files_below(path, suffixes, passed_over=passed_over)
-        if not items:
-            raise LikenessError(
-                f"{path}: the folder holds no files that are read here ({', '.join(suffixes)})"
-            )
-    elif path.is_dir():
-        items = read_kaldi_folder(path, base)
-    elif has_columns:
-        items = read_items(path, base, columns=stated)
-    else:
-        items = read_rttm(path, suffixes, base)
+    items = _listed(path, base, suffixes, stated, passed_over)
     if label:
         items = LabelPattern(label).relabelled(items, base, str(path))
     if missing == "refuse":
         _refuse_missing(items, path, base)
+    return items
+
+
+def _listed(
+    path: Path,
+    base: Path,
+    suffixes: Collection[str],
+    columns: Mapping[str, str],
+    passed_over: list[str] | None,
+) -> Items:
+    """The items of a folder, a folder of Kaldi, an RTTM file, or a table or list."""
+    has_columns = not path.is_dir() and path.suffix.lower() != ".rttm"
+    if columns and not has_columns:
+        raise LikenessError(f"{path} is no table, so that it has no columns; leave these out")
+    if has_columns:
+        return read_items(path, base, columns=columns)
+    if not path.is_dir():
+        return read_rttm(path, suffixes, base)
+    if is_kaldi_folder(path):
+        return read_kaldi_folder(path, base)
+    items = files_below(path, suffixes, passed_over=passed_over)
+    if not items:
+        raise LikenessError(
+            f"{path}: the folder holds no files that are read here ({', '.join(suffixes)})"
+        )
     return items
 
 

@@ -102,7 +102,7 @@ def load_loss(path: Path, part: Part, dim: int) -> tuple[nn.Module, list[str]]:
     Raises:
         LikenessError: The file keeps no loss, or another one.
     """
-    tensors, description = load(find_model(path), FORMAT)
+    tensors, description, _ = read(find_model(path), FORMAT)
     if "classes" not in description:
         raise LikenessError(
             f"{path} keeps no class vectors: it was trained by a recipe without a test of "

@@ -58,22 +58,6 @@ class Parity(NamedTuple):
     num_items: int
 
 
-class Inputs(NamedTuple):
-    """What the graph of a model takes.
-
-    Attributes:
-        shape: What follows the batch; None is any size.
-        read: Gives the input of an item.
-        name: "waves" or "images".
-        batches: Synthetic inputs of several sizes, on which embeddings are compared.
-    """
-
-    shape: tuple[int | None, ...]
-    read: Any
-    name: str
-    batches: list[Tensor]
-
-
 class Smaller(NamedTuple):
     """A precision below float32.
 
@@ -122,7 +106,9 @@ def export(
     """
     check_exportable(model, path)
     embedder = in_torch(model).cpu().eval()
-    shape, read, name, batches = inputs_of(model, size)
+    shape = shape_of(model, size)
+    rate_hz = int(_default(model, "rate_hz") or 16_000)
+    name, batches = ("waves", waves(rate_hz)) if shape[0] is None else ("images", images(shape))
     proto, frontend = translate(embedder, batches[-1], name)
     description: dict[str, Any] = {
         "format": onnx.FORMAT,
@@ -131,41 +117,39 @@ def export(
         "dim": embedder.dim,
         "digest": model.digest,
         "norm_is_quality": model.norm_is_quality,
-        "read": describe(read, "read"),
+        "read": describe(model.read, "read"),
         "shape": shape,
         "version": likeness_version(),
     }
     if smaller is not None:
-        calibration = None
-        if smaller.calibration is not None:
-            calibration = _readable(smaller.calibration, cast(Read, read), shape)
-        proto = precision.convert(proto, smaller.precision, keep=frontend, calibration=calibration)
-        content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
-        description["digest"] = digest([model.digest, content])
-        ranges = "dynamic" if calibration is None else "static"
-        is_float = smaller.precision == "float16"
-        description["precision"] = smaller.precision if is_float else f"int8 {ranges}"
+        proto, changed = _smaller(proto, frontend, smaller, model, shape)
+        description |= changed
     with atomic_path(path) as temporary:
         write(proto, {onnx.KEY: json.dumps(description)}, temporary)
         written = onnx.read(temporary)
         assert written is not None
         parity = compare(embedder, written[0], batches)
-        most = (MAX_DISTANCE, MAX_NORM_ERROR) if smaller is None else (math.inf, math.inf)
-        # With `not` in front of `<=`, NaN is refused too.
-        if not (parity.distance <= most[0] and parity.norm_error <= most[1]):
-            raise LikenessError(
-                f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance "
-                f"of {parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
-                f"{most[0]:.0e} and {most[1]:.0e} are allowed: nothing was written"
-            )
+        _refuse_apart(parity, path, exact=smaller is None)
         if smaller is not None and smaller.measure is not None:
             description["cost"] = dict(smaller.measure(temporary))
             write(proto, {onnx.KEY: json.dumps(description)}, temporary)
     return parity
 
 
-def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
-    """Return what the graph of a model takes.
+def _refuse_apart(parity: Parity, path: Path, *, exact: bool) -> None:
+    """Refuse embeddings that are NaN, and where they have to be torch's those that are not."""
+    most = (MAX_DISTANCE, MAX_NORM_ERROR) if exact else (math.inf, math.inf)
+    # With `not` in front of `<=`, NaN is refused too.
+    if not (parity.distance <= most[0] and parity.norm_error <= most[1]):
+        raise LikenessError(
+            f"{path}: on ONNX Runtime the embeddings differ from torch's by a cosine distance of "
+            f"{parity.distance:.1e} and by {parity.norm_error:.1e} of their norm; at most "
+            f"{most[0]:.0e} and {most[1]:.0e} are allowed: nothing was written"
+        )
+
+
+def shape_of(model: Loaded, size: tuple[int, int] | None = None) -> tuple[int | None, ...]:
+    """Return what follows the batch in the inputs of a model's graph; None is any size.
 
     Args:
         model: The model.
@@ -175,10 +159,8 @@ def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
         LikenessError: No size is known, or another one.
     """
     if model.modality == "speaker":
-        rate_hz = int(_default(model, "rate_hz") or 16_000)
-        return Inputs((None,), model.read, "waves", waves(rate_hz))
-    embedder, read = in_torch(model), cast(Any, model.read)
-    frontend = cast(Any, embedder.frontend)
+        return (None,)
+    embedder = in_torch(model)
     known = (
         _default(model, "crop")
         or _default(model, "size")
@@ -192,8 +174,25 @@ def inputs_of(model: Loaded, size: tuple[int, int] | None = None) -> Inputs:
             f"the model takes images of {own}, and an .onnx graph takes one size: name it by "
             "--size HEIGHTxWIDTH where it takes any, and leave it out otherwise"
         )
-    shape = (int(frontend.dim), int(known[0]), int(known[1]))
-    return Inputs(shape, read, "images", images(shape))
+    return (cast(int, embedder.frontend.dim), int(known[0]), int(known[1]))
+
+
+def _smaller(
+    proto: Any,
+    frontend: frozenset[str],
+    smaller: Smaller,
+    model: Loaded,
+    shape: tuple[int | None, ...],
+) -> tuple[Any, dict[str, str]]:
+    """Return a graph in a smaller precision, and what changes in its description."""
+    calibration = None
+    if smaller.calibration is not None:
+        calibration = _readable(smaller.calibration, cast(Read, model.read), shape)
+    proto = precision.convert(proto, smaller.precision, keep=frontend, calibration=calibration)
+    content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+    kind = "int8 dynamic" if calibration is None else "int8 static"
+    kind = smaller.precision if smaller.precision == "float16" else kind
+    return proto, {"digest": digest([model.digest, content]), "precision": kind}
 
 
 def _readable(
@@ -381,7 +380,7 @@ def waves(rate_hz: int) -> list[Tensor]:
     return batches
 
 
-def images(shape: tuple[int, int, int]) -> list[Tensor]:
+def images(shape: Sequence[Any]) -> list[Tensor]:
     """Return images of smooth random levels from 0 to 255."""
     generator = torch.Generator().manual_seed(0)
     channels, height, width = shape

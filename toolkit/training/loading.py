@@ -6,7 +6,7 @@ import atexit
 import multiprocessing
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain
@@ -236,25 +236,34 @@ def estimate(
     if of_backbone is not None:
         of_backbone(batches(sampling))
     if of_loss is not None or at_means:
-        # batch norm has no statistics yet; as in the first steps, embeddings come from batch
-        # statistics
-        run.embedder.train()
-        state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
-        with torch.random.fork_rng(devices=[run.device.index] if run.device.type == "cuda" else []):
-            torch.manual_seed(recipe.seed)  # dropout is the same in every process
-            made = [
-                (run.embedder.backbone(features, lengths).float(), classes)
-                for features, lengths, classes in batches(Sampling(sampling.batch_size))
-            ]
-        embeddings, classes = (torch.cat(parts) for parts in zip(*made, strict=True))
+        embeddings, classes = _embedded(run, batches(Sampling(sampling.batch_size)), recipe.seed)
         if of_loss is not None:
             of_loss(embeddings)
         if at_means:
             start = 0 if run.layout is None else run.layout.start
             turn_to_means(cast(Tensor, run.loss.proxies), embeddings, classes - start)
-        run.embedder.load_state_dict(state)
     if run.encoder is not None:
         run.encoder.load_state_dict(run.embedder.state_dict())
+
+
+def _embedded(
+    run: Run, batches: Iterable[tuple[Tensor, Tensor | None, Tensor]], seed: int
+) -> tuple[Tensor, Tensor]:
+    """The embeddings of batches, and their labels.
+
+    Batch norm has no statistics yet; as in the first steps, embeddings come from batch statistics.
+    """
+    run.embedder.train()
+    state = {name: value.clone() for name, value in run.embedder.state_dict().items()}
+    with torch.random.fork_rng(devices=[run.device.index] if run.device.type == "cuda" else []):
+        torch.manual_seed(seed)  # dropout is the same in every process
+        made = [
+            (run.embedder.backbone(features, lengths).float(), classes)
+            for features, lengths, classes in batches
+        ]
+    run.embedder.load_state_dict(state)
+    embeddings, labels = (torch.cat(parts) for parts in zip(*made, strict=True))
+    return embeddings, labels
 
 
 def _batches_of_estimate(labels: Index, num_views: int) -> tuple[Sampling, int]:

@@ -213,23 +213,9 @@ def tune(
     if search.looks:  # a run is measured while it trains, and its best model is kept
         every = max(1, recipe.schedule.steps // search.looks)
         inner = replace(inner, schedule=replace(inner.schedule, eval_every=every, watch=metric))
-    searched = {name: [type(values).__name__, asdict(values)] for name, values in search.items()}
-    stated = digest(
-        [
-            json.dumps([flat(describe(inner)), searched], sort_keys=True),
-            data,
-            f"seeds={search.seeds}",
-        ]
-    )
     out.mkdir(parents=True, exist_ok=True)
-    file = out / f"{variant}.json"
-    kept = json_object(file) if file.is_file() else {}
-    if kept.get("stated", stated) != stated:
-        raise LikenessError(
-            f"{file} is a search of another recipe, on other data or of other RANGES; choose "
-            "another --out"
-        )
-    trials: list[dict[str, Any]] = kept.get("trials", [])
+    file, stated = out / f"{variant}.json", _stated(inner, search, data)
+    trials = _earlier_trials(file, stated)
     num_trials = min(num_trials, _grid_size(search) or num_trials)
     for number in range(len(trials), num_trials):
         settings = _proposed(search, trials, maximise)
@@ -247,6 +233,25 @@ def tune(
         )
     best = (max if maximise else min)(finished, key=lambda trial: trial["score"])
     return _with(recipe, best["settings"]), Tuned(metric, best["settings"], best["score"], trials)
+
+
+def _stated(recipe: Recipe, search: Search, data: str) -> str:
+    """A digest of what a search is of."""
+    searched = {name: [type(values).__name__, asdict(values)] for name, values in search.items()}
+    whole = json.dumps([flat(describe(recipe)), searched], sort_keys=True)
+    return digest([whole, data, f"seeds={search.seeds}"])
+
+
+def _earlier_trials(file: Path, stated: str) -> list[dict[str, Any]]:
+    """The trials of a search that was stopped; LikenessError if it was another one."""
+    kept = json_object(file) if file.is_file() else {}
+    if kept.get("stated", stated) != stated:
+        raise LikenessError(
+            f"{file} is a search of another recipe, on other data or of other RANGES; choose "
+            "another --out"
+        )
+    trials: list[dict[str, Any]] = kept.get("trials", [])
+    return trials
 
 
 def _grid_size(ranges: Ranges) -> int:

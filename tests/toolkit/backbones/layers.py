@@ -9,7 +9,8 @@ import inspect
 import pkgutil
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import likeness.toolkit.backbones
 
@@ -32,3 +33,14 @@ def networks(takes: str) -> list[Any]:
         },
         key=lambda found: found.__name__,
     )
+
+
+def without_gradient(network: nn.Module, z: Tensor) -> list[str]:
+    """The trained parameters of a network that its embeddings give no finite gradient."""
+    (z * torch.randn_like(z)).sum().backward()
+    return [
+        name
+        for name, p in network.named_parameters()
+        if p.requires_grad
+        and (p.grad is None or not torch.isfinite(p.grad).all() or not p.grad.any())
+    ]

@@ -166,14 +166,8 @@ def drawn(name: Any) -> Any:
 
 
 def attentive(p: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Mean and deviation of one utterance (C, T) under channel-wise attention."""
-    hidden = p["attentive.linear1.weight"][:, :, 0] @ x + p["attentive.linear1.bias"][:, None]
-    scores = p["attentive.linear2.weight"][:, :, 0] @ hidden.tanh()
-    scores = scores + p["attentive.linear2.bias"][:, None]
-    alpha = scores.exp() / scores.exp().sum(dim=1, keepdim=True)
-    mean = (alpha * x).sum(dim=1)
-    variance = (alpha * x**2).sum(dim=1) - mean**2
-    return torch.cat([mean, variance.clamp(min=1e-7).sqrt()])
+    hidden = conv(p, "attentive.linear1", x).tanh()
+    return torch.cat(weighted(x, conv(p, "attentive.linear2", hidden), 1e-7))
 
 
 def mixed(weights: Tensor, layers: list[Tensor], t: int) -> Tensor:
