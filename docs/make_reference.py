@@ -90,7 +90,8 @@ def loss_classes() -> list[Any]:
 
 def losses_list(*, proxies: bool) -> str:
     """List the losses that have class vectors, or those that have none, by what they compare."""
-    entries, groups = catalogue("losses"), {}
+    entries = catalogue("losses")
+    groups: dict[str, list[str]] = {}
     for cls in loss_classes():
         name = cls.__name__
         if has_proxies(cls) == proxies:

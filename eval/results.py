@@ -99,8 +99,8 @@ def metric_beside(
 def write_json(
     path: Path, results: Sequence[Result], inputs: Mapping[str, str], **more: Any
 ) -> None:
-    """Writes the results as JSON of schema "likeness.results/1" (docs/reference/json.md), whole or
-    not at all. inputs: name -> SHA-256 of every file read.
+    """Writes the results as JSON of schema "likeness.results/1" (docs/reference/formats.md), whole
+    or not at all. inputs: name -> SHA-256 of every file read.
     """
     document = {
         "schema": SCHEMA,

@@ -50,7 +50,7 @@ def evaluate_files(
         presets: Name -> switches. The table has a column for each file and preset.
         fars: False-accept rates, one TAR for each; empty stands for those of the protocol.
         num_resamples: Draws of the interval over subjects, whom the 1:N lists name.
-        json_file: Results in the schema of docs/reference/json.md.
+        json_file: Results in the schema of docs/reference/formats.md.
 
     Returns:
         The table as text.

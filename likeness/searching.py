@@ -69,7 +69,7 @@ class SearchEvaluation:
         return self.measured.table()
 
     def save(self, path: File) -> None:
-        """Write the results as JSON, as docs/reference/json.md describes it."""
+        """Write the results as JSON, as docs/reference/formats.md describes it."""
         write_json(Path(path), self.results, digests_of(self.files))
 
     def report(self, folder: File, *, media: File | None = None, command: str = "") -> Path:

@@ -43,7 +43,7 @@ def check(document: Any, name: str, part: str = "") -> None:
 
 
 def test_the_page_leads_to_every_schema() -> None:
-    page = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"\(schemas/(\w+)\.json\)", page)) == NAMES
 
 

@@ -44,8 +44,8 @@ class Sampling:
     Attributes:
         batch_size: Items in a step. An epoch has as many whole batches as the items fill; what is
             left over is dropped.
-        items_per_class: K, or 0 for the other ways.
-        open_shards: W, or 0 for the other ways.
+        items_per_class: K items of each of batch_size/K classes in a step; 0 asks for no classes.
+        open_shards: Tar shards whose items are mixed at a time; 0 shuffles all items.
     """
 
     batch_size: int = 64
