@@ -41,6 +41,7 @@ from likeness.eval.types import Trials
 from likeness.modalities import folders
 from likeness.modalities.speaker import an4, fsdd, speechocean
 from likeness.modalities.speaker.audio import speed_copies
+from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.toolkit.data.items import Item, Items
 from likeness.toolkit.data.pairs import all_pairs
@@ -50,12 +51,17 @@ RECIPE = ROOT / "recipes" / "speaker" / "speechocean.py"
 CORPORA = ("speechocean", "an4", "librispeech")
 NUM_STRETCHES, LEAST_SECONDS = 3, 3.0
 # Fields of the recipe speaker/speechocean that a system changes.
-SEVEN_KHZ = {"frontend": partial(KaldiFbank, num_mels=80, cmn=False, high_hz=7000.0)}
+ROBUST = {
+    "frontend": partial(KaldiFbank, num_mels=80, cmn=False, high_hz=7000.0),
+    "augment": partial(
+        train_view, seconds=(0.8, 2.5), noise_prob=0.1, snr_db=(15.0, 30.0), level_dbfs=-26.0
+    ),
+}
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {  # the variant of the recipe, and the changes
     "statistics": ("arcface", {}),
-    "statistics, to 7 kHz": ("arcface", SEVEN_KHZ),
+    "statistics, robust": ("arcface", ROBUST),
     "estimated": ("estimated", {}),
-    "mixture, trained, to 7 kHz": ("mixture_arcface", SEVEN_KHZ),
+    "mixture, robust": ("mixture_arcface", ROBUST),
 }
 TABLE = ("lda", "speechbrain", "statistics", "estimated")
 

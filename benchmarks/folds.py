@@ -117,18 +117,19 @@ def normalised(
 
 
 def pooled(files: Sequence[Path]) -> tuple[Trials, NDArray[Any]]:
-    """The trials of several folds as one list, and their scores.
-
-    Their ids never meet, because the speakers of two folds are disjoint.
-    """
+    """The trials of several folds as one list, and their scores."""
     lists, values = zip(*(read_scores(file) for file in files), strict=True)
+    return joined(lists), np.concatenate(values)
+
+
+def joined(lists: Sequence[Trials]) -> Trials:
+    """Trials of several folds, whose ids never meet because their speakers are disjoint."""
     enrol = [trials.enrol_ids[i] for trials in lists for i in trials.enrol]
     probe = [trials.probe_ids[i] for trials in lists for i in trials.probe]
     names = tuple(dict.fromkeys([*enrol, *probe]))
     place = {name: i for i, name in enumerate(names)}
     i, j = (np.array([place[name] for name in side], dtype=np.int32) for side in (enrol, probe))
-    target = np.concatenate([trials.target for trials in lists])
-    return Trials(names, names, i, j, target), np.concatenate(values)
+    return Trials(names, names, i, j, np.concatenate([trials.target for trials in lists]))
 
 
 class Errors(NamedTuple):

@@ -54,10 +54,11 @@ from likeness.toolkit.models.parts import describe
 
 FARS = (0.01, 0.001)
 DRAWN_TARGETS, DRAWN_NONTARGETS = 700, 20_000  # trials of each corpus that fit the calibration
-SYSTEMS = ("statistics, to 7 kHz", "mixture, trained, to 7 kHz")
+SYSTEMS = ("statistics, robust", "mixture, robust")
 LEAST_SECONDS, NEEDS_HZ = 1.0, 7000.0  # of the recordings that the packaged model takes
 LEVEL_DBFS = -26.0  # that recordings are brought to after training
 READ = partial(audio.read, level_dbfs=LEVEL_DBFS)
+PACKAGED_READ = partial(READ, min_seconds=LEAST_SECONDS, needs_hz=NEEDS_HZ)
 
 
 class Tested(NamedTuple):
@@ -118,9 +119,8 @@ def beside(cell: Cell, data: Path, out: Path) -> Path:
             part, _, rest = key.partition(".")
             name = f"backbone.networks.{number}.{rest}" if part == "backbone" else key
             tensors[name] = value
-    networks = [description["backbone"] for description in descriptions]
-    call = f"{Beside.__module__}.{Beside.__qualname__}"
-    backbone = {"call": call, "args": {"networks": networks}}
+    backbone = describe(Beside, "backbone")
+    backbone["args"] = {"networks": [description["backbone"] for description in descriptions]}
     file.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(file, tensors, descriptions[0] | {"backbone": backbone}, checkpoint.FORMAT)
     return file.parent
@@ -210,8 +210,7 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors, description = checkpoint.load(model / "last.safetensors", checkpoint.FORMAT)
-    reading = partial(READ, min_seconds=LEAST_SECONDS, needs_hz=NEEDS_HZ)
-    description |= {"read": describe(reading, "read")}
+    description |= {"read": describe(PACKAGED_READ, "read")}
     checkpoint.save(folder / "last.safetensors", tensors, description, checkpoint.FORMAT)
     meta = likeness.load(folder).meta
     system = Scoring().system(meta)

@@ -51,7 +51,7 @@ STATISTICS = Recipe(
     augment=partial(
         train_view,
         seconds=(0.8, 2.5),
-        noise_prob=0.05,
+        noise_prob=0.1,
         snr_db=(15.0, 30.0),
         level_dbfs=LEVEL_DBFS,
     ),

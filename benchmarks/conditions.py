@@ -1,0 +1,200 @@
+"""Measures what codecs, noise, rooms and levels cost voice models, on speakers not trained on.
+
+    python benchmarks/conditions.py an4 --data ../shared/data --out runs/conditions
+    python benchmarks/conditions.py speechocean --data ../shared/data --out runs/conditions
+        trains what is missing, then prints the tables
+
+Measures: EER with 95 % intervals over speakers, of all pairs within five folds of speakers, whose
+    second recording is damaged by likeness/conditions.py. Then the shares of true pairs, of false
+    pairs and of pairs of one recording with itself that are accepted at the threshold that had a
+    FAR of 1 % on the undamaged trials of the four other folds. Trials with a recording that a
+    model refuses are left out, and counted. What is in OUT is not run again.
+Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds (voice_peers.py), without mean
+    normalisation. likeness:voice is the model of its kind that has heard neither these speakers
+    nor their corpus, and is not trained again for each fold (small_voice.py).
+Limit: none; this is about errors, not about time.
+Needs: what small_voice.py needs.
+Takes: an hour of one core for each corpus, most of it SpeechBrain's.
+Gives: section "Conditions" of docs/reference/results.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import corpora
+import numpy as np
+import small_voice
+import torch
+import voice_peers
+from folds import difference, errors_of, joined, with_interval
+from numpy.typing import NDArray
+from performance import ROOT, parser_of, row, table
+
+from likeness.conditions import damaged, parse
+from likeness.eval.similarity import score_trials
+from likeness.eval.types import Embeddings, Trials
+from likeness.eval.verification import tar_threshold
+from likeness.modalities.speaker import an4, speechocean
+from likeness.models.run import load_model
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.models.embed import embed_where_readable
+from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.training import recipe as recipes
+from likeness.toolkit.training.train import fit
+
+NUM_FOLDS, FAR = 5, 0.01
+CONDITIONS = ("mp3", "ogg", "opus", "8khz", "noise20", "reverb", "quiet20")
+DATASETS: dict[str, Any] = {"an4": an4, "speechocean": speechocean}
+RECIPE = ROOT / "recipes" / "speaker" / "folders.py"
+SYSTEMS = ("default", "voice", "lda", "speechbrain")
+
+
+def in_conditions(tested: Sequence[Item], folder: Path) -> list[Item]:
+    """The items as they are, and once for each condition, with ids "CONDITION:ID"."""
+    made = [item._replace(id=f"clean:{item.id}") for item in tested]
+    for condition in parse(CONDITIONS, "speaker"):
+        for number, item in enumerate(tested):
+            path = folder / f"{condition.name}-{number}.flac"
+            damaged(item, condition, "speaker", folder).rename(path)
+            made.append(item._replace(id=f"{condition.name}:{item.id}", path=path))
+    return made
+
+
+def embedded(
+    system: str,
+    training: Sequence[Item],
+    items: Sequence[Item],
+    dataset: str,
+    run: Path,
+    data: Path,
+) -> Embeddings:
+    """The embeddings of the items that the system does not refuse, to be scored by the cosine."""
+    torch.set_num_threads(1)
+    if system in ("lda", "speechbrain"):
+        return getattr(voice_peers, system)(training, items)  # type: ignore[no-any-return]
+    loaded, read = model_of(system, training, dataset, run, data)
+    rows, _ = embed_where_readable(loaded.embedder, items, read)
+    assert rows is not None
+    return rows
+
+
+def model_of(
+    system: str, training: Sequence[Item], dataset: str, run: Path, data: Path
+) -> tuple[Loaded, Any]:
+    """One of our models, and how it reads."""
+    if system == "voice":
+        (cell,) = (cell for cell in corpora.matrix() if cell.target == dataset)
+        loaded = load_model(small_voice.beside(cell, data, run.parent.parent / "corpora"))
+        return loaded, small_voice.PACKAGED_READ
+    recipe, _ = recipes.load(str(RECIPE))
+    recipe = recipes.override(recipe, ["measure=none", "compute.threads=1"])
+    loaded = load_model(fit(recipe, data=data, out=run, resume=True, items=training))
+    return loaded, loaded.read
+
+
+def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> None:
+    """Train and score a fold: scores of each condition, NaN where a side was refused."""
+    source, file = DATASETS[dataset], out / f"{dataset}-{system}-{fold}.npz"
+    if file.exists():
+        return
+    tested, trials = source.trials(data, fold=fold)
+    speeds = {"speeds": (0.9, 1.1)} if system == "default" else {}  # the recipe's
+    training = source.items(data, split="train", fold=fold, **speeds)
+    with TemporaryDirectory() as folder:
+        items = in_conditions(tested, Path(folder))
+        found = embedded(system, training, items, dataset, out / "runs" / file.stem, data)
+    similarity = "dot" if system == "voice" else "cosine"
+    every = np.arange(len(tested), dtype=np.int32)
+    same = Trials(trials.enrol_ids, trials.enrol_ids, every, every, np.ones(len(every), dtype=bool))
+    rows = {}
+    for condition in ("clean", *CONDITIONS):
+        for name, listed in ((condition, trials), (f"{condition} same", same)):
+            rows[name] = scored(listed, found, condition, similarity)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, **rows)
+    print(file, file=sys.stderr, flush=True)
+
+
+def scored(
+    trials: Trials, found: Embeddings, condition: str, similarity: Any
+) -> NDArray[np.float64]:
+    """The scores (P,) of trials whose second side is in a condition."""
+    enrol = tuple(f"clean:{id}" for id in trials.enrol_ids)
+    probe = tuple(f"{condition}:{id}" for id in trials.probe_ids)
+    named = Trials(enrol, probe, trials.enrol, trials.probe, trials.target)
+    sides = (enrol, trials.enrol), (probe, trials.probe)
+    kept = np.logical_and.reduce([np.isin(ids, found.ids)[rows] for ids, rows in sides])
+    values = np.full(len(trials), np.nan)
+    if kept.any():
+        taken = named.rows(np.flatnonzero(kept))
+        values[kept] = score_trials(taken, found, similarity=similarity)
+    return values
+
+
+def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) -> None:
+    """EER, then what is accepted at a threshold of the other folds, condition by condition."""
+    lists = [DATASETS[dataset].trials(data, fold=fold)[1] for fold in range(NUM_FOLDS)]
+    trials, fold_of = joined(lists), np.repeat(range(NUM_FOLDS), [len(one) for one in lists])
+    fold_of_item = np.repeat(range(NUM_FOLDS), [len(one.enrol_ids) for one in lists])
+    target = trials.target
+    assert target is not None
+    table(
+        "condition", "system", "EER %", "minus clean", "true %", "false %", "itself %", "refused %"
+    )
+    for condition in ("clean", *CONDITIONS):
+        for system in systems:
+            folds = [np.load(out / f"{dataset}-{system}-{fold}.npz") for fold in range(NUM_FOLDS)]
+            clean, values, same = (
+                np.concatenate([fold[name] for fold in folds])
+                for name in ("clean", condition, f"{condition} same")
+            )
+            limit = np.array(
+                [
+                    tar_threshold(clean[others & target], clean[others & ~target], FAR)
+                    for others in (
+                        (fold_of != fold) & np.isfinite(clean) for fold in range(NUM_FOLDS)
+                    )
+                ]
+            )
+            scored = np.isfinite(values) & np.isfinite(clean)
+            cells = ["", ""]
+            if scored.any():
+                kept = trials.rows(np.flatnonzero(scored))
+                errors, before = (errors_of(kept, each[scored]) for each in (values, clean))
+                cells = [with_interval(errors, "eer"), difference(errors, before, "eer")]
+            accepted = values >= limit[fold_of]
+            shares = [
+                _percent(accepted[scored & target]),
+                _percent(accepted[scored & ~target]),
+                _percent((same >= limit[fold_of_item])[np.isfinite(same)]),
+                _percent(~scored),
+            ]
+            row(condition, system, *cells, *shares)
+
+
+def _percent(chosen: NDArray[np.bool_]) -> str:
+    return f"{100 * chosen.mean():.1f}" if chosen.size else ""
+
+
+def main() -> None:
+    """Train and score what is missing, then print the tables."""
+    parser = parser_of(__doc__)
+    parser.add_argument("dataset", choices=list(DATASETS))
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="of them")
+    arguments = parser.parse_args()
+    systems = arguments.systems.split(",")
+    for system in systems:
+        for fold in range(NUM_FOLDS):
+            run_fold(arguments.dataset, system, fold, arguments.data, arguments.out)
+    print_tables(arguments.dataset, systems, arguments.data, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
