@@ -231,17 +231,14 @@ def run_line(line: str) -> None:
 
 
 def ask_server(arguments: list[str]) -> None:
-    """Start a server at a free port, ask it for its threshold, and stop it."""
-    command = [sys.executable, "-m", "likeness", *arguments, "--port", "0"]
-    search = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=search) as server:
-        try:
-            address = re.search(r"http://[\w.:]+/", server.stdout.readline())
-            assert address is not None, "the server did not say its address"
-            with urllib.request.urlopen(f"{address[0]}health", timeout=60) as answer:
-                health = json.load(answer)
-        finally:
-            server.terminate()
+    """Start a server at a free port, and ask it for its threshold."""
+    from tests.likeness.service.serving import started
+
+    with (
+        started(Path("server"), *arguments[1:]) as (url, _),
+        urllib.request.urlopen(f"{url}health", timeout=60) as answer,
+    ):
+        health = json.load(answer)
     far = arguments[arguments.index("--far") + 1]
     assert health["threshold"] is not None
     assert f"FAR {100 * float(far):g} %" in health["source"]

@@ -68,11 +68,6 @@ class MeanNet(nn.Module):
         return self.layers(features.mean(dim=1))
 
 
-class Own(nn.Module):
-    def __init__(self, path="", weights=""):
-        raise RuntimeError
-
-
 class Scaled(ArcFace):
     pass
 
@@ -161,7 +156,6 @@ def install(site: Path, name: str = "petnets", version: str = "1.2") -> Path:
     (site / name).mkdir(parents=True)
     (site / name / "__init__.py").write_text("")
     (site / name / "nets.py").write_text(PACKAGE)
-    (site / name / "shell.py").write_text("import os\n")
     distribution = site / f"{name}-{version}.dist-info"
     distribution.mkdir()
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
