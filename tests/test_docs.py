@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import runpy
 import shlex
@@ -32,7 +31,7 @@ from likeness.cli import main, whole_command
 from likeness.recipe_files import located, names
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
-from tests.scripts import loaded
+from tests.scripts import loaded, program
 from tests.tiny_yunet import network, tiny_yunet
 
 ROOT = Path(__file__).parents[1]
@@ -365,14 +364,7 @@ def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for package in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(package)
-    done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "make_site.py", "--out", tmp_path / "site"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    program(ROOT / "docs" / "make_site.py", "--out", tmp_path / "site", cwd=tmp_path)
     reference = tmp_path / "site" / "reference"
     losses = (reference / "python_likeness_losses.html").read_text(encoding="utf-8")
     assert 'id="likeness.toolkit.losses.simple.SimPLE"' in losses

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.scripts import program
 
 
 def told_by(how: str, folder: Path, request: pytest.FixtureRequest) -> Any:
@@ -19,9 +17,7 @@ def told_by(how: str, folder: Path, request: pytest.FixtureRequest) -> Any:
     items = [item for item in request.session.items if request.fixturename in item.fixturenames]
     kinds = [item.callspec.params["kind"] for item in items]
     script = Path(__file__).with_name("writers.py")
-    command = [sys.executable, "-P", script, how, folder, *kinds]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    ended = program("-P", script, how, folder, *kinds)
     assert "Traceback" not in ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
