@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +16,8 @@ from types import ModuleType
 import pytest
 
 from likeness.cli import main
+
+ROOT = Path(__file__).parents[1]
 
 
 def run_command(*arguments: object) -> int:
@@ -37,6 +42,24 @@ def refused(*arguments: object) -> str:
         assert run_command(*arguments) == 2
     assert "Traceback" not in output.getvalue()
     return output.getvalue()
+
+
+def program(
+    *words: object, code: int = 0, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, which has one thread and finds Likeness.
+
+    Args:
+        words: What follows `python`.
+        code: The exit code that it has to end with.
+        cwd: Its folder.
+        environment: Further variables.
+    """
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, *map(str, words)]
+    ended = subprocess.run(command, cwd=cwd, env=os.environ | own, capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr[-3000:]
+    return ended
 
 
 def touch(root: Path, *names: str) -> Path:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import runpy
 import shlex
@@ -32,7 +31,7 @@ from likeness.cli import main, whole_command
 from likeness.recipe_files import located, names
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.training import recipe as recipes
-from tests.scripts import loaded
+from tests.scripts import loaded, program
 from tests.tiny_yunet import network, tiny_yunet
 
 ROOT = Path(__file__).parents[1]
@@ -229,17 +228,14 @@ def run_line(line: str) -> None:
 
 
 def ask_server(arguments: list[str]) -> None:
-    """Start a server at a free port, ask it for its threshold, and stop it."""
-    command = [sys.executable, "-m", "likeness", *arguments, "--port", "0"]
-    search = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=search) as server:
-        try:
-            address = re.search(r"http://[\w.:]+/", server.stdout.readline())
-            assert address is not None, "the server did not say its address"
-            with urllib.request.urlopen(f"{address[0]}health", timeout=60) as answer:
-                health = json.load(answer)
-        finally:
-            server.terminate()
+    """Start a server at a free port, and ask it for its threshold."""
+    from tests.likeness.service.serving import started
+
+    with (
+        started(Path("server"), *arguments[1:]) as (url, _),
+        urllib.request.urlopen(f"{url}health", timeout=60) as answer,
+    ):
+        health = json.load(answer)
     far = arguments[arguments.index("--far") + 1]
     assert health["threshold"] is not None
     assert f"FAR {100 * float(far):g} %" in health["source"]
@@ -366,14 +362,7 @@ def test_links_lead_somewhere_and_no_page_names_a_machine(page: Path) -> None:
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for package in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(package)
-    done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "make_site.py", "--out", tmp_path / "site"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    program(ROOT / "docs" / "make_site.py", "--out", tmp_path / "site", cwd=tmp_path)
     reference = tmp_path / "site" / "reference"
     losses = (reference / "python_likeness_losses.html").read_text(encoding="utf-8")
     assert 'id="likeness.toolkit.losses.simple.SimPLE"' in losses

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,31 +28,12 @@ from tests.tiny import untrained
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.slow  # a process that imports torch and draws
+@pytest.mark.slow  # draws
 def test_figures_of_the_papers(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(ROOT / "examples" / "paper_figures.py"),
-        "--out",
-        str(tmp_path / "figures"),
-        "--points",
-        "12",
-    ]
-    subprocess.run(
-        command,
-        check=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
-    )
-    written = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert written == [
-        "nivmf_fig2.png",
-        "nivmf_fig3.png",
-        "nivmf_fig8.png",
-        "simple_fig4.png",
-        "vmf_fig2.png",
-    ]
-    assert all((tmp_path / "figures" / name).read_bytes()[:4] == b"\x89PNG" for name in written)
+    made = example("paper_figures").main(["--out", str(tmp_path), "--points", "12"])
+    named = ("nivmf_fig2", "nivmf_fig3", "nivmf_fig8", "simple_fig4", "vmf_fig2")
+    assert sorted(path.stem for path in made) == [*named]
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in made)
 
 
 def example(name: str) -> ModuleType:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
+from tests.modalities.image.test_small_sets import write_cifar, write_idx
 from tests.scripts import run_command
 from tests.tiny import QUICK
 
@@ -164,36 +164,6 @@ def coloured(number: int, shot: int) -> np.ndarray:
     return cv2.resize((drawn(number, shot)[:, :, None] * colour).astype(np.uint8), (40, EDGE + 4))
 
 
-def write_idx(folder: Path, part: str, pixels: np.ndarray, labels: np.ndarray) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / f"{part}-images-idx3-ubyte").write_bytes(
-        struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes()
-    )
-    (folder / f"{part}-labels-idx1-ubyte").write_bytes(
-        struct.pack(">2I", 0x801, len(labels)) + labels.tobytes()
-    )
-
-
-def write_cifar(folder: Path, names: Sequence[str], num_classes: int, each: int, head: int) -> None:
-    """The binary distribution: `head` label bytes and 3 x 32 x 32 levels an image; as many images
-    of a class in every file.
-    """
-    folder.mkdir()
-    for name in names:
-        labels = np.tile(np.arange(num_classes, dtype=np.uint8), each)
-        planes = np.stack(
-            [
-                cv2.resize(coloured(int(label), i // num_classes), (32, 32))
-                .transpose(2, 0, 1)
-                .ravel()
-                for i, label in enumerate(labels)
-            ]
-        )
-        (folder / name).write_bytes(
-            np.column_stack((*[labels] * head, planes)).astype(np.uint8).tobytes()
-        )
-
-
 def classes_of(name: str) -> list[int]:
     """Class numbers from 1 that give each split of each protocol some classes."""
     num_classes, num_train, protocols = SETS[name]
@@ -225,25 +195,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     digits = np.arange(80, dtype=np.uint8) % 10
     for name, first in (("mnist", 0), ("fashion_mnist", 10)):
         pixels = np.stack([drawn(first + int(digit), i // 10) for i, digit in enumerate(digits)])
-        write_idx(root / name, "train", pixels, digits)
-        write_idx(root / name, "t10k", pixels[:40], digits[:40])
-    write_cifar(
-        root / "cifar-10-batches-bin",
-        [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"],
-        10,
-        2,
-        1,
-    )
-    write_cifar(root / "cifar-100-binary", ["train.bin"], 100, 7, 2)
-    (root / "cifar-100-binary" / "test.bin").write_bytes(
-        (root / "cifar-100-binary" / "train.bin").read_bytes()[: 100 * 3074]
-    )
-    (root / "cifar-10-batches-bin" / "batches.meta.txt").write_text(
-        "\n".join(f"class{i}" for i in range(10))
-    )
-    (root / "cifar-100-binary" / "fine_label_names.txt").write_text(
-        "\n".join(f"class{i}" for i in range(100))
-    )
+        write_idx(root / name, "train", pixels, digits, compressed=False)
+        write_idx(root / name, "t10k", pixels[:40], digits[:40], compressed=False)
+    for num_classes, each in ((10, 2), (100, 7)):
+        labels = np.tile(np.arange(num_classes, dtype=np.uint8), each)
+        shown = [coloured(int(label), i // num_classes) for i, label in enumerate(labels)]
+        planes = [cv2.resize(pixels, (32, 32)).transpose(2, 0, 1).ravel() for pixels in shown]
+        write_cifar(root, np.stack(planes), labels, labels if num_classes == 100 else None)
 
     birds = [f"{c:03d}.Bird_{c}/bird_{shot}.jpg" for c in classes_of("cub") for shot in range(3)]
     write_images([root / "CUB_200_2011" / "images" / bird for bird in birds])

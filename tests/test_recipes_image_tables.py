@@ -17,7 +17,6 @@ from PIL import Image
 
 from likeness.eval.diversity import cluster_diversity, feature_diversity
 from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.losses.probabilistic import ProbabilisticNCA
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import measure
 from likeness.toolkit.training import recipe as recipes
@@ -71,38 +70,6 @@ def test_rates_drop_where_the_release_drops_them(
     assert schedule.steps == epochs * per_epoch
     for epoch, rate in rates.items():
         assert schedule.decay(epoch * per_epoch / schedule.steps) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize(
-    ("name", "variant", "released"),
-    # example_runs.sh: rates of proxies and concentrations, the concentration, the factor on the
-    # last layer, the weight of ProxyAnchor
-    [
-        ("cub200", "r_128", (5_000, 20_000, 6, 30, 3)),
-        ("cub200", "r_512", (5_000, 20_000, 18, 50, 5)),
-        ("cars196", "r_128", (7_500, 7_500, 9, 12, 0.3)),
-        ("cars196", "r_512", (5_000, 20_000, 22, 10, 0.1)),
-    ],
-)
-def test_settings_are_the_release_s(name: str, variant: str, released: tuple[float, ...]) -> None:
-    recipe = LISTED[name][variant]
-    joint = recipe.loss.keywords
-    first = joint["first"](8, 3)
-    assert isinstance(first, ProbabilisticNCA)
-    assert (first.num_samples, float(first.temperature.detach()), first.temperature_lr_scale) == (
-        5,
-        pytest.approx(0.003),
-        200,
-    )
-    assert first.proxies.norm(dim=1).tolist() == pytest.approx(3 * [released[2]], rel=1e-5)
-    start = first.kappas.unique().tolist()
-    assert (
-        recipe.optim.proxy_lr_scale,
-        first.kappa_lr_scale,
-        *start,
-        recipe.backbone.keywords["head_scale"],
-        joint["weight"],
-    ) == released
 
 
 def test_class_vectors_turn_at_their_releases_rates() -> None:

@@ -110,7 +110,7 @@ def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> N
     assert listed["vmf"].measure.num_samples == 10  # the expected metrics
 
 
-def test_splits_and_batches_are_those_of_appendix_d() -> None:
+def test_splits_are_those_of_appendix_d() -> None:
     """Classes to train and validate on, and the 15 % of the fixed sets."""
     for division, (train, validation) in (
         ((200, 100), (85, 15)),
@@ -130,19 +130,6 @@ def test_splits_and_batches_are_those_of_appendix_d() -> None:
         else:
             assert measure.calibrate_on == measure.validation.items
             assert {record["validation_share"] for record in settings[:2]} == {0.15}
-    sizes = {name: LISTED[name]["vmf"].sampling for name in NAMES.values()}
-    assert {
-        name: (size.batch_size // size.items_per_class, size.items_per_class)
-        for name, size in sizes.items()
-    } == {
-        "mnist": (10, 13),
-        "fashion_mnist": (10, 13),
-        "cifar10": (10, 26),
-        "cifar100": (32, 8),
-        "cars196": (32, 4),
-        "cub200": (32, 4),
-        "sop": (32, 2),
-    }
 
 
 def test_networks_are_those_of_appendix_d() -> None:

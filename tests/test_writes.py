@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.scripts import program
 
 
-def told_by(script: str, folder: Path, request: pytest.FixtureRequest) -> Any:
-    """What a script of this folder prints of all the kinds that tests of the fixture ask for."""
+def told_by(how: str, folder: Path, request: pytest.FixtureRequest) -> Any:
+    """What writers.py prints of all the kinds that tests of the fixture ask for."""
     items = [item for item in request.session.items if request.fixturename in item.fixturenames]
     kinds = [item.callspec.params["kind"] for item in items]
-    command = [sys.executable, "-P", Path(__file__).with_name(script), folder, *kinds]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    script = Path(__file__).with_name("writers.py")
+    ended = program("-P", script, how, folder, *kinds)
     assert "Traceback" not in ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
@@ -28,11 +25,11 @@ def told_by(script: str, folder: Path, request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="module")
 def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What kills left of each writer."""
-    return told_by("killed.py", tmp_path_factory.mktemp("killed"), request)
+    return told_by("killed", tmp_path_factory.mktemp("killed"), request)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kind", ["npz", "model", "gallery"])
+@pytest.mark.parametrize("kind", [".npz", "model", "gallery"])
 def test_a_kill_leaves_the_old_file_or_the_new_file(kind: str, killed: Any) -> None:
     """Processes that replace a file are killed at some 20 of their calls, those around the renames
     among them; what is there is then read.
@@ -51,7 +48,7 @@ WRITERS = (".npz", ".ark", ".parquet", "scores", "model", "resume", "log", "gall
 def on_a_full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What became of each writer."""
     pytest.importorskip("resource")
-    return told_by("full_disk.py", tmp_path_factory.mktemp("disk"), request)
+    return told_by("full", tmp_path_factory.mktemp("disk"), request)
 
 
 @pytest.mark.parametrize("kind", WRITERS)

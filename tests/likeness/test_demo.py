@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from likeness import demo
 from likeness.modalities import synthetic_glyphs
 from likeness.toolkit.console import Interrupted
+from tests.likeness.service.serving import started
 from tests.scripts import printed, run_command
 from tests.tiny import QUICK
 
@@ -156,20 +156,6 @@ def commands_of(output: str) -> list[list[str]]:
     return [shlex.split(line) for line in lines[lines.index("next:") + 1 :]]
 
 
-def served(command: list[str]) -> str:
-    """The first line of a server that is started so, on a free port."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "likeness", *command[1:], "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        return process.stdout.readline()
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: paths are printed as they were given."""
@@ -207,6 +193,7 @@ def test_every_command_runs_as_it_is_printed(kind: str, place: Path, voices: Pat
     for command in commands:
         assert command[0] == "likeness"
         if command[1] == "serve":
-            assert re.search("http://", served(command))
+            with started(place / "server", *command[2:]) as (address, _):
+                assert address.startswith("http://")
         else:
             printed(*command[1:])

@@ -4,9 +4,6 @@ the pieces of a run that was stopped.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +19,8 @@ from likeness.models.run import load_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.lock import Busy, only_writer
-from tests.scripts import run_command
+from tests.scripts import program, run_command
 
-ROOT = Path(__file__).parents[2]
 # Pieces are thousands of items long; this runs the same command with pieces of five.
 SCRIPT = (
     "import sys; from likeness import cli, extraction; "
@@ -113,39 +109,15 @@ def test_two_processes_write_the_same_file_as_one(
 ) -> None:
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
     made = []
     for num in (1, 2):
         out = tmp_path / f"out{num}.npz"
-        command = (
-            [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                str(num),
-                str(script),
-            ]
-            if num > 1
-            else [sys.executable, script]
-        )
-        done = subprocess.run(
-            [*command, "embed", "--model", str(model), "--items", str(listed), "--out", str(out)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "13 embeddings of 8 dimensions" in done.stdout + done.stderr
+        many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num)
+        command = ("embed", "--model", model, "--items", listed, "--out", out)
+        ended = program(*(many if num > 1 else ()), script, *command, CUDA_VISIBLE_DEVICES="")
+        assert "13 embeddings of 8 dimensions" in ended.stdout + ended.stderr
         assert not list(tmp_path.glob("*.pieces"))
         made.append(files.read(out))
     assert made[0].ids == made[1].ids

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -27,7 +26,7 @@ from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_embedder
 from likeness.toolkit.training.train import fit
-from tests.scripts import run_command
+from tests.scripts import ROOT, program, run_command
 
 PACKAGE = '''"""Networks of somebody else."""
 
@@ -66,11 +65,6 @@ class MeanNet(nn.Module):
 
     def forward(self, features, lengths=None):
         return self.layers(features.mean(dim=1))
-
-
-class Own(nn.Module):
-    def __init__(self, path="", weights=""):
-        raise RuntimeError
 
 
 class Scaled(ArcFace):
@@ -161,7 +155,6 @@ def install(site: Path, name: str = "petnets", version: str = "1.2") -> Path:
     (site / name).mkdir(parents=True)
     (site / name / "__init__.py").write_text("")
     (site / name / "nets.py").write_text(PACKAGE)
-    (site / name / "shell.py").write_text("import os\n")
     distribution = site / f"{name}-{version}.dist-info"
     distribution.mkdir()
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -270,7 +263,6 @@ def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices:
     assert a.meta["model"] == b.meta["model"]
 
 
-ROOT = Path(__file__).parents[3]
 SPAWN = """
 import multiprocessing, sys
 from likeness.cli import main
@@ -283,29 +275,14 @@ if __name__ == "__main__":
 @pytest.mark.slow  # two commands, and the processes that they spawn, import torch
 def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Path) -> None:
     (pets / "list.txt").write_text("".join(f"{path}\n" for path in sorted(voices.rglob("*.flac"))))
-    program = pets.parent / "program.py"
-    program.write_text(SPAWN)
-    environment = {"PYTHONPATH": f"{pets.parent / 'site'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    train = [
-        "train",
-        "mine/pet_recipe.py",
-        "compute.workers=1",
-        "--data",
-        str(voices),
-        "--out",
-        "run",
-    ]
+    script = pets.parent / "program.py"
+    script.write_text(SPAWN)
+    train = ["train", "mine/pet_recipe.py", "compute.workers=1", "--data", voices, "--out", "run"]
     embed = ["embed", "--model", "run", "--items", "mine/list.txt", "--root", "/", "--out", "a.npz"]
     trust = ["--trust", "petnets", "--trust", "mine/nearby_net.py"]
+    search = f"{pets.parent / 'site'}:{ROOT}"
     for arguments in (train, [*embed, "--workers", "1", *trust]):
-        ended = subprocess.run(
-            [sys.executable, str(program), *arguments],
-            cwd=pets.parent,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert ended.returncode == 0, ended.stderr
+        program(script, *arguments, cwd=pets.parent, PYTHONPATH=search)
     assert len(files.read(pets.parent / "a.npz").ids) == 32
 
 

@@ -137,28 +137,18 @@ def serving(model: Loaded, folder: Path | None = None, **rules: Any) -> Iterator
 
 
 @contextmanager
-def likeness_serve(
-    model: Path, folder: Path, *more: object
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def started(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`likeness serve` on a free port: its address and its process.
 
     Its temporary files go to `folder`/tmp, its log to `folder`/log.
     """
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "likeness", "serve", "--model", model, "--port", 0]
+    own = {"PYTHONPATH": str(ROOT), "TMPDIR": str((folder / "tmp").absolute())}
+    own |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "likeness", "serve", *map(str, words), "--port", "0"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [str(word) for word in (*command, "--token", TOKEN, *more)],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "TMPDIR": str(folder / "tmp"),
-                "OMP_NUM_THREADS": "1",
-                "PYTHONUNBUFFERED": "1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
+            command, env=os.environ | own, stdout=subprocess.PIPE, stderr=log, text=True
         )
     with closing(process.stdout):
         try:
@@ -169,6 +159,11 @@ def likeness_serve(
         finally:
             process.kill()
             process.wait()
+
+
+def likeness_serve(model: Path, folder: Path, *more: object) -> Any:
+    """A server of a model that knows the token of the tests."""
+    return started(folder, "--model", model, "--token", TOKEN, *more)
 
 
 def children_of(process: int) -> list[int]:

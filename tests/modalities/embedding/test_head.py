@@ -40,9 +40,9 @@ from likeness.toolkit.models.joined import Joined
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.recipe import load as load_recipe
 from tests import tiny_hub
-from tests.full_disk import limited
 from tests.scripts import refused, run_command
 from tests.tiny_yunet import network as yunet
+from tests.writers import limited
 
 DIM, SUBJECTS, EACH = 6, 8, 5
 FEW = [

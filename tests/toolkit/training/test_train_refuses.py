@@ -40,8 +40,8 @@ from likeness.toolkit.training.recipe import Classification, Compute, Optim, Rec
 from likeness.toolkit.training.run import Run, check_folder
 from likeness.toolkit.training.train import Step, fit, step
 from tests.disk_calls import come_in_order, recorded
-from tests.full_disk import State
 from tests.toolkit.training.tiny_runs import before, raising_at, recipe, short
+from tests.writers import State
 
 
 @pytest.fixture
