@@ -204,11 +204,11 @@ GROUPS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def recipes_table() -> str:
-    """Make the table of the recipes, with the first line of each."""
+def recipes_list() -> str:
+    """Make the list of the recipes, with the first line of each."""
     lines = {name: head(folder() / f"{name}.py").partition("\n")[0] for name in names()}
-    rows = [(f"`{name}`", line.replace("*", "\\*")) for name, line in lines.items()]
-    return table(("recipe", "what it is"), rows)
+    rows = (f"- `{name}`: {line}".replace("*", "\\*") for name, line in lines.items())
+    return "\n".join(wrapped(row, "  ") for row in rows)
 
 
 def meanings(cls: Any) -> dict[str, str]:
@@ -262,7 +262,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "speech": lambda: backbones_table("speech"),
     "images": lambda: backbones_table("images"),
     "hub": hub_table,
-    "recipes": recipes_table,
+    "recipes": recipes_list,
     "fields": lambda: "\n\n".join(fields_of(prefix, cls) for prefix, cls in GROUPS),
 }
 
