@@ -83,11 +83,12 @@ def export(
         say(f"joined model of {joined.dim} dimensions, scored by {joined.similarity}, in {out}")
         return
     check_written(out, (".onnx",))
-    if (precision != "float32" and runtime != "likeness") or (trials is None) != (items is None):
+    if precision != "float32" and runtime != "likeness":
         raise LikenessError(
-            f"--precision {precision} is for ONNX Runtime, not for {runtime}, and --trials goes "
-            "with --items; change one of them"
+            f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
         )
+    if (trials is None) != (items is None):
+        raise LikenessError("--trials and --items go together; give both, or none")
     options.refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
     options.refuse_idle(
         context, ("trials",), "--precision float16 or --precision int8", precision != "float32"

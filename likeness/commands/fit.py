@@ -17,7 +17,7 @@ app = typer.Typer(
     "subjects than those that are scored.",
     no_args_is_help=True,
 )
-Out = Annotated[Path, output_file("The .json file to write.")]
+Out = Annotated[Path, output_file("The .json file to write.", ".json")]
 
 
 @app.command(

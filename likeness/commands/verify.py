@@ -50,7 +50,7 @@ def verify(
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
-    options.refuse_idle(context, ("out",), "--pairs", pairs)
+    options.refuse_idle(context, ("out", "root", "columns", "workers"), "--pairs", pairs)
     options.refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = files or []
     if len(files) != (2 if pairs is None else 0):
