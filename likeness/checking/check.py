@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from likeness.modalities.folders import suffixes_of
 from likeness.toolkit.data.items import Items
 from likeness.toolkit.data.labels import alike, suggest_labels
 from likeness.toolkit.data.listing import is_kaldi_folder, list_items
-
-if TYPE_CHECKING:
-    from likeness.model import Model
 
 FEW = 2  # items of a label: with so many or fewer, hardly any pair of them can be drawn
 LEAST_LABELS = 4  # that recipes which hold subjects out need: two to train on, two to test
@@ -160,6 +157,13 @@ class Checked:
     left_out: Sequence[str]
 
 
+class Embeds(Protocol):
+    """What embeds items: a likeness.Model."""
+
+    def embed(self, inputs: Any, /) -> Embeddings:
+        """Embed items."""
+
+
 def check(
     data: File,
     modality: Modality | None = None,
@@ -170,7 +174,7 @@ def check(
     test: File | None = None,
     decode: bool | None = None,
     embeddings: File | Embeddings | None = None,
-    model: Model | None = None,
+    model: Embeds | None = None,
     near: float = NEAR,
     clean: bool = False,
 ) -> Checked:
@@ -184,7 +188,7 @@ def check(
             of up to 10 hours in all are decoded.
         embeddings: embeddings of the items by their ids, or their file, to find labels that are
             likely wrong and near copies. Items without one are compared with nothing.
-        model: what embeds the items here, in place of `embeddings`.
+        model: a likeness.Model, which embeds the items here, in place of `embeddings`.
         near: the cosine from which on two items are called near copies.
         clean: whether items whose label is likely wrong, and near copies, are left out too.
 
