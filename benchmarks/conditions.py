@@ -30,16 +30,15 @@ import corpora
 import numpy as np
 import small_voice
 import torch
-import voice_peers
 from folds import difference, errors_of, joined, with_interval
 from numpy.typing import NDArray
 from performance import ROOT, parser_of, row, table
+from voices import DATASETS, NUM_FOLDS, PEERS
 
 from likeness.conditions import damaged, parse
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
 from likeness.eval.verification import tar_threshold
-from likeness.modalities.speaker import an4, speechocean
 from likeness.models.run import load_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed_where_readable
@@ -47,9 +46,8 @@ from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.train import fit
 
-NUM_FOLDS, FAR = 5, 0.01
+FAR = 0.01
 CONDITIONS = ("mp3", "ogg", "opus", "8khz", "noise20", "reverb", "quiet20")
-DATASETS: dict[str, Any] = {"an4": an4, "speechocean": speechocean}
 RECIPE = ROOT / "recipes" / "speaker" / "folders.py"
 SYSTEMS = ("default", "voice", "lda", "speechbrain")
 
@@ -75,8 +73,8 @@ def embedded(
 ) -> Embeddings:
     """The embeddings of the items that the system does not refuse, to be scored by the cosine."""
     torch.set_num_threads(1)
-    if system in ("lda", "speechbrain"):
-        return getattr(voice_peers, system)(training, items)  # type: ignore[no-any-return]
+    if system in PEERS:
+        return PEERS[system](training, items)
     loaded, read = model_of(system, training, dataset, run, data)
     rows, _ = embed_where_readable(loaded.embedder, items, read)
     assert rows is not None
