@@ -434,14 +434,27 @@ def refuse_idle(context: typer.Context, names: Sequence[str], other: str, value:
     Raises:
         LikenessError: Some of the options were given, and the other was not.
     """
-    stated = {name: context.get_parameter_source(name) for name in names}
-    idle = [name for name, source in stated.items() if source and source.name != "DEFAULT"]
-    if idle and not value:
-        typed = {param.name: param.opts[-1] for param in context.command.params}
+    idle = [] if value else _typed(context, names)
+    if idle:
         raise LikenessError(
-            f"{' and '.join(typed[name] for name in idle)} without {other} would change nothing; "
-            "give that too, or leave it out"
+            f"{' and '.join(idle)} without {other} would change nothing; give that too, or leave "
+            "it out"
         )
+
+
+def refuse_beside(context: typer.Context, names: Sequence[str], other: str) -> None:
+    """Refuse options that another one makes idle, such as those of scoring beside --fusion."""
+    if idle := _typed(context, names):
+        raise LikenessError(
+            f"{' and '.join(idle)} would change nothing beside {other}; leave one of them out"
+        )
+
+
+def _typed(context: typer.Context, names: Sequence[str]) -> list[str]:
+    """Those of the options that were given, as they are typed."""
+    stated = {name: context.get_parameter_source(name) for name in names}
+    typed = {param.name: param.opts[-1] for param in context.command.params}
+    return [typed[name] for name, source in stated.items() if source and source.name != "DEFAULT"]
 
 
 def refuse_beside_ijb(context: typer.Context, *allowed: str) -> None:
@@ -451,7 +464,7 @@ def refuse_beside_ijb(context: typer.Context, *allowed: str) -> None:
         refuse_idle(context, sorted(of_ijb), "--ijb", ijb)
     else:
         goes = {"ijb", "num_resamples", "json_file", *allowed, *of_ijb}
-        refuse_idle(context, sorted(context.params.keys() - goes), "files in place of --ijb", "")
+        refuse_beside(context, sorted(context.params.keys() - goes), "--ijb")
 
 
 @contextmanager

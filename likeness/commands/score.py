@@ -47,8 +47,7 @@ def score(
         from likeness.scoring import fuse
 
         taken = {"scores", "fusion", "out", "force", "embeddings", "durations"}
-        idle = sorted(context.params.keys() - taken)
-        options.refuse_idle(context, idle, "--embeddings in place of --fusion", "")
+        options.refuse_beside(context, sorted(context.params.keys() - taken), "--fusion")
         listed, _, fused = fuse(**{"scores": (), **options.arguments_of(context, fuse)})
         write_scores(out, listed, fused)
         say(f"{len(scores or ())} systems fused on {len(listed)} trials in {out}")
