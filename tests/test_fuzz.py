@@ -187,7 +187,6 @@ PLDA = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
 CASES = {
     "trials": Case("t.txt", content(b"1 a b\n0 a c\n"), trials.read_trials),
     "trials gz": Case("t.gz", content(b"1 a b\n0 a c\n"), trials.read_trials, zipped=True),
-    "trials npz": Case("t.npz", write_list, trials.read_trials),
     "scores": Case("s.txt", write_list, trials.read_scores),
     "scores parquet": Case("s.parquet", write_list, trials.read_scores, native=True),
     "mapping": Case("m.txt", content(b"a ann\nb bob\n"), subjects.read_mapping),

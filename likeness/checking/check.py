@@ -94,7 +94,7 @@ _TEXTS = {
         "Record with less gain. They can be trained on, and are kept.",
     ),
     "near-duplicate": (
-        "Items with a cosine of {near:g} or more to another one",
+        f"Items with a cosine of {NEAR} or more to another one",
         "Look whether they are copies, and keep one of each; --clean keeps the first.",
     ),
     "wrong-label": (
@@ -175,7 +175,6 @@ def check(
     decode: bool | None = None,
     embeddings: File | Embeddings | None = None,
     model: Embeds | None = None,
-    near: float = NEAR,
     clean: bool = False,
 ) -> Checked:
     """Say what is wrong with a data set before anything trains on it.
@@ -189,7 +188,6 @@ def check(
         embeddings: embeddings of the items by their ids, or their file, to find labels that are
             likely wrong and near copies. Items without one are compared with nothing.
         model: a likeness.Model, which embeds the items here, in place of `embeddings`.
-        near: the cosine from which on two items are called near copies.
         clean: whether items whose label is likely wrong, and near copies, are left out too.
 
     Returns:
@@ -221,7 +219,7 @@ def check(
     seen, decoded = look_at(every, inspection_of(kind), decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
     content = "decoded content" if decoded else "bytes"
-    result = _Result(items, kind, folder if plain else None, content, near=near, clean=clean)
+    result = _Result(items, kind, folder if plain else None, content, clean=clean)
     names = dict.fromkeys(passed_over)
     result.add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
     result.add_problems(files)
@@ -270,11 +268,10 @@ class _Result:
         root: Path | None,
         content: str,
         *,
-        near: float = NEAR,
         clean: bool = False,
     ) -> None:
         self.items, self.modality, self.root = items, modality, root
-        self.near, self.clean = near, clean
+        self.clean = clean
         self.ids, self.labels = list(items.ids), list(items.labels)
         self.label = {"speaker": "speaker", "face": "subject", "image": "class"}[modality]
         self.several = _PLURALS[self.label]
@@ -284,7 +281,6 @@ class _Result:
             "labels": self.several,
             "Labels": self.several.capitalize(),
             "content": content,
-            "near": near,
         }
         self.findings: list[Finding] = []
         self.notes: list[str] = []
@@ -498,7 +494,7 @@ class _Result:
         self._add_wrong_labels(rows, unit)
 
     def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
-        pairs = near_pairs(unit, self.near)
+        pairs = near_pairs(unit, NEAR)
         graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
         _, parts = connected_components(graph, directed=False)
         groups = defaultdict(list)

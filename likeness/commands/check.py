@@ -51,12 +51,6 @@ def check(
         typer.Option(help="A model that embeds the items here, in place of --embeddings."),
     ] = None,
     trust: options.Trust = None,
-    near: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="The cosine from which on two items are called near copies."
-        ),
-    ] = 0.98,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -95,7 +89,7 @@ def check(
     import likeness
     from likeness.checking import report
 
-    options.refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
+    options.refuse_idle(context, ("clean",), "--embeddings or --model", embeddings or model)
     given = options.arguments_of(context, likeness.check)
     if model is not None:
         given["model"] = likeness.load(model, trust=trust or ())
