@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,13 +157,6 @@ class Checked:
     left_out: Sequence[str]
 
 
-class Embeds(Protocol):
-    """What embeds items: a likeness.Model."""
-
-    def embed(self, inputs: Any, /) -> Embeddings:
-        """Embed items."""
-
-
 def check(
     data: File,
     modality: Modality | None = None,
@@ -174,7 +167,6 @@ def check(
     test: File | None = None,
     decode: bool | None = None,
     embeddings: File | Embeddings | None = None,
-    model: Embeds | None = None,
     clean: bool = False,
 ) -> Checked:
     """Say what is wrong with a data set before anything trains on it.
@@ -187,7 +179,6 @@ def check(
             of up to 10 hours in all are decoded.
         embeddings: embeddings of the items by their ids, or their file, to find labels that are
             likely wrong and near copies. Items without one are compared with nothing.
-        model: a likeness.Model, which embeds the items here, in place of `embeddings`.
         clean: whether items whose label is likely wrong, and near copies, are left out too.
 
     Returns:
@@ -212,8 +203,6 @@ def check(
     tested = Items.of([]) if test is None else list_items(Path(test), **listing)
     plain = folder.is_dir() and not label and not is_kaldi_folder(folder)
     vectors = None if embeddings is None else embeddings_of(embeddings)
-    if model is not None:
-        vectors = model.embed([item for item in items if item.path.is_file()])
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
@@ -388,22 +377,6 @@ class _Result:
         if len(counts) > 1:
             self.add(
                 "few-items", [(name,) for name in few], {n: f"items: {counts[n]}" for n in few}
-            )
-        self._note_what_train_refuses()
-
-    def _note_what_train_refuses(self) -> None:
-        """Note that what is kept is too little to hold subjects out of the training."""
-        labels = zip(self.labels, self.left_out, strict=True)
-        kept = Counter(name for name, reason in labels if name is not None and not reason)
-        if 1 < len(kept) < LEAST_LABELS:
-            self.notes.append(
-                f"{len(kept)} {self.several} are too few for `likeness train`, which holds two out "
-                f"and trains on two or more. `likeness lists --split all` makes trials of all."
-            )
-        elif len(kept) > 1 and max(kept.values()) == 1:
-            self.notes.append(
-                f"Each {self.label} has a single item, so that `likeness train` could not test, "
-                f"and refuses them. Add items of the same {self.several}."
             )
 
     def add_suggested(self, counts: Collection[str] | NDArray[Any]) -> bool:
