@@ -130,11 +130,11 @@ def test_a_scp_counts_paths_from_its_folder_and_parts_fields_by_blanks_or_tabs(
     assert equal(read(folder / "e.scp"), SMALL)
 
 
-@pytest.mark.parametrize("paths", [["e.ark"], ["e.ark", "d/../e.ark", "d/../d/../e.ark"]])
 def test_a_list_of_many_names_for_one_vector_keeps_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where lines write the archive's path in other ways."""
+    paths = ["e.ark", "d/../e.ark", "d/../d/../e.ark"]
     monkeypatch.setattr(files, "FREE_EXPANSION", 1_000)
     monkeypatch.setattr(files, "EXPANSION", 10)
     write(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 50), np.float32)))
@@ -190,10 +190,10 @@ def test_foreign_npz(tmp_path: Path, named: dict[str, Any]) -> None:
         read(saved(tmp_path / "e.npz", **named))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_other_floats_and_no_meta(tmp_path: Path, dtype: type) -> None:
-    path = saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(dtype), more=np.arange(3))
-    assert equal(read(path), Embeddings(("a", "b"), GOOD))
+def test_other_floats_and_no_meta(tmp_path: Path) -> None:
+    for kind in (np.float16, np.float64):
+        path = saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(kind), more=np.arange(3))
+        assert equal(read(path), Embeddings(("a", "b"), GOOD))
 
 
 @pytest.mark.parametrize(

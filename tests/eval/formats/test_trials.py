@@ -25,7 +25,6 @@ from likeness.eval.formats.trials import (
     write_scores,
     write_trials,
 )
-from likeness.eval.progress import Report, reported_to
 from likeness.eval.types import Trials, nfc
 from tests.eval.formats.triples import PLAIN, made, rows
 
@@ -327,21 +326,6 @@ def test_lines_hold_what_repr_and_join_write(tmp_path):
         f"{enrol} {probe} {value!r} {label:d}\n" for (enrol, probe, label), value in lines
     )
     assert (tmp_path / "list").read_text() == text
-
-
-def test_an_interrupt_leaves_the_old_file(tmp_path):
-    trials, path = made(PLAIN), tmp_path / "scores"
-    write_scores(path, trials, np.zeros(3))
-    before = path.read_bytes()
-
-    def interrupt(report: Report) -> None:
-        assert (report.what, report.total) == ("writing", 3)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), reported_to(interrupt):
-        write_scores(path, trials, np.ones(3))
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_voxceleb1_o():
