@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -303,18 +301,6 @@ def test_a_flipped_bit_of_a_parquet_file_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
         with pytest.raises(LikenessError, match="damaged"):
             read(path)
-
-
-def test_a_parquet_file_is_read_without_pandas(tmp_path: Path) -> None:
-    """Importing it takes ten times as long as reading, in every process that reads such a file."""
-    write(tmp_path / "e.parquet", Embeddings(("a", "b"), np.eye(2)))
-    code = (
-        "import sys; from likeness.eval.formats.embeddings import read; "
-        "read(sys.argv[1]); print('pandas' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "e.parquet")]
-    read_apart = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert read_apart.stdout == "False\n"
 
 
 def test_a_small_parquet_file_does_not_become_a_large_matrix(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
@@ -148,43 +148,26 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
 
 def kaldi_scores(
     plda: Plda, enrol: np.ndarray, probe: np.ndarray, *, normalise: bool
-) -> tuple[list[list[float]], list[list[float]]]:
+) -> tuple[list[np.ndarray], list[list[float]]]:
     """Written anew from Kaldi's ivector-plda-scoring with one utterance a side: its vectors after
     Plda::TransformIvector, and all of its scores.
 
     Its command has subtracted the mean, applied LDA and set the length (ivector-normalize-length)
     before.
     """
-    dim = len(plda.psi)
+    dim, psi = len(plda.psi), plda.psi
 
-    def transformed(row: np.ndarray) -> list[float]:
-        moved = [
-            sum((row[d] - plda.mean[d]) * plda.lda[d][k] for d in range(len(row)))
-            for k in range(dim)
-        ]
-        length = math.sqrt(sum(value * value for value in moved))
-        moved = [value * math.sqrt(dim) / length for value in moved]
-        offset = [
-            -sum(plda.transform[k][m] * plda.centre[m] for m in range(dim)) for k in range(dim)
-        ]
-        u = [
-            offset[k] + sum(plda.transform[k][m] * moved[m] for m in range(dim)) for k in range(dim)
-        ]
+    def transformed(row: np.ndarray) -> np.ndarray:
+        moved = plda.lda.T @ (row - plda.mean)
+        moved = moved * math.sqrt(dim) / np.linalg.norm(moved)
+        u = plda.transform @ moved - plda.transform @ plda.centre
         # the covariance of one utterance is Psi + I / 1
-        factor = math.sqrt(dim / sum(u[k] ** 2 / (plda.psi[k] + 1.0 / 1) for k in range(dim)))
-        return [value * factor for value in u] if normalise else u
+        return u * math.sqrt(dim / np.sum(u**2 / (psi + 1.0 / 1))) if normalise else u
 
-    def score(u: list[float], v: list[float]) -> float:
-        inputs = without = 0.0
-        for k, psi in enumerate(plda.psi.tolist()):
-            mean, variance = psi / (psi + 1.0) * u[k], 1.0 + psi / (psi + 1.0)
-            inputs += -0.5 * (
-                math.log(variance) + math.log(2 * math.pi) + (v[k] - mean) ** 2 / variance
-            )
-            without += -0.5 * (
-                math.log(1.0 + psi) + math.log(2 * math.pi) + v[k] ** 2 / (1.0 + psi)
-            )
-        return inputs - without
+    def score(u: np.ndarray, v: np.ndarray) -> float:
+        mean, variance = psi / (psi + 1.0) * u, 1.0 + psi / (psi + 1.0)
+        same = norm(mean, np.sqrt(variance)).logpdf(v).sum()
+        return float(same - norm(0, np.sqrt(1.0 + psi)).logpdf(v).sum())
 
     left, right = [transformed(row) for row in enrol], [transformed(row) for row in probe]
     return left, [[score(u, v) for v in right] for u in left]
