@@ -31,14 +31,15 @@ from likeness.eval.progress import tracked
 from likeness.eval.similarity import pairs
 from likeness.eval.types import Floats, check_choice
 
-FORMAT = "likeness plda 2"
+FORMAT = "likeness plda 3"
 ScoringLength = Literal["kaldi", "none"]
+_ITERATIONS = 10  # of EM
 _ARRAYS = ("mean", "lda", "centre", "transform", "psi")
 
 
 @dataclass(frozen=True, eq=False)
 class Plda:
-    """mean (D,) subtracted first; lda (D, K); length_norm: rows are then scaled to sqrt(K). centre
+    """mean (D,) subtracted first; lda (D, K); rows are then scaled to sqrt(K). centre
     (K,) and transform (K, K): u = transform (x - centre) has W = I and B = diag(psi), psi (K,) >=
     0. model: digest of the embeddings' model, "" if unknown. scoring_length: how the length of u is
     set before the likelihood ratio is taken.
@@ -49,7 +50,6 @@ class Plda:
     centre: Floats
     transform: Floats
     psi: Floats
-    length_norm: bool = True
     model: str = ""
     scoring_length: ScoringLength = "none"
 
@@ -77,14 +77,10 @@ class Plda:
                 f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit "
                 "it on embeddings of the same model"
             )
-        projected: Floats = (
-            _prepare(rows, self.mean, self.lda, self.length_norm) - self.centre
-        ) @ self.transform.T
+        projected: Floats = (_prepare(rows, self.mean, self.lda) - self.centre) @ self.transform.T
         if self.scoring_length == "kaldi":
             squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
-            projected = (
-                projected * np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
-            )
+            projected *= np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
         return projected
 
     def score(self, enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:
@@ -144,14 +140,12 @@ def fit_plda(
     labels: Sequence[str] | NDArray[np.generic],
     *,
     lda_dim: int = 0,
-    length_norm: bool = True,
-    iterations: int = 10,
     model: str = "",
     scoring_length: ScoringLength = "kaldi",
 ) -> Plda:
     """Fit on labelled embeddings (N, D) of classes other than those to be scored. lda_dim: K, 0 =
-    no LDA (K = D). iterations: of EM (Kaldi's default is 10). The fit does not
-    depend on scoring_length.
+    no LDA (K = D). EM takes 10 iterations, as Kaldi's does. The fit does not depend on
+    scoring_length.
 
     Raises:
         LikenessError: Shapes differ, there is NaN, there are fewer than two classes, nobody has two
@@ -169,9 +163,9 @@ def fit_plda(
     _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim)
     mean = rows.mean(axis=0)
     lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(rows.shape[1])
-    rows = _prepare(rows, mean, lda, length_norm)
+    rows = _prepare(rows, mean, lda)
     centre = _class_means(rows, classes).mean(axis=0)
-    between, within = _em(rows - centre, classes, iterations)
+    between, within = _em(rows - centre, classes, _ITERATIONS)
     root = np.linalg.inv(np.linalg.cholesky(within))
     psi, vectors = np.linalg.eigh(root @ between @ root.T)
     return Plda(
@@ -180,18 +174,19 @@ def fit_plda(
         centre,
         vectors.T[::-1] @ root,
         np.maximum(psi[::-1], 0.0),
-        length_norm,
         model,
         scoring_length,
     )
 
 
-def _prepare(rows: Floats, mean: Floats, lda: Floats, length_norm: bool) -> Floats:
+def _prepare(rows: Floats, mean: Floats, lda: Floats) -> Floats:
+    """The rows after LDA, scaled to sqrt(K) as by Kaldi's ivector-normalize-length; a zero row
+    stays zero.
+    """
     rows = (rows - mean) @ lda
-    if length_norm:  # Kaldi's ivector-normalize-length: to sqrt(K); a zero row stays zero
-        norms = np.sqrt(np.einsum("nk,nk->n", rows, rows))
-        rows = rows * (np.sqrt(rows.shape[1]) / np.where(norms > 0, norms, 1.0))[:, None]
-    return rows
+    norms = np.sqrt(np.einsum("nk,nk->n", rows, rows))
+    scaled: Floats = rows * (np.sqrt(rows.shape[1]) / np.where(norms > 0, norms, 1.0))[:, None]
+    return scaled
 
 
 def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:
