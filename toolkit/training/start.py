@@ -99,8 +99,6 @@ def start(
     distributed.on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
         estimate(run, recipe, planned.items, planned.labels, network=not fine_tunes, loss=not taken)
-        if run.average is not None:
-            run.average.begin(run.embedder, run.loss)
     thaw(run, recipe)
     return run
 

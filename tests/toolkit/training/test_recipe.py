@@ -32,7 +32,7 @@ from likeness.toolkit.models.parts import describe, restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.keeper import Keeper
 from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.plan import LOWEST, check_settings, plan
+from likeness.toolkit.training.plan import check_settings, plan
 from likeness.toolkit.training.recipe import (
     Classification,
     Compute,
@@ -271,9 +271,11 @@ def test_a_wrong_setting_is_refused_before_any_item_is_listed(
 
 @pytest.mark.parametrize(
     "setting",
-    [f"{name}={lowest - 1}" for name, lowest in LOWEST.items()]
-    + ["optim.lr=nan", "parallel.class_rate=0", "parallel.class_rate=1.5"]
-    + ["tuning.layer_decay=0", "tuning.rates=backbone:-1"],
+    [
+        *("seed=-1", "max_bad_share=-1", "optim.lr=-1", "optim.lr=nan", "schedule.steps=0"),
+        *("parallel.class_rate=0", "parallel.class_rate=1.5", "compute.workers=-1"),
+        *("compute.accumulate=0", "tuning.average_last=-1", "tuning.rates=backbone:-1"),
+    ],
 )
 def test_a_number_outside_its_range_is_refused(short_recipe: Recipe, setting: str) -> None:
     with pytest.raises(ValueError, match=setting.partition("=")[0].replace(".", r"\.")):
