@@ -153,25 +153,6 @@ def test_a_run_that_trains_nothing_is_refused(voices: Path, tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
-def test_settings_of_the_command_line() -> None:
-    changed = recipe(
-        "arcface",
-        "tuning.freeze=frontend,backbone.layer1",
-        "tuning.freeze_until=2",
-        "tuning.rates=backbone.layer2:0.1,backbone.seg_1:2",
-        "tuning.lora.rank=4",
-    )
-    assert changed.tuning == Tuning(
-        freeze=("frontend", "backbone.layer1"),
-        freeze_until=2,
-        rates={"backbone.layer2": 0.1, "backbone.seg_1": 2.0},
-        lora=LoRA(rank=4),
-    )
-    for text in ("tuning.rates=backbone", "tuning.rates=backbone:fast"):
-        with pytest.raises(ValueError, match=r"tuning\.rates"):
-            recipe("arcface", text)
-
-
 # Rates
 # --------------------------------------------------------------------------------------------------
 

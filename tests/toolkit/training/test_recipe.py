@@ -66,29 +66,18 @@ BASE = Recipe(
 
 
 def test_overrides_are_typed() -> None:
-    changed = override(
-        BASE,
-        [
-            "optim.lr=0.05",
-            "loss.margin=0.3",
-            "sampling.batch_size=8",
-            "loss.wrap=easy",
-            "augment.seconds=1.5,2",
-            "schedule.watch=eer",
-            "compute.cache=true",
-            "items.split=all",
-        ],
-    )
-    assert changed.optim.lr == 0.05
-    assert isinstance(changed.loss, partial)
+    texts = ("optim.lr=0.05", "loss.margin=0.3", "sampling.batch_size=8", "loss.wrap=easy")
+    more = ("augment.seconds=1.5,2", "schedule.watch=eer", "compute.cache=true", "items.split=all")
+    changed: Any = override(BASE, [*texts, *more, "tuning.rates=a.b:0.1,c:2"])
+    assert (changed.optim.lr, BASE.optim.lr) == (0.05, 0.1)
     assert changed.loss.keywords == {"margin": 0.3, "scale": 32.0, "wrap": "easy"}
     assert changed.sampling.batch_size == 8
-    assert changed.augment.keywords["seconds"] == (1.5, 2.0)  # type: ignore[union-attr]
+    assert changed.augment.keywords["seconds"] == (1.5, 2.0)
     assert changed.compute.cache is True
-    assert changed.items.keywords["split"] == "all"  # type: ignore[attr-defined]
-    assert BASE.optim.lr == 0.1
-    sphere = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
-    assert sphere.loss.keywords == {"version": 1}  # type: ignore[attr-defined]
+    assert changed.items.keywords["split"] == "all"
+    assert changed.tuning.rates == {"a.b": 0.1, "c": 2.0}
+    sphere: Any = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
+    assert sphere.loss.keywords == {"version": 1}
     with pytest.raises(ValueError, match="`1` or `2`"):
         override(sphere, ["loss.version=3"])
 
@@ -104,6 +93,7 @@ def test_overrides_are_typed() -> None:
         ("loss.wrap=sometimes", "`monotone`, `easy`, `clamp`, `none`"),
         ("compute.cache=perhaps", "expected true or false"),
         ("augment.seconds=1,2,3", "expected numbers, with commas"),
+        ("tuning.rates=backbone:fast", "NAME:NUMBER"),
         ("optim.name=adamax", "`sgd`, `adam` or `adamw`"),
         ("optim.lr", "has no '='"),
         ("loss=ArcFace", "changed in the recipe file"),
