@@ -118,6 +118,8 @@ class GradientHistograms(nn.Module):
             is taken.
         dim: The size of the embeddings.
         image_size: The edge of the images in pixels.
+        norm: The root mean square of the norm at the start, on which losses on raw embeddings
+            (SimPLE) depend.
     """
 
     pads_exactly = True  # images have no lengths
@@ -125,14 +127,14 @@ class GradientHistograms(nn.Module):
     mean: Tensor  # (S,) of the histograms
     whitening: Tensor  # (S, S)
 
-    def __init__(self, in_dim: int, *, dim: int = 256, image_size: int = 64):
+    def __init__(self, in_dim: int, *, dim: int = 256, image_size: int = 64, norm: float = 1.0):
         super().__init__()
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
         self.size = _BINS * _CELLS * (_CELLS // 2)
         self.register_buffer("mean", torch.zeros(self.size))
         # torch.eye imports torch's compiler, a second's work, where models are restored
         self.register_buffer("whitening", torch.zeros(self.size, self.size).fill_diagonal_(1.0))
-        self.gain = min(dim, self.size) ** -0.5
+        self.gain = norm * min(dim, self.size) ** -0.5
         self.linear = nn.Linear(self.size, dim, bias=False)
         nn.init.orthogonal_(self.linear.weight)
 
