@@ -347,6 +347,7 @@ def test_an_index_finds_what_the_exact_search_finds(
         gallery.search(embedded(rows[:1]))
     for each in (exact, gallery):
         each.remove(names[100:120])
+        each.search(embedded(rows[:1]))
         each.update(embedded(-rows[5:6]), ["s5"])
         each.enrol(embedded(rows[7:8] * 3), ["s9"])
     store: Any = gallery._store
