@@ -46,7 +46,7 @@ from likeness.eval.similarity import score_trials
 from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import cllr, min_cllr, tar_threshold
 from likeness.modalities.speaker import audio
-from likeness.toolkit.backbones.beside import Beside
+from likeness.toolkit.backbones.head import Beside
 from likeness.toolkit.data.pairs import all_pairs
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed

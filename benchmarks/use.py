@@ -50,7 +50,7 @@ from likeness.toolkit.models.loaded import Embedder, Loaded
 BATCH, SECONDS = 8, 3.0
 
 
-ECAPA_C512 = partial(ECAPA, channels=512, mfa_channels=1536)
+ECAPA_C512 = partial(ECAPA, channels=512)
 CROP_224 = partial(images.read, short_edge=256, crop=224)
 # The front-end, the backbone, and the reader that they are used with.
 KINDS: dict[str, tuple[Callable[..., Any], Callable[..., nn.Module], Callable[..., Any]]] = {

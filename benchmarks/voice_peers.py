@@ -22,8 +22,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from likeness.eval.types import Embeddings
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.pooling import statistics
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 from likeness.toolkit.data.items import Item, label_numbers
 
 CROP_SECONDS, SEED = 2.0, 0

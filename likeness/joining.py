@@ -109,7 +109,7 @@ def _description(
         "modality": base.modality,
         "frontend": base.parts["frontend"],
         "backbone": {
-            "call": "toolkit.models.joined.Joined",
+            "call": "toolkit.models.embedder.Joined",
             "args": {**network, "features": in_torch(base).features},
         },
         "read": base.parts["read"],

@@ -165,14 +165,6 @@ def search(
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
     ] = "subject",
-    num_templates: Annotated[
-        int,
-        typer.Option("--templates", min=1, help="How many templates each subject has at most."),
-    ] = 1,
-    pool: Annotated[
-        Literal["best", "mean"],
-        typer.Option(help="Which score a subject with several templates gets."),
-    ] = "best",
     out: Found = None,
     faces: options.FacesTaken = "central",
 ) -> None:

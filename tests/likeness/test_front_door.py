@@ -28,7 +28,7 @@ from likeness.eval.formats.trials import write_trials
 from likeness.inputs import items_of
 from likeness.modalities import folders
 from likeness.modalities.face import images
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.softmax import NormFace

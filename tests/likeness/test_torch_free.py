@@ -23,7 +23,7 @@ from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.modalities.synthetic import write_voices
 from likeness.modalities.synthetic_faces import write_faces
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.data.pixels import ADAFACE
 from likeness.toolkit.losses.softmax import NormFace

@@ -21,7 +21,7 @@ from likeness.eval import per_item
 from likeness.eval.retrieval import query_metrics
 from likeness.modalities.image import small_sets
 from likeness.models.run import load_model as load_embedder
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
