@@ -274,7 +274,7 @@ def _resample_rates(
     names, flat = np.unique(subjects, return_inverse=True)
     n, numbers = names.size, flat.reshape(subjects.shape)
     limits = np.array([-np.inf, *thresholds.values()])  # all trials, then those that are accepted
-    cells = Cells(ranked(scores, (numbers, n)), [limits], {})
+    cells = Cells(ranked(scores, (numbers, n)), limits)
     place = np.searchsorted(cells.starts, limits)
     num_resamples, rng = settings.num_resamples, np.random.default_rng(settings.seed)
     values = np.empty((2, limits.size - 1, num_resamples))
@@ -282,7 +282,7 @@ def _resample_rates(
     for start in range(0, num_resamples, step):
         size = min(step, num_resamples - start)
         draws = rng.multinomial(n, np.full(n, 1 / n), size=size).T.astype(np.float64)
-        for kind, of_cells in enumerate(cells.sums(draws, np.arange(cells.starts.size))):
+        for kind, of_cells in enumerate(cells.sums(draws)):
             sums = np.cumsum(of_cells[:, ::-1], axis=1)[:, ::-1][:, place].T
             with np.errstate(invalid="ignore"):
                 values[kind, :, start : start + size] = sums[1:] / sums[0]

@@ -96,8 +96,6 @@ def test_trials_that_cannot_matter_are_weighed_in_cells(num_subjects, targets_ea
     for name in FAST:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(resampling, "_THINNED_FROM", 0)
-            patch.setattr(resampling, "_MOST_WEIGHED", 1)
-            patch.setattr(resampling, "_SPLIT_FROM", 0)
             thinned = resample({name: FAST[name]}, scores, subjects, num_resamples=30, seed=seed)
         assert thinned.num_redrawn == plain.num_redrawn
         assert thinned.values[name].tolist() == plain.values[name].tolist(), name
