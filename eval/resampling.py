@@ -462,7 +462,7 @@ class Cells:
 
         enrol, probe, n = self.trials.of_enrol, self.trials.of_probe, self.trials.n
         assert probe is not None
-        made = []
+        made: list[tuple[Subjects, Any]] = []
         for low, high in pairwise(self.at_nontarget.tolist()):
             sides = enrol[low:high], probe[low:high]
             pairs = csr_array((np.ones(high - low), sides), shape=(n, n))

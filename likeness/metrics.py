@@ -57,9 +57,7 @@ from likeness.eval.spoofing import min_a_dcf as min_a_dcf
 from likeness.eval.spoofing import min_t_dcf as min_t_dcf
 from likeness.eval.spoofing import sasv_eer as sasv_eer
 from likeness.eval.spoofing import t_eer as t_eer
-from likeness.eval.uncertainty import aurc as aurc
 from likeness.eval.uncertainty import discard_area as discard_area
-from likeness.eval.uncertainty import e_aurc as e_aurc
 from likeness.eval.uncertainty import quality_auroc as quality_auroc
 from likeness.eval.uncertainty import risk_coverage as risk_coverage
 from likeness.eval.verification import actual_dcf as actual_dcf

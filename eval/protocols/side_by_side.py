@@ -230,31 +230,33 @@ def _rated_decisions(
     """
     values, meaning = uncertainty.trial_quality(trials, quality, "quality")
     threshold = threshold_at_eer(scores.targets, scores.nontargets)
-    ranking = uncertainty.Ranking(values, uncertainty.errors_at(scores, threshold))
-    intervals: dict[str, Bounds] = {}
-    if settings.num_resamples:
-        draws = draws_of(settings)
-        intervals = uncertainty.bounds_over_subjects(ranking, scores.target, subjects, **draws)
-    stated: uncertainty.Conventions = {
-        "quality": meaning,
-        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
-    }
-    results = [
-        metric_beside(of, name, value, ends, threshold, **own)
-        for name, value, own, ends in uncertainty.rows_of(
-            ranking, "quality_auroc", stated, intervals
-        )
-    ]
     start = float(np.sort(scores.targets)[num_allowed(uncertainty.START_FNMR, scores.targets.size)])
     missed = uncertainty.errors_at(scores, start)
+    auroc = uncertainty.drawn_auroc(values, uncertainty.errors_at(scores, threshold))
+
+    def rated(*rows: NDArray[Any]) -> float:
+        drawn = np.concatenate(rows).astype(np.int64)
+        return auroc(np.bincount(drawn, minlength=values.size))
 
     def area(target_rows: NDArray[Any], _: NDArray[Any]) -> float:
         rows = target_rows.astype(np.int64)
         return uncertainty.discard_area(values[rows], missed[rows])
 
-    name, every = f"edc_pauc({uncertainty.START_FNMR:g})", np.flatnonzero(scores.target)
+    edc = f"edc_pauc({uncertainty.START_FNMR:g})"
+    intervals: dict[str, Bounds] = {}
     if settings.num_resamples:
-        intervals = uncertainty.bounds_over_rows({name: area}, scores.target, subjects, **draws)
+        metrics = {"quality_auroc": rated, edc: area}
+        intervals = uncertainty.bounds_over_rows(
+            metrics, scores.target, subjects, **draws_of(settings)
+        )
+    stated = {
+        "quality": meaning,
+        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
+        "rule": uncertainty.AUROC_RULE,
+    }
+    every, ends = np.arange(len(scores)), intervals.get("quality_auroc")
+    found = metric_beside(of, "quality_auroc", rated(every), ends, threshold, **stated)
     rule = f"up to {uncertainty.MOST_DISCARDED:.0%} of the target trials discarded by quality"
-    edc = metric_beside(of, name, area(every, every), intervals.get(name), start, rule=rule)
-    return [*results, edc]
+    value = area(np.flatnonzero(scores.target), every)
+    beside = metric_beside(of, edc, value, intervals.get(edc), start, rule=rule)
+    return [beside] if np.isnan(found.value) else [found, beside]
