@@ -215,7 +215,7 @@ def own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rat
         for result in measured.results
         if result.metric in metrics
     }
-    return rates, {} if measured.resamples is None else measured.resamples.values
+    return rates, dict(measured.resamples or {})
 
 
 def rates_at(

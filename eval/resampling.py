@@ -332,7 +332,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
 
 def resampled(
     metrics: Mapping[str, Metric], trials: Ranked, num_resamples: int, rng: np.random.Generator
-) -> tuple[dict[str, Floats], int]:
+) -> dict[str, Floats]:
     """Metrics on resamples.
 
     Args:
@@ -342,8 +342,7 @@ def resampled(
         rng: Where the draws come from.
 
     Returns:
-        The values (R,) of each metric, and how many draws without any target or nontarget trial
-        were replaced.
+        The values (R,) of each metric. A draw without any target or nontarget trial is replaced.
 
     Raises:
         LikenessError: Draw after draw is empty; there are too few subjects.
@@ -357,18 +356,13 @@ def resampled(
         for name, form in forms.items()
     }
     values: dict[str, list[Floats]] = {name: [] for name in metrics}
-    num_redrawn = 0
     # Redrawing takes its numbers from the same generator. So the draws of one step are always as
     # many, whatever is done with them.
     step = max(1, min(num_resamples, _BLOCK // max(trials.n, trials.size)))
     together = step if cells is None else max(step, _TOGETHER // trials.n // step * step)
     for start in range(0, num_resamples, together):
-        counts = []
-        for first in range(start, min(start + together, num_resamples), step):
-            drawn, redrawn = _draw(trials, min(step, num_resamples - first), rng)
-            counts.append(drawn)
-            num_redrawn += redrawn
-        c = np.concatenate(counts)
+        firsts = range(start, min(start + together, num_resamples), step)
+        c = np.concatenate([_draw(trials, min(step, num_resamples - i), rng) for i in firsts])
         thinned = trials if cells is None else cells.thinned(c, known)
         height = max(1, _BLOCK // thinned.size)
         blocks = [slice(first, first + height) for first in range(0, len(c), height)]
@@ -376,21 +370,20 @@ def resampled(
             for name, value in of_block.items():
                 values[name].append(value)
             report("resampling", min(start + rows.stop, num_resamples), num_resamples)
-    return {name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn
+    return {name: np.concatenate(parts) for name, parts in values.items()}
 
 
-def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> tuple[Counts, int]:
-    """How often (rows, n) each subject is drawn, and how many empty draws were replaced."""
+def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> Counts:
+    """How often (rows, n) each subject is drawn; empty draws are drawn again."""
     n = trials.n
-    counts, pending, redrawn = np.zeros((rows, n), np.int64), np.arange(rows), 0
+    counts, pending = np.zeros((rows, n), np.int64), np.arange(rows)
     for _ in range(_ROUNDS):
         drawn = rng.integers(n, size=(pending.size, n)) + np.arange(pending.size)[:, None] * n
         c = np.bincount(drawn.ravel(), minlength=pending.size * n).reshape(-1, n)
         counts[pending] = c
         pending = pending[trials.is_empty(c)]
         if not pending.size:
-            return counts, redrawn
-        redrawn += pending.size
+            return counts
     raise LikenessError(
         f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no "
         "nontarget trial; too few subjects for an interval"

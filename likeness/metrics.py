@@ -14,7 +14,6 @@ from likeness.eval.bootstrap import bounds as bounds
 from likeness.eval.bootstrap import bounds_of as bounds_of
 from likeness.eval.bootstrap import drawn_from as drawn_from
 from likeness.eval.bootstrap import interval as interval
-from likeness.eval.bootstrap import resample as resample
 from likeness.eval.calibration import error_versus_reject as error_versus_reject
 from likeness.eval.calibration import fit_fusion as fit_fusion
 from likeness.eval.calibration import fit_ratio_fusion as fit_ratio_fusion

@@ -121,7 +121,7 @@ def test_results_of_evaluate_identify_and_retrieve(folder: Path) -> None:
     check(document, "results")
     assert {"groups", "differences", "unpaired"} <= document.keys()
     assert len(document["differences"]) == 4
-    assert document["unpaired"][0]["only_in_reference"] == 3
+    assert len(document["unpaired"]) == 1
     printed("evaluate", scores[0], "--quality", "norm", "--embeddings", folder / "e.npz", *more)
     check(written(out), "results")
     printed("evaluate", scores[0], "--llr", "--resamples", "0", "--json", out, "--force")

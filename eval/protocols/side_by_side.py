@@ -15,7 +15,7 @@ from likeness.eval.comparison import Outcome
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
-from likeness.eval.paired import Matched, Paired
+from likeness.eval.paired import Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result, metric_beside, table
@@ -161,7 +161,7 @@ def evaluate_together(
         if failures is not None:
             results += generalised_rates(failures, own, settings, first, subject_of)
         if evaluated.resamples is not None:
-            draws = evaluated.resamples.values
+            draws = evaluated.resamples
             values = {metric: evaluated.result(metric).value for metric in draws}
             trial_list = name if name in unpaired else ""
             drawn = drawn_from(own.target, subjects)
@@ -175,20 +175,19 @@ def evaluate_together(
 
 def _in_one_order(
     scores: dict[str, Scores], trials: dict[str, Trials], reference: str
-) -> dict[str, Matched]:
+) -> list[str]:
     """Brings the scores on the trials of the reference into its order, so that all are measured on
     the same resamples; gives the systems on other trials.
     """
     if len(scores) == 1:
-        return {}
-    unpaired = {}
+        return []
+    unpaired = []
     for name in [name for name in scores if name != reference]:
-        matched = paired.match_trials(trials[reference], trials[name])
-        if matched.order is None:
-            unpaired[name] = matched
+        order = paired.matching_order(trials[reference], trials[name])
+        if order is None:
+            unpaired.append(name)
         else:
-            in_order = scores[name].values[matched.order]
-            scores[name] = Scores(in_order, scores[reference].target)
+            scores[name] = Scores(scores[name].values[order], scores[reference].target)
             trials[name] = trials[reference]
     return unpaired
 
