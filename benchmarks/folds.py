@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.bootstrap import drawn_from, resample, t_interval
+from likeness.eval.bootstrap import bounds_of, drawn_from, t_interval
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import read_scores, write_scores
@@ -157,7 +157,7 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
     """The errors of scores."""
     scores = Scores(values, trials.target)
     pairs = subject_pairs(trials)
-    draws = resample(METRICS, scores, pairs, num_resamples=1000, seed=0).values
+    draws = bounds_of(METRICS, scores, pairs)[1]
     return Errors(
         {name: metric(scores.targets, scores.nontargets) for name, metric in METRICS.items()},
         draws,

@@ -121,7 +121,7 @@ def main() -> None:
                     scores, pairs = one_test(rng, world, sizes_of(kind, n))
                     found, made = bounds_of(METRICS, scores, pairs, seed=seed)
                     for name, value in true.items():
-                        low, high = np.nanquantile(made.values[name], [0.025, 0.975])
+                        low, high = np.nanquantile(made[name], [0.025, 0.975])
                         held["middle"][name] += bool(low <= value <= high)
                         ends = found[name].ends
                         held["t"][name] += ends is not None and ends[0] <= value <= ends[1]

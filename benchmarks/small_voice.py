@@ -37,7 +37,7 @@ from performance import parser_of, row, table
 import likeness
 from likeness.eval import thresholds
 from likeness.eval.bootstrap import bounds_of
-from likeness.eval.calibration import Calibration, fit_calibration
+from likeness.eval.calibration import Fusion, fit_fusion
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.scoring.origin import Origin
@@ -154,10 +154,10 @@ def drawn(parts: Sequence[Tested]) -> Scores:
     return Scores(np.concatenate(values), np.concatenate(targets))
 
 
-def calibrated(parts: Sequence[Tested], system: str = "") -> Calibration:
+def calibrated(parts: Sequence[Tested], system: str = "") -> Fusion:
     """A calibration that is fitted to several corpora with equal shares."""
     scores = drawn(parts)
-    return fit_calibration(scores.values, scores.target, system=system)
+    return fit_fusion(scores.values, scores.target, systems=(system,))
 
 
 def threshold_at(parts: Sequence[Tested], far: float) -> float:

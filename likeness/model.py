@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from likeness.eval import types
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import name_first
 from likeness.files import Embeddings
@@ -91,7 +91,7 @@ class Model:
     def __init__(
         self,
         loaded: Loaded,
-        calibration: Calibration | None = None,
+        calibration: Fusion | None = None,
         *,
         source: str = "",
         thresholds_file: str | PathLike[str] | None = None,
@@ -460,7 +460,7 @@ def load(
     *,
     detector: str | Path | Literal[False] | None = None,
     min_score: float | None = None,
-    calibration: str | Path | Calibration | Literal[False] | None = None,
+    calibration: str | Path | Fusion | Literal[False] | None = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
     trust: str | Path | Sequence[str | Path] = (),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from likeness.eval.calibration import Calibration, Fusion, fit_fusion, fit_ratio_fusion, load_fusion
+from likeness.eval.calibration import Fusion, fit_fusion, fit_ratio_fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores, read_trials
@@ -175,7 +175,7 @@ def calibrate(
     columns: ColumnNames = "",
     strip_extension: bool = False,
     missing: Missing = "refuse",
-) -> Calibration:
+) -> Fusion:
     """Fit a calibration of the scores that `score` gives, as `likeness fit calibration` does.
 
     It turns scores into natural log-likelihood ratios. `likeness.load(..., calibration=...)` and
@@ -209,7 +209,7 @@ def calibrate(
         >>> 0 < model.verify("a.wav", "b.wav").probability < 1
         True
         >>> fitted.save("calibration.json")
-        >>> likeness.load_calibration("calibration.json") == fitted
+        >>> likeness.load_fusion("calibration.json") == fitted
         True
     """
     given = {"embeddings": embeddings, "probe": probe, "models": models}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from likeness.eval.calibration import Calibration, by_side, load_calibration, log_measure
+from likeness.eval.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.writing import write_json
@@ -146,7 +146,7 @@ class Comparer(NamedTuple):
     """
 
     model: Loaded
-    calibration: Calibration | None
+    calibration: Fusion | None
     threshold: float | None
     source: str
 
@@ -180,8 +180,8 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
 
 
 def calibration_for(
-    model: Loaded, source: str, named: Calibration | str | PathLike[str] | Literal[False] | None
-) -> Calibration | None:
+    model: Loaded, source: str, named: Fusion | str | PathLike[str] | Literal[False] | None
+) -> Fusion | None:
     """The calibration of a model's scores.
 
     Args:
@@ -200,12 +200,12 @@ def calibration_for(
     beside = Path(resolved(source)) / CALIBRATION
     if named is False or (named is None and not beside.is_file()):
         return None
-    fitted = named if isinstance(named, Calibration) else load_calibration(Path(named or beside))
+    fitted = named if isinstance(named, Fusion) else load_fusion(Path(named or beside))
     system = Scoring().system(model.meta)
-    if fitted.system in ("", system) and fitted.names in ((), _QUALITY):
+    if fitted.systems in (("",), (system,)) and fitted.names in ((), _QUALITY):
         return fitted
     reason = (
-        f"the calibration was fitted for [{fitted.system or system}] with the quality measures "
+        f"the calibration was fitted for [{', '.join(fitted.systems)}] with the quality measures "
         f"[{', '.join(fitted.names)}], but these scores are [{system}], and two files alone give "
         f"[{', '.join(_QUALITY)}] or none; fit one for this system"
     )

@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from scipy.io import savemat
 
 from likeness.eval import per_item
-from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings, subjects, trials
 from likeness.eval.protocols import ijb_files
@@ -196,7 +196,7 @@ CASES = {
     "npz": Case("e.npz", write_embeddings, embeddings.read),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read, native=True),
     "per item": Case("p.npz", write_results, per_item.read),
-    "calibration": Case("c.json", Calibration(2.0, -1.0, (0.5,), ("snr",)).save, load_calibration),
+    "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case(
         "t.rec",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.calibration import Calibration, by_side, fit_calibration, log_measure
+from likeness.eval.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.scoring import normalization, templates
@@ -172,10 +172,10 @@ def score(
     """
     calibration = scoring.calibration
     system = scoring.system(embeddings.meta, of_models=models is not None)
-    if calibration is not None and calibration.system and calibration.system != system:
+    if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
-            f"the calibration was fitted for [{calibration.system}], but these scores are "
-            f"[{system}]; fit one for this system"
+            f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
+            f"are [{system}]; fit one for this system"
         )
     sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
     values = _values(sides, scoring)
@@ -198,7 +198,7 @@ def calibrate(
     p_target: float = 0.5,
     probe: Embeddings | None = None,
     models: Models | None = None,
-) -> Calibration:
+) -> Fusion:
     """Fits a calibration of the scores that `score` gives with the same arguments.
 
     The scores become log-likelihood ratios with `dataclasses.replace(scoring, calibration=...)`.
@@ -211,7 +211,7 @@ def calibrate(
 
     Raises:
         LikenessError: The trials have no labels, `scoring` has a calibration already, a measure is
-            unknown or lacks its cohort or durations; and as `calibration.fit_calibration`. As
+            unknown or lacks its cohort or durations; and as `calibration.fit_fusion`. As
             `score`.
 
     >>> import numpy as np
@@ -221,8 +221,8 @@ def calibrate(
     >>> i, j = np.triu_indices(8, k=1)
     >>> trials = Trials(embeddings.ids, embeddings.ids, i, j, (i < 4) == (j < 4))
     >>> fitted = calibrate(trials, embeddings, Scoring("dot"))
-    >>> fitted.slope > 0, fitted.system
-    (True, 'dot')
+    >>> fitted.weights[0] > 0, fitted.systems
+    (True, ('dot',))
     """
     for measure in quality:
         check_choice("quality measure", measure, QUALITY)
@@ -230,13 +230,13 @@ def calibrate(
         lacks = "a list with labels" if trials.target is None else "a scoring without calibration"
         raise LikenessError(f"a calibration is fitted on {lacks}; give such a one")
     sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
-    return fit_calibration(
+    return fit_fusion(
         _values(sides, scoring),
         trials.target,
         quality=quality_of(sides, quality, scoring),
         names=column_names(quality),
         p_target=p_target,
-        system=scoring.system(embeddings.meta, of_models=models is not None),
+        systems=(scoring.system(embeddings.meta, of_models=models is not None),),
     )
 
 

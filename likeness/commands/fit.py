@@ -87,7 +87,7 @@ def calibration(
     fitted = likeness.calibrate(scoring=scoring, **given)
     fitted.save(out)
     at = f"at p_target {fitted.p_target:g}"
-    say(f"calibration of {fitted.system} fitted on {trials} {at} in {out}")
+    say(f"calibration of {fitted.systems[0]} fitted on {trials} {at} in {out}")
 
 
 @app.command(epilog="Example: likeness fit fusion dev1.txt dev2.txt --out fusion.json")

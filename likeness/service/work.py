@@ -23,7 +23,7 @@ import numpy as np
 from fastapi import File, Form, HTTPException, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.similarity import pairs
 from likeness.eval.temporary import temporary_folder
@@ -98,7 +98,7 @@ class Service:
         gallery: Gallery | None = None,
         *,
         threshold: float | None = None,
-        calibration: Calibration | None = None,
+        calibration: Fusion | None = None,
         source: str = "",
         limits: Limits | None = None,
         extras: Extras | None = None,

@@ -435,8 +435,8 @@ def test_a_calibration_of_values_is_that_of_the_command(
     fitting = ("fit", "calibration", *inputs, "--quality", "log_norm")
     assert run_command(*fitting, "--out", tmp_path / "by_command.json") == 0
     fitted = likeness.calibrate(world / "trials.txt", world / "voices.npz", quality=["log_norm"])
-    assert isinstance(fitted, likeness.Calibration)
-    assert fitted == likeness.load_calibration(tmp_path / "by_command.json")
+    assert isinstance(fitted, likeness.Fusion)
+    assert fitted == likeness.load_fusion(tmp_path / "by_command.json")
     assert fitted == likeness.calibrate(
         likeness.read_trials(world / "trials.txt"),
         likeness.read_embeddings(world / "voices.npz"),

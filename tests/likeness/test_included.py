@@ -35,7 +35,7 @@ def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
     assert sum(path.stat().st_size for path in VOICE.iterdir()) < 4_000_000
     model = likeness.load(included.VOICE)
     assert (model.modality, model.similarity) == ("speaker", "dot")
-    assert model.calibration.system == f"dot, model {model.meta['model'][:16]}"
+    assert model.calibration.systems == (f"dot, model {model.meta['model'][:16]}",)
     # `thresholds` gives only those that hold for the digest of the network.
     assert model.thresholds.at("eer").value < model.thresholds.at(0.01).value
 

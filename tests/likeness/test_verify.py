@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.formats import embeddings
 from likeness.model import Model
 from likeness.model import load as load_model
@@ -47,8 +47,8 @@ def test_the_score_is_that_of_the_embeddings(run: Path, pair: tuple[Path, Path])
 def test_a_calibration_gives_the_probability(run: Path, pair: tuple[Path, Path]) -> None:
     loaded = load.load(str(run))
 
-    def verified(*calibration: Any, **more: Any) -> Verification:
-        return Model(loaded, Calibration(*calibration, **more)).verify(*pair)
+    def verified(slope: float, offset: float, *quality: Any, **more: Any) -> Verification:
+        return Model(loaded, Fusion((slope,), offset, ("",), *quality, **more)).verify(*pair)
 
     plain = Model(loaded).verify(*pair)
     for prior in (0.5, 0.01):
@@ -74,24 +74,24 @@ def test_from_the_command_line(
     document = json.loads((tmp_path / "v.json").read_text())
     assert document["files"] == list(map(str, pair))
     assert (document["same"], document["threshold"]) == (True, -1.0)
-    Calibration(1.0, -50.0, p_target=0.01).save(run / "calibration.json")
+    Fusion((1.0,), -50.0, p_target=0.01).save(run / "calibration.json")
     assert run_command(*base) == 0
     shown = capsys.readouterr().out
     assert "probability  0.0000 of the same subject, if 0.01 of all pairs are" in shown
     assert "different subjects (probability below 0.5)" in shown
-    Calibration(1.0, 50.0).save(tmp_path / "c.json")
+    Fusion((1.0,), 50.0).save(tmp_path / "c.json")
     assert "probability  1.0000" in printed(*base, "--calibration", tmp_path / "c.json")
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        Calibration(1.0, 0.0, system="plda"),
-        Calibration(1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")),
+        Fusion((1.0,), 0.0, ("plda",)),
+        Fusion((1.0,), 0.0, ("",), (1.0, 1.0), ("log_duration_low", "log_duration_high")),
     ],
 )
 def test_a_calibration_of_another_system_beside_a_run(
-    other: Calibration,
+    other: Fusion,
     run: Path,
     pair: tuple[Path, Path],
     tmp_path: Path,

@@ -12,7 +12,7 @@ import pytest
 import likeness
 from likeness.commands.fit import calibration as fit_command
 from likeness.commands.score import score as score_command
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.scoring.plda import Plda
 from likeness.eval.scoring.score import Scored, calibrate, score, with_spellings
@@ -75,7 +75,10 @@ def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
             {"cohort": COHORT, "cohort_subjects": dict.fromkeys(COHORT.ids, "a"), "norm": "s"},
             "cohort of 1",
         ),
-        ({"calibration": Calibration(1.0, 0.0, (1.0, 1.0), ("mood_low", "mood_high"))}, "mood"),
+        (
+            {"calibration": Fusion((1.0,), 0.0, ("",), (1.0, 1.0), ("mood_low", "mood_high"))},
+            "mood",
+        ),
         ({"durations": {"a": "long"}}, "long"),
     ],
 )
@@ -103,7 +106,7 @@ def test_a_plda_scores_at_the_length_that_is_asked_for() -> None:
 
 def test_what_labels_and_fits_need_is_refused() -> None:
     with pytest.raises(ValueError, match="without calibration"):
-        calibrate(TRIALS, EMBEDDINGS, Scoring(calibration=Calibration(1.0, 0.0)))
+        calibrate(TRIALS, EMBEDDINGS, Scoring(calibration=Fusion((1.0,), 0.0)))
     blind = Trials(TRIALS.enrol_ids, TRIALS.probe_ids, FIRST, SECOND)
     with pytest.raises(ValueError, match="with labels"):
         calibrate(blind, EMBEDDINGS)

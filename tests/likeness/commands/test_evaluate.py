@@ -125,7 +125,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
         return {(result["system"], result["metric"]): result["value"] for result in results}
 
     assert run("x.txt", "y.txt", "--quality", "norm", "--embeddings", "x.npz") == 0
-    assert "E-AURC" in capsys.readouterr().out
+    assert "AUROC of the quality" in capsys.readouterr().out
     by_norm = values()
     # The list of the same norms gives the same numbers; they are those of Python, too.
     norms = files.read(Path("x.npz"))
