@@ -10,7 +10,7 @@ Measures: CPU seconds and the peak of the memory of a fresh process of one threa
     items: scale_items.py lists synthetic data sets of N items in each way that there is.
     lists: `likeness score`, `likeness evaluate --resamples 0` and `likeness evaluate` with 1,000
     resamples on synthetic trials between 20,000 items of 500 subjects with embeddings of 192 dims,
-    as text, .parquet and .npz.
+    as text and .parquet.
     search: `likeness identify` and `likeness retrieve` from files to the table, 512 dimensions,
     2,000 probes, without intervals, for galleries of up to a million.
 Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows of each trial with
@@ -43,7 +43,7 @@ from likeness.eval.types import Embeddings, Trials
 SUBJECTS, ITEMS_OF_SUBJECT = 500, 40  # of the lists
 PROBES, PER_CLASS = 2_000, 10  # of the searches
 MOST_FILES = MOST_TEMPLATES = 1_000_000
-SUFFIXES = (".txt", ".parquet", ".npz")
+SUFFIXES = (".txt", ".parquet")
 LIKENESS = [sys.executable, "-m", "likeness"]
 LIMITS = {
     "limit read": "import sys, pyarrow as pa; from pyarrow import csv; "
@@ -77,13 +77,10 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "items one by one": ("generator", ()),
     "CSV, unique ids, labels, digest, an epoch's order": ("planned", ()),
     "score, text": ("score .txt", ("limit read", "limit products")),
-    "score, .npz": ("score .npz", ("limit products",)),
     "score, .parquet": ("score .parquet", ("limit products",)),
     "evaluate without intervals, text": ("evaluate .txt", ("limit read", "limit sort")),
-    "evaluate without intervals, .npz": ("evaluate .npz", ("limit sort",)),
     "evaluate without intervals, .parquet": ("evaluate .parquet", ("limit sort",)),
     "evaluate, 1,000 resamples, text": ("intervals .txt", ("limit read", "limit sort")),
-    "evaluate, 1,000 resamples, .npz": ("intervals .npz", ("limit sort",)),
     "identify, 2,000 probes x 512": ("identify", ("product",)),
     "retrieve, 2,000 probes x 512": ("retrieve", ("product",)),
 }

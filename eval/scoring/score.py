@@ -294,8 +294,8 @@ def sides_of(
 def _values(sides: Sides, scoring: Scoring) -> Floats:
     """(P,) scores, normalised where there is a cohort, before any calibration."""
     left, right, i, j, similarity = sides.left, sides.right, sides.i, sides.j, sides.similarity
-    if scoring.plda_at_scoring is not None:
-        return scoring.plda_at_scoring.score(left, right, i, j)
+    if scoring.plda is not None:
+        return scoring.plda.score(left, right, i, j)
     values = pairs(left, right, i, j, similarity)
     if sides.cohort is None:
         return values

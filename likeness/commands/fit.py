@@ -35,10 +35,10 @@ def plda(
         int, typer.Option(min=0, help="How many dimensions LDA leaves; 0 leaves LDA out.")
     ] = 0,
     scoring_length: Annotated[
-        Literal["kaldi", "simple", "none"],
+        Literal["kaldi", "none"],
         typer.Option(
             help="The length of a vector at scoring: kaldi takes what the model expects, as "
-            "Kaldi's recipes do, simple takes sqrt(K), and none leaves it as it is."
+            "Kaldi's recipes do, and none leaves it as it is."
         ),
     ] = "kaldi",
 ) -> None:

@@ -199,10 +199,6 @@ SubtractMean = Annotated[
     Path | None, input_file("Embeddings whose mean is subtracted from all others.")
 ]
 PldaFile = Annotated[Path | None, input_file("Score by this PLDA of `likeness fit plda`.")]
-ScoringLength = Annotated[
-    Literal["kaldi", "simple", "none"] | None,
-    typer.Option(help="With --plda: scale vectors to another length than the file says."),
-]
 Cohort = Annotated[
     Path | None, input_file("Embeddings of other subjects, by which scores are normalised.")
 ]
@@ -313,7 +309,6 @@ def scoring(
     similarity: Similarity = None,
     subtract_mean: SubtractMean = None,
     plda: PldaFile = None,
-    scoring_length: ScoringLength = None,
     cohort: Cohort = None,
     cohort_subjects: CohortSubjects = None,
     norm: Norm = "as",

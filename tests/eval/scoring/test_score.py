@@ -52,7 +52,7 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
 def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
     """The edge knows how to read a path for each field that is no name or number."""
     for field in fields(Scoring):
-        if field.name in ("similarity", "pooling", "scoring_length", "norm", "top_n"):
+        if field.name in ("similarity", "pooling", "norm", "top_n"):
             continue
         with pytest.raises((OSError, ValueError)):
             Scoring(**{field.name: tmp_path / "absent.npz"})
@@ -67,8 +67,6 @@ def test_every_field_that_holds_a_value_of_a_file_can_be_read(tmp_path) -> None:
         ({"similarity": "simple:2"}, "simple:2"),
         ({"plda": PLDA, "similarity": "dot"}, "leave out"),
         ({"plda": PLDA, "cohort": COHORT}, "leave out"),
-        ({"scoring_length": "kaldi"}, "without a PLDA"),
-        ({"plda": PLDA, "scoring_length": "long"}, "'long'"),
         ({"cohort_subjects": {"c0": "a"}}, "without a cohort"),
         ({"cohort": COHORT, "cohort_subjects": {"c0": "a"}}, "'c1'"),
         (
@@ -96,10 +94,11 @@ def test_a_cohort_smaller_than_top_n_is_taken_whole() -> None:
     assert "over the top 20 of the cohort" in scored.system
 
 
-def test_a_plda_scores_at_the_length_that_is_asked_for() -> None:
+def test_a_plda_scores_and_states_its_length() -> None:
     rows = EMBEDDINGS.matrix
-    scored = score(TRIALS, EMBEDDINGS, Scoring(plda=PLDA, scoring_length="kaldi"))
-    expected = replace(PLDA, scoring_length="kaldi").score(rows, rows, FIRST, SECOND)
+    plda = replace(PLDA, scoring_length="kaldi")
+    scored = score(TRIALS, EMBEDDINGS, Scoring(plda=plda))
+    expected = plda.score(rows, rows, FIRST, SECOND)
     np.testing.assert_allclose(scored.values, expected)
     assert scored.system == "plda, model abc, scoring length kaldi"
 
