@@ -72,16 +72,6 @@ def table(*headings: str) -> None:
     print(f"|{'---|' * len(headings)}", flush=True)
 
 
-def least_cpu_seconds(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Run the work several times; returns the least CPU seconds and what the last run returned."""
-    least, result = float("inf"), None
-    for _ in range(repeats):
-        started = time.process_time()
-        result = work()
-        least = min(least, time.process_time() - started)
-    return least, result
-
-
 def in_turn(
     works: Sequence[Callable[[], Any]],
     repeats: int,
@@ -125,7 +115,11 @@ def forked(work: Callable[[], Any], repeats: int) -> tuple[float, float]:
 
     def run() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds, _ = least_cpu_seconds(work, repeats)
+        seconds = float("inf")
+        for _ in range(repeats):
+            started = time.process_time()
+            work()
+            seconds = min(seconds, time.process_time() - started)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         send.send((seconds, grown / 1024))
 
