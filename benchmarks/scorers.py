@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,8 +184,7 @@ def print_table(
 
 def main() -> None:
     """Ask every scorer, and print the tables."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds protocols/")
+    parser = parser_of(__doc__, "data")
     folder = parser.parse_args().data / "protocols" / "voxsrc23_val"
     trials, scores = read_scores(folder / "scores.txt.gz", read_trials(folder / "trials.txt.gz"))
     assert trials.target is not None
