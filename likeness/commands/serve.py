@@ -80,9 +80,6 @@ def serve(
             "be given several times."
         ),
     ] = None,
-    max_megabytes: Annotated[
-        float, typer.Option(min=0.01, max=1024, help="The largest request in megabytes.")
-    ] = 16.0,
     workers: Annotated[
         int,
         typer.Option(
@@ -92,14 +89,6 @@ def serve(
             "be in PostgreSQL, which they share.",
         ),
     ] = 1,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="How many uploads each process works on at once; 0 divides the cores between the "
-            "processes, at most 4 for each.",
-        ),
-    ] = 0,
     tls_certificate: Annotated[
         Path | None, options.input_file("A certificate in PEM, for HTTPS; --tls-key names its key.")
     ] = None,
