@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from likeness.eval.errors import LikenessError
-from likeness.models import filterbanks
 from likeness.presence import check_written
 from likeness.toolkit.console import Interrupted, say
 
@@ -91,7 +90,7 @@ TrainingData = Annotated[
 ]
 Workers = Annotated[int, typer.Option(min=0, help="How many processes read files.")]
 Frontend = Annotated[
-    filterbanks.Frontend,
+    Literal["wespeaker", "3dspeaker"],
     typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
 ]
 Trust = Annotated[

@@ -80,7 +80,7 @@ def train(
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
-    from likeness.models.initial import read_initial
+    from likeness.models.run import read_initial
     from likeness.toolkit.parallel import distributed
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint

@@ -27,7 +27,7 @@ from typing import Any
 from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
 from likeness.included import about
-from likeness.models.filterbanks import Frontend
+from likeness.models.load import Frontend
 from likeness.thresholds import Rule
 from likeness.toolkit.console import say, warn
 
