@@ -14,31 +14,7 @@ from likeness.toolkit.console import say
 app = typer.Typer()
 
 
-@app.command(
-    epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
-    "likeness check faces --modality face --model runs/faces --page findings"
-)
-@options.with_options(options.listing)
-def check(
-    context: typer.Context,
-    data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
-    modality: options.Modality = None,
-    label: options.LabelPattern = "",
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TEST_DATA",
-            help="The data that a model will be tested on, to find what is in both.",
-        ),
-    ] = None,
-    decode: Annotated[
-        bool | None,
-        typer.Option(
-            "--decode/--headers",
-            help="Decode every file, or read headers only (default: decode up to 5,000 files of "
-            "up to 10 hours in all).",
-        ),
-    ] = None,
+def comparing(
     embeddings: Annotated[
         Path | None,
         input_file(
@@ -57,6 +33,18 @@ def check(
             min=0, max=1, help="The cosine from which on two items are called near copies."
         ),
     ] = 0.98,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean",
+            help="Leave items whose label is likely wrong, and near copies, out of --out too.",
+        ),
+    ] = False,
+) -> None:
+    """How the items are compared with each other."""
+
+
+def writing(
     out: Annotated[
         Path | None,
         typer.Option(
@@ -66,13 +54,6 @@ def check(
             callback=options.writes(".csv"),
         ),
     ] = None,
-    clean: Annotated[
-        bool,
-        typer.Option(
-            "--clean",
-            help="Leave items whose label is likely wrong, and near copies, out of --out too.",
-        ),
-    ] = False,
     json_file: options.JsonFile = None,
     page: Annotated[
         Path | None,
@@ -86,6 +67,34 @@ def check(
         bool, typer.Option("--strict", help="End with exit code 1 if anything was found.")
     ] = False,
 ) -> None:
+    """What is written of the findings."""
+
+
+@app.command(
+    epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
+    "likeness check faces --modality face --model runs/faces --page findings"
+)
+@options.with_options(options.labelling, comparing, writing)
+def check(
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
+    modality: options.Modality = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TEST_DATA",
+            help="The data that a model will be tested on, to find what is in both.",
+        ),
+    ] = None,
+    decode: Annotated[
+        bool | None,
+        typer.Option(
+            "--decode/--headers",
+            help="Decode every file, or read headers only (default: decode up to 5,000 files of "
+            "up to 10 hours in all).",
+        ),
+    ] = None,
+) -> None:
     """Say what is wrong with a data set before anything trains on it.
 
     That is files that cannot be read, copies, labels that look wrong, and what is in the training
@@ -95,14 +104,17 @@ def check(
     import likeness
     from likeness.checking import report
 
-    options.refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
+    asked = context.params
+    out, page, model = asked["out"], asked["page"], asked["model"]
+    compared = asked["embeddings"] or model
+    options.refuse_idle(context, ("near", "clean"), "--embeddings or --model", compared)
     given = options.arguments_of(context, likeness.check)
     if model is not None:
-        given["model"] = likeness.load(model, trust=trust or ())
+        given["model"] = likeness.load(model, trust=asked["trust"] or ())
     checked = likeness.check(**given)
     say(report.as_text(checked))
-    if json_file is not None:
-        report.write_json(json_file, checked)
+    if asked["json_file"] is not None:
+        report.write_json(asked["json_file"], checked)
     if page is not None:
         report.write_page(page, checked, command=context.obj or "likeness check")
         say(f"the page is {page / 'index.html'}")
@@ -113,5 +125,5 @@ def check(
             f"{len(checked.items) - dropped:,} items to train on in {out}; {dropped:,} left out, "
             f"with their reasons in {report.left_out_path(out)}"
         )
-    if strict and checked.findings:
+    if asked["strict"] and checked.findings:
         raise typer.Exit(1)

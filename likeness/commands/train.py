@@ -35,13 +35,12 @@ class _WithFields(typer.core.TyperCommand):
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
-@options.with_options(options.listing)
-def train(
+@options.with_options(options.labelling)
+def train(  # its options are those of a command, each of which is typed alone
     context: typer.Context,
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     data: options.TrainingData = Path("data"),
-    label: options.LabelPattern = "",
     test: Annotated[
         Path | None,
         typer.Option(

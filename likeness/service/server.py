@@ -131,26 +131,8 @@ def start(setup: Setup) -> None:
     )
     loaded: SimpleQueue[Any] = SimpleQueue()  # of each process its lines, or why it cannot serve
     failures: list[Exception] = []
-
-    def announce() -> None:
-        for _ in range(setup.workers):
-            said = loaded.get()
-            if isinstance(said, Exception):
-                failures.append(said)
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-        while True:
-            with suppress(OSError):
-                socket.create_connection((host, port)).close()
-                break
-            time.sleep(0.01)
-        warned, more_lines = said
-        for line in warned:
-            warn(line)
-        for line in (*lines, *more_lines):
-            say(line)
-
-    threading.Thread(target=announce, daemon=True).start()
+    announced = started, loaded, lines, failures
+    threading.Thread(target=_announce, args=announced, daemon=True).start()
     try:
         server.serve(target_loader=partial(_load, started, loaded), wrap_loader=False)
     except SystemExit:
@@ -158,6 +140,28 @@ def start(setup: Setup) -> None:
             raise
     if failures:
         raise failures[0]
+
+
+def _announce(
+    setup: Setup, loaded: SimpleQueue[Any], lines: Sequence[str], failures: list[Exception]
+) -> None:
+    """Print the lines when all processes answer; end the server where one of them cannot serve."""
+    for _ in range(setup.workers):
+        said = loaded.get()
+        if isinstance(said, Exception):
+            failures.append(said)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+    while True:
+        with suppress(OSError):
+            socket.create_connection((setup.host, setup.port)).close()
+            break
+        time.sleep(0.01)
+    warned, more_lines = said
+    for line in warned:
+        warn(line)
+    for line in (*lines, *more_lines):
+        say(line)
 
 
 def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:

@@ -67,7 +67,7 @@ class Service:
         LikenessError: Media are to be kept beside a gallery without a folder.
     """
 
-    def __init__(
+    def __init__(  # what the page says of a server is what its options say
         self,
         comparer: Comparer,
         gallery: Gallery | None = None,
