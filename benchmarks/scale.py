@@ -180,6 +180,8 @@ def write_lists(folder: Path, size: int) -> None:
     trials = Trials(ids, ids, enrol, probe, of_item[enrol] == of_item[probe])
     embeddings.write(folder / "e.npz", embedded)
     values = score_trials(trials, embedded)
+    np.savez(folder / "t.npz", enrol=enrol, probe=probe)  # what the limits read
+    np.savez(folder / "s.npz", score=values)
     for suffix in SUFFIXES:
         write_trials(folder / f"t{suffix}", trials)
         write_scores(folder / f"s{suffix}", trials, values)

@@ -46,7 +46,7 @@ from likeness.toolkit.training.train import fit, step
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 _COMMANDS = 3
-_SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_client")
+_SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart")
 _EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 

@@ -146,9 +146,9 @@ class Comparer(NamedTuple):
     """
 
     model: Loaded
-    calibration: Fusion | None
-    threshold: float | None
-    source: str
+    calibration: Fusion | None = None
+    threshold: float | None = None
+    source: str = ""
 
 
 def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Verification:

@@ -18,6 +18,7 @@ from likeness.eval.thresholds import measure
 from likeness.eval.types import Scores
 from likeness.models.load import load_to_embed
 from likeness.toolkit.gallery.gallery import open_gallery
+from likeness.verification import Comparer
 from tests.scripts import printed
 from tests.tiny_yunet import tiny_yunet
 
@@ -192,8 +193,8 @@ def answers(
     folder: Path, model: Path, voices: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
     """The answers of a server with a gallery that keeps media, by the names of the schema."""
-    from likeness.service.pages import Example
-    from likeness.service.work import Extras, Service
+    from likeness.service.pages import Example, slider
+    from likeness.service.work import Service
     from tests.likeness.service.serving import asking
 
     rng = np.random.default_rng(0)
@@ -201,10 +202,15 @@ def answers(
     stored, _ = measure(scores, Origin("cosine"), data="demo", fars=[0.1])
     file = sorted(voices.rglob("*.flac"))[0].read_bytes()
     loaded = load_to_embed(str(model))
-    extras = Extras(stored, "", [Example("a.flac", file)], True, "A tiny model.")
     gallery = open_gallery(tmp_path_factory.mktemp("people"), loaded.meta)
-    ask = asking(Service(loaded, gallery, threshold=0.5, extras=extras))
-    bare = asking(Service(loaded))
+    service = Service(
+        Comparer(loaded, None, 0.5),
+        gallery,
+        slider=slider(stored, ""),
+        examples=[Example("a.flac", file)],
+        keeps_media=True,
+    )
+    ask, bare = asking(service), asking(Service(Comparer(loaded)))
     two, one, sent = {"first": file, "second": file}, {"file": file}, {"files": file}
     got = {
         "enrol": [
@@ -248,19 +254,6 @@ def test_faces_are_answered_as_their_schema_says(tmp_path: Path) -> None:
     from tests.likeness.service.serving import face_network, photograph
 
     detector = tiny_yunet(tmp_path / "yunet.onnx")
-    answer = Service(face_network(tmp_path, detector)).faces(photograph())
+    answer = Service(Comparer(face_network(tmp_path, detector))).faces(photograph())
     check(answer, "service", "faces")
     assert answer["found"] > 0
-
-
-def test_the_examples_of_openapi_fit_too() -> None:
-    pytest.importorskip("fastapi")
-    from likeness.service import pages
-
-    for name in ("health", "verify", "faces", "identify", "gallery", "enrol", "enrolments"):
-        answers = pages.responses(name)
-        check(answers[200]["content"]["application/json"]["example"], "service", name)
-        check(answers["4XX"]["content"]["application/json"]["example"], "service", "error")
-    lines = pages.responses("embed")[200]["content"]["application/x-ndjson"]["example"]
-    for line in lines.splitlines():
-        check(json.loads(line), "service", "embed")

@@ -65,7 +65,10 @@ def embed(
         Path | None,
         typer.Option(help="Embed the faces of IJB-B or IJB-C in this folder.", **options.PACK),
     ] = None,
-    bad_items: options.BadItems = "skip",
+    bad_items: Annotated[
+        Literal["skip", "refuse"],
+        typer.Option(help="Unreadable items are left out and named, or nothing is written."),
+    ] = "skip",
     join: Annotated[bool, typer.Option("--join", help="Join what --part wrote.")] = False,
     parts: Annotated[
         list[Path] | None, typer.Argument(help="The files to --join.", exists=True, dir_okay=False)

@@ -20,24 +20,7 @@ from likeness.toolkit.console import say
 app = typer.Typer()
 
 
-@app.command(
-    epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
-    "small.onnx --precision int8 --calibrate recordings --trials trials.txt --items items.txt"
-)
-def export(
-    context: typer.Context,
-    model: options.ModelArgument,
-    out: Annotated[
-        Path, typer.Option(help="The .onnx file to write; with --head a new folder for the model.")
-    ],
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Join the model and this run of `likeness train head --data EMBEDDINGS`, which "
-            "was trained on its embeddings, to one model. It embeds, exports, serves and is "
-            "fine-tuned as others are."
-        ),
-    ] = None,
+def running(
     size: Annotated[
         str,
         typer.Option(metavar="HEIGHTxWIDTH", help="Of images, where the model does not say it."),
@@ -46,6 +29,12 @@ def export(
         Literal["likeness", "sherpa-onnx"],
         typer.Option("--for", help="What loads the file: every ONNX Runtime, or sherpa-onnx."),
     ] = "likeness",
+    root: options.Root = None,
+) -> None:
+    """What the file is for, and where items lie."""
+
+
+def shrinking(
     precision: Annotated[
         Literal["float32", "float16", "int8"],
         typer.Option(help="float16 stores weights in half of the bytes, int8 in a quarter."),
@@ -62,11 +51,39 @@ def export(
     items: Annotated[
         Path | None, typer.Option(exists=True, help="The folder or list of the trials' items.")
     ] = None,
-    root: options.Root = None,
     far: Annotated[float, typer.Option(help="With --trials: the rate of the TAR.")] = 0.01,
     max_loss: Annotated[
         float, typer.Option(help="By how many percentage points the EER may rise.")
     ] = 0.2,
+) -> None:
+    """How small the file becomes, and what that may cost."""
+
+
+@app.command(
+    epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
+    "small.onnx --precision int8 --calibrate recordings --trials trials.txt --items items.txt"
+)
+@options.with_options(running, shrinking)
+def export(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The .onnx file to write; with --head a new folder for the model.")
+    ],
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            help="Join the model and this run of `likeness train head --data EMBEDDINGS`, which "
+            "was trained on its embeddings, to one model. It embeds, exports, serves and is "
+            "fine-tuned as others are."
+        ),
+    ] = None,
     frontend: options.Frontend = "wespeaker",
     trust: options.Trust = None,
 ) -> None:
@@ -83,6 +100,14 @@ def export(
         say(f"joined model of {joined.dim} dimensions, scored by {joined.similarity}, in {out}")
         return
     check_written(out, (".onnx",))
+    _write(context, model, out)
+
+
+def _write(context: typer.Context, model: str, out: Path) -> None:
+    """Write a model as an .onnx file, by the options that were given."""
+    asked = context.params
+    runtime, size, root = asked["runtime"], asked["size"], asked["root"]
+    precision, trials, items = asked["precision"], asked["trials"], asked["items"]
     if precision != "float32" and runtime != "likeness":
         raise LikenessError(
             f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
@@ -96,17 +121,19 @@ def export(
     height_width = options.size_of(size) if size else None
 
     # These are slow to import, so that what is wrong was refused before.
-    from likeness.exports import writing
+    from likeness.exports.writing import calibrating, for_sherpa, on_trials, plain, smaller
     from likeness.models import load
 
-    loaded = load.load(resolved(model), frontend=frontend, trust=trust or ())
+    loaded = load.load(resolved(model), frontend=asked["frontend"], trust=asked["trust"] or ())
     if runtime == "sherpa-onnx":
-        writing.for_sherpa(loaded, out)
+        for_sherpa(loaded, out)
     elif precision == "float32":
-        writing.plain(model, loaded, out, height_width)
+        plain(model, loaded, out, height_width)
     else:
-        about = None
-        if trials is not None and items is not None:
-            about = writing.on_trials(loaded, trials, items, root, far, max_loss)
-        calibration = None if calibrate is None else writing.calibrating(loaded, calibrate, root)
-        writing.smaller(loaded, out, height_width, precision, calibration, about)
+        about = calibration = None
+        if trials is not None:
+            cost = asked["far"], asked["max_loss"]
+            about = on_trials(loaded, trials, items, root, *cost)
+        if asked["calibrate"] is not None:
+            calibration = calibrating(loaded, asked["calibrate"], root)
+        smaller(loaded, out, height_width, precision, calibration, about)

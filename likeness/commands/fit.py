@@ -34,13 +34,6 @@ def plda(
     lda_dim: Annotated[
         int, typer.Option(min=0, help="How many dimensions LDA leaves; 0 leaves LDA out.")
     ] = 0,
-    scoring_length: Annotated[
-        Literal["kaldi", "none"],
-        typer.Option(
-            help="The length of a vector at scoring: kaldi takes what the model expects, as "
-            "Kaldi's recipes do, and none leaves it as it is."
-        ),
-    ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
     from likeness.eval.formats.subjects import labels_of
@@ -53,7 +46,6 @@ def plda(
         rows.matrix,
         classes,
         lda_dim=lda_dim,
-        scoring_length=scoring_length,
         model=rows.meta.get("model", ""),
     )
     fitted.save(out)
@@ -67,7 +59,7 @@ def plda(
     epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out "
     "calibration.json"
 )
-@options.with_options(options.scoring)
+@options.with_options(options.scoring, options.normalising)
 def calibration(
     context: typer.Context,
     trials: options.TrialList,

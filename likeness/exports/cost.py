@@ -11,7 +11,7 @@ from likeness.eval.protocols.side_by_side import Compared
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Trials
 from likeness.evaluation import evaluate
-from likeness.models import onnx as exported
+from likeness.models.load import load_exported
 from likeness.scoring import score
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed
@@ -52,7 +52,7 @@ def measure(before: Loaded, file: Path, about: OnTrials) -> Compared:
         LikenessError: The EER rises by more than `about.max_loss`, the trials have no labels, or
             items of theirs are missing or cannot be read.
     """
-    after = exported.load(file)
+    after = load_exported(file)
     assert after is not None
     needed = {*about.trials.enrol_ids, *about.trials.probe_ids}
     items = [item for item in about.items if item.id in needed]

@@ -125,7 +125,7 @@ def test_other_names_are_refused() -> None:
 
 
 def test_training_starts_from_it() -> None:
-    from likeness.models.initial import read_initial
+    from likeness.models.run import read_initial
 
     initial = read_initial(included.VOICE)
     assert isinstance(initial, Initial)

@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 import soundfile
-from PIL import Image
 
 import likeness as front_door
 from likeness.eval.errors import LikenessError
@@ -331,16 +330,6 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
     text = Path("page/index.html").read_text(encoding="utf-8")
     assert text.count("data:audio/flac") >= len(rows)
     assert all(row["id"] in text for row in rows)
-    Path("pictures").mkdir()
-    for number in range(8):
-        Image.new("L", (8, 8), 30 * number).save(f"pictures/{number}.png")
-    names = {row["id"]: f"pictures/{number}.png" for number, row in enumerate(rows)}
-    Path("media.txt").write_text("".join(f"{id} {path}\n" for id, path in names.items()))
-    media = ("--num-clusters", 2, "--out", "p.csv", *page, "--media", "media.txt")
-    assert run_command("gallery", "cluster", "v.npz", *media, "--force") == 0
-    text = Path("page/index.html").read_text(encoding="utf-8")
-    assert 'class="tiles"' in text
-    assert 'class="tiles rows"' not in text  # pictures stand side by side
     assert run_command("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv") == 0
     by_id = {row["id"]: row["cluster"] for row in table("d.tsv", "	")}
     assert by_id == {row["id"]: row["cluster"] for row in rows}

@@ -155,7 +155,7 @@ from likeness.service.app import make_app
 from likeness.service.work import Service
 from starlette.testclient import TestClient
 
-app = make_app(Service(likeness.load("voice.onnx").loaded), token="0123456789abcdef")
+app = make_app(Service(likeness.load("voice.onnx").comparer()), token="0123456789abcdef")
 files = [("first", open({first!r}, "rb").read()), ("second", open({second!r}, "rb").read())]
 answer = TestClient(app, base_url="http://127.0.0.1").post("/verify", files=files)
 given += [answer.status_code, answer.json()["score"]]

@@ -213,18 +213,6 @@ def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -
             torch.testing.assert_close(backbone(features)[0], together[row], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["wav2vec2 base", "hubert base", "wavlm base"])
-def test_group_norm_says_that_padding_changes_an_embedding(name: str, tmp_path: Path) -> None:
-    tiny_hub.save(name, tmp_path)
-    model = load(f"hub:{tmp_path}").embedder
-    assert not model.pads_exactly
-    wave = torch.randn(1, 4000)
-    padded = torch.nn.functional.pad(wave, (0, 4000))
-    with torch.no_grad():
-        difference = model(wave) - model(padded, torch.tensor([0.5]))
-    assert difference.abs().max() > 1e-4
-
-
 @pytest.mark.parametrize("pooling", ["weighted", "MHFA", "MFA"])
 @pytest.mark.parametrize("name", ["wav2vec2 large", "wavlm large", "w2v-bert", "whisper"])
 def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_path: Path) -> None:
@@ -318,12 +306,8 @@ def test_shards_are_joined_and_half_precision_is_read(tmp_path: Path) -> None:
         parts = {"model-1-of-2.safetensors": names[::2], "model-2-of-2.safetensors": names[1::2]}
         for file, kept in parts.items():
             save_file({name: tensors[name] for name in kept}, tmp_path / file)
-        placed = {name: file for file, kept in parts.items() for name in kept}
         (tmp_path / "model.safetensors").unlink()
-        index = tmp_path / "model.safetensors.index.json"
-        index.write_text(json.dumps({"weight_map": placed}))
         assert torch.equal(load(f"hub:{tmp_path}").embedder(x), before)
-        index.unlink()
         halves = {name: x.half() if x.is_floating_point() else x for name, x in tensors.items()}
         save_file(halves, tmp_path / "model.safetensors")
         near = load(f"hub:{tmp_path}").embedder(x)
