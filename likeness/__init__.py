@@ -16,40 +16,10 @@ this package is quick and does not import torch: each name is imported when it i
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-# The names of each module, imported when they are first used. For type checkers they stand below.
-_NAMES = {
-    "likeness.checking.check": ("check",),
-    "likeness.conditions": ("bench",),
-    "likeness.eval.calibration": ("Calibration", "load_calibration"),
-    "likeness.eval.errors": ("LikenessError",),
-    "likeness.eval.formats.subjects": ("read_durations", "read_mapping"),
-    "likeness.eval.formats.trials": ("read_trials",),
-    "likeness.eval.protocols.identification": ("IdentificationSettings",),
-    "likeness.eval.protocols.retrieval": ("RetrievalSettings",),
-    "likeness.eval.protocols.verification": ("VerificationSettings",),
-    "likeness.eval.scoring.plda": ("load_plda",),
-    "likeness.eval.scoring.score": ("Scored",),
-    "likeness.eval.scoring.settings": ("Scoring",),
-    "likeness.eval.types": ("Scores", "Trials"),
-    "likeness.files": ("Embeddings", "read_embeddings"),
-    "likeness.evaluation": ("Evaluation", "evaluate"),
-    "likeness.joining": ("join",),
-    "likeness.lists": ("items",),
-    "likeness.model": ("Model", "load", "train"),
-    "likeness.network": ("Network",),
-    "likeness.scoring": ("calibrate", "score"),
-    "likeness.searching": ("Clusters", "cluster", "identify", "retrieve"),
-    "likeness.verification": ("Verification",),
-    "likeness.toolkit.data.items": ("Item",),
-    "likeness.toolkit.gallery.gallery": ("open_gallery",),
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("backbones", "data", "frontends", "losses", "metrics", "recipe")
-
-__all__ = sorted(["__version__", *_MODULES, *_HOMES])
 
 if TYPE_CHECKING:
     from likeness import backbones as backbones
@@ -98,15 +68,26 @@ if TYPE_CHECKING:
     from likeness.verification import Verification as Verification
 
     __version__ = likeness_version()
-else:
-    # Hidden from type checkers, to which every name would be right otherwise.
+
+# Where each of these names is: read from the lines above, so that there is one list of them.
+_HOMES = {
+    alias.name: str(node.module)
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+    if alias.asname
+}
+__all__ = sorted(["__version__", *_HOMES])
+
+if not TYPE_CHECKING:  # for type checkers every name would be right otherwise
+
     def __getattr__(name: str) -> Any:
         """Import a public name when it is first used."""
         if name == "__version__":
             from likeness.eval.formats.provenance import likeness_version
 
             value: Any = likeness_version()
-        elif name in _MODULES:
+        elif _HOMES.get(name) == "likeness":
             return importlib.import_module(f"likeness.{name}")
         elif name in _HOMES:
             value = getattr(importlib.import_module(_HOMES[name]), name)

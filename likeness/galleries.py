@@ -285,16 +285,8 @@ class Found:
         return table_text(FoundRow._fields, self.rows, ",")
 
     def save(self, path: Path) -> None:
-        """Write the rows to a .csv, .tsv or .json file, whole or not at all."""
-        document = {
-            "schema": "likeness.found/1",
-            "similarity": self.similarity,
-            "threshold": self.threshold,
-            "source": self.source,
-            "enrolled": self.enrolled,
-            "found": [row._asdict() for row in self.rows],
-        }
-        write_rows(path, FoundRow._fields, self.rows, document=document)
+        """Write the rows to a .csv or .tsv file, whole or not at all."""
+        write_rows(path, FoundRow._fields, self.rows)
 
 
 def search(

@@ -385,7 +385,6 @@ class Model:
         out: str | Path,
         *,
         fars: Sequence[float] = (0.01,),
-        data: str = "",
         root: str | Path | None = None,
         workers: int = 0,
     ) -> Thresholds:
@@ -399,7 +398,6 @@ class Model:
                 compared there.
             out: the .json file to write.
             fars: the false-accept rates, from 0.001 to 0.1.
-            data: what the items are called; by default the name of the folder or file.
             root: folder that relative paths of a list start from.
             workers: processes that read files beside this one.
 
@@ -414,7 +412,7 @@ class Model:
             check_far(far)
         embeddings = self.embed(unlabelled, root=root, workers=workers)
         is_named = isinstance(unlabelled, str | Path)
-        name = data or (Path(unlabelled).resolve().name if is_named else "unlabelled items")
+        name = Path(unlabelled).resolve().name if is_named else "unlabelled items"
         return save(out, estimate(self.loaded, embeddings, fars, data=name))
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:

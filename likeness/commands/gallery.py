@@ -49,8 +49,8 @@ ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify
 Found = Annotated[
     Path | None,
     typer.Option(
-        help="The file to write, .csv, .tsv or .json (default: to the standard output).",
-        callback=options.writes(".csv", ".tsv", ".json"),
+        help="The file to write, .csv or .tsv (default: to the standard output).",
+        callback=options.writes(".csv", ".tsv"),
     ),
 ]
 

@@ -224,9 +224,6 @@ QualityMeasures = Annotated[
     ),
 ]
 Durations = Annotated[Path | None, input_file("Lines `id seconds`, for log_duration.")]
-StripExtension = Annotated[
-    bool, typer.Option("--strip-extension", help="Ids may differ in a file's extension.")
-]
 Missing = Annotated[
     Literal["refuse", "skip"], typer.Option(help="What becomes of ids without an embedding.")
 ]
@@ -319,7 +316,6 @@ def scoring(
     norm: Norm = "as",
     top_n: TopN = 300,
     durations: Durations = None,
-    strip_extension: StripExtension = False,
     missing: Missing = "refuse",
 ) -> None:
     """How trials are scored."""

@@ -35,7 +35,7 @@ def verify(
     ] = None,
     out: Annotated[
         Path | None,
-        output_file("With --pairs: the table to write.", ".csv", ".tsv", ".parquet", ".json"),
+        output_file("With --pairs: the table to write.", ".csv", ".tsv"),
     ] = None,
     root: options.Root = None,
     columns: options.TrialColumns = None,

@@ -464,19 +464,6 @@ def test_what_cannot_be_scored(world: Path, measure: str) -> None:
             function(*arguments)
 
 
-def test_labels_are_taken_from_the_same_list(world: Path) -> None:
-    labelled = likeness.read_trials(world / "trials.txt")
-    blind = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, labelled.enrol, labelled.probe)
-    scores = likeness.score(blind, world / "voices.npz")
-    settings = likeness.VerificationSettings(num_resamples=0)
-    expected = likeness.evaluate(world / "scores.txt", settings).eer
-    result = likeness.evaluate(scores, settings, trials=labelled)
-    assert result.eer == pytest.approx(expected, abs=1e-6)
-    other = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, [0], [0], [True])
-    with pytest.raises(ValueError, match="another list"):
-        likeness.evaluate(scores, settings, trials=other)
-
-
 def test_thresholds_are_those_of_the_table(world: Path) -> None:
     settings = likeness.VerificationSettings(p_targets=(0.1,), c_miss=20, num_resamples=0)
     result = likeness.evaluate(world / "scores.txt", settings)
