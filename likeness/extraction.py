@@ -3,7 +3,6 @@ list's order, by the processes of torchrun, by a cluster, or in parts of a job a
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.progress import as_part
-from likeness.eval.types import Embeddings, check_choice, check_counts
+from likeness.eval.types import Embeddings, check_choice
 from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker import long
 from likeness.models.load import (
@@ -57,7 +56,6 @@ class Reading:
     faces: Literal["central", "all"] = "central"
     flip: Flip = "none"
     crops: int = 0
-    crop_seconds: float = 4.0
     chunk_seconds: float = 0.0
     only_speech: bool = False
     ijb: Path | None = None
@@ -230,29 +228,18 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
             f"{model.modality!r}: leave them out"
         )
     refuse_other_reading(model, "crops, chunks and only_speech")
-    crops, crop_seconds, chunk_seconds = reading.crops, reading.crop_seconds, reading.chunk_seconds
-    if crops and chunk_seconds:
-        raise LikenessError(
-            f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
-            "them"
-        )
-    check_counts("crops", [crops], least=0)
-    if not 0.1 <= crop_seconds < math.inf or (chunk_seconds and not 1 <= chunk_seconds < math.inf):
-        raise LikenessError(
-            f"crop_seconds {crop_seconds:g}, chunk_seconds {chunk_seconds:g}: crops of at least "
-            "0.1 s and chunks of at least 1 s are allowed, or 0 for no chunks"
-        )
+    crops, chunk_seconds = reading.crops, reading.chunk_seconds
+    long.check(crops, chunk_seconds)
     bound = reading_of(model)[1]
     read = partial(
         long.read,
         crops=crops,
-        crop_seconds=crop_seconds,
         chunk_seconds=chunk_seconds,
         only_speech=reading.only_speech,
         **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
     )
     settings = {
-        "crops": f"{crops} x {crop_seconds:g} s, mean" if crops else "",
+        "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
         "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
         "pauses": "left out by energy" if reading.only_speech else "",
     }

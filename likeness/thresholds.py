@@ -1,7 +1,6 @@
 """Where a model's thresholds are kept, and which of them holds for the scores of two files."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date as Date
@@ -104,31 +103,6 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
     )
 
 
-def look_up(
-    model: str, meta: Mapping[str, str], file: str | PathLike[str] | None
-) -> tuple[Thresholds | None, str]:
-    """The stored thresholds of a model, where they are wanted and nothing depends on them.
-
-    What is wrong with their file is a warning.
-
-    Args:
-        model: A MODEL, as `likeness.load` takes it.
-        meta: Of the model's embeddings.
-        file: The file of thresholds; None for the one that lies with the model.
-
-    Returns:
-        The thresholds, and ""; or None, and why there are none, as a sentence without paths.
-    """
-    try:
-        return choose(find(model, file), meta)
-    except (ValueError, OSError) as error:
-        warnings.warn(str(error), stacklevel=2)
-        return (
-            None,
-            "the file of stored thresholds cannot be read; the server said why at its start",
-        )
-
-
 def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
     """The model as it embeds where its thresholds were estimated from unlabelled items.
 
@@ -219,37 +193,23 @@ class Rule:
         """Whether a threshold decides."""
         return self.threshold is not None or self.far is not None
 
-    def read(self, model: str) -> tuple[Thresholds, ...]:
-        """The stored thresholds of a model, where one of them is to decide; else nothing.
-
-        Raises:
-            LikenessError: As `find`, and as `decide` where there are none at all.
-        """
-        if self.far is None:
-            return ()
-        entries = find(model, self.file)
-        if not entries:
-            self.decide(entries, {})
-        return entries
-
-    def decide(
-        self, entries: Sequence[Thresholds], meta: Mapping[str, str]
-    ) -> tuple[float | None, str]:
+    def decide(self, model: str, meta: Mapping[str, str]) -> tuple[float | None, str]:
         """The threshold that decides, and where it comes from.
 
         Args:
-            entries: What `read` gave.
+            model: A MODEL, with which thresholds may lie.
             meta: Of the model's embeddings.
 
         Returns:
             The number and ""; the stored threshold and its source; or None and "".
 
         Raises:
-            LikenessError: There is no such threshold; the message says why and how to get one.
+            LikenessError: There is no such threshold; the message says why and how to get one. As
+                `find`.
         """
         if self.far is None:
             return self.threshold, ""
-        chosen, reason = choose(entries, meta)
+        chosen, reason = choose(find(model, self.file), meta)
         if chosen is None:
             raise LikenessError(f"far {self.far}: {reason}")
         point = chosen.at(self.far)

@@ -139,7 +139,7 @@ def check(
     if rule.far is not None and model is None and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with galleries.opened(gallery) as store:
-        limit, _ = rule.decide(rule.read(model or ""), store.meta)
+        limit, _ = rule.decide(model or "", store.meta)
         checked = gallery_checks.check(store, limit)
     for doubt in checked.doubts if out is None else ():
         say(one_line(doubt.text()))
@@ -186,7 +186,7 @@ def search(
 
     loaded = _loaded(context)
     given = options.arguments_of(context, galleries.search) | {"model": loaded}
-    given["threshold"], given["source"] = rule.decide(rule.read(model), loaded.meta)
+    given["threshold"], given["source"] = rule.decide(model, loaded.meta)
     given["far"] = rule.far if isinstance(rule.far, float) else None
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(**given | {"gallery": store}, **_listing(context))
@@ -296,7 +296,7 @@ def cluster(
         given = options.arguments_of(context, galleries.embed) | {"model": _loaded(context)}
         embeddings, files, bad = galleries.embed(**given, **_listing(context))
         print_bad(bad, "files")
-    limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
+    limit, source = rule.decide(model or "", embeddings.meta)
     grouped = searching.cluster(
         embeddings,
         threshold=limit,

@@ -224,10 +224,9 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     from likeness.service.guard import Limits
     from likeness.service.pages import Example, read_examples
     from likeness.service.work import Extras, Service
-    from likeness.thresholds import look_up
+    from likeness.thresholds import choose, find
     from likeness.verification import NO_DECISION
 
-    setup.rule.read(setup.model)  # refuses what is not stored before the model is loaded
     loaded = load(
         setup.model,
         detector=setup.detector,
@@ -247,7 +246,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         # Two of them, and what surrounds them in a request, have to fit.
         most = setup.max_bytes // 2 - 4096
         examples = read_examples(setup.examples, model.modality, most)
-    thresholds, reason = look_up(setup.model, model.meta, setup.thresholds)
+    thresholds, reason = choose(find(setup.model, setup.thresholds), model.meta)
     if setup.gallery is not None and "centre" in model.meta:
         raise LikenessError(
             f"{setup.thresholds} is for two files, and not for a gallery; leave out one of them"

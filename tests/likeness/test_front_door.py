@@ -484,7 +484,7 @@ def test_embed_reads_as_the_command_does(
     (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in names))
     plain = model.embed(tmp_path / "list.txt", root=voices)
     for options, reading in (
-        ("--crops 3 --crop-seconds 0.3", {"crops": 3, "crop_seconds": 0.3}),
+        ("--crops 3", {"crops": 3}),
         ("--chunk-seconds 1 --only-speech", {"chunk_seconds": 1.0, "only_speech": True}),
     ):
         embeddings = model.embed(tmp_path / "list.txt", root=voices, **reading)
@@ -504,11 +504,9 @@ def test_embed_reads_as_the_command_does(
     [
         ({"flip": "sum"}, ValueError, "flip"),
         ({"flip": "up"}, ValueError, "choose"),
-        ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "exclude"),
+        ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "one of them"),
         ({"chunk_seconds": 0.3}, ValueError, "chunk_seconds"),
         ({"chunk_seconds": float("inf")}, ValueError, "chunk_seconds"),
-        ({"crops": 1.5}, ValueError, "crops: 1.5"),
-        ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
         ({"mirror": True}, TypeError, "'mirror'"),
     ],
 )

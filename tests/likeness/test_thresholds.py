@@ -174,7 +174,7 @@ def test_an_export_has_the_thresholds_of_its_run(world: Path) -> None:
     assert carry("runs/voices", entry.origin.meta, Path("m.onnx"))
     assert find("m.onnx") == (entry,)
     assert find("") == find("insightface:m.onnx") == ()
-    assert Rule(far=0.5).decide(find("m.onnx"), entry.origin.meta)[0] == entry.at(0.5).value
+    assert Rule(far=0.5).decide("m.onnx", entry.origin.meta)[0] == entry.at(0.5).value
 
 
 PAIRS = [("a.wav", "b.wav", "1"), ("b.wav", "a.wav", ""), ("a.wav", "a.wav", "0")]
