@@ -52,11 +52,6 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
     assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)
 
 
-def test_a_training_needs_a_place(voices: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("train", "speaker/folders", "--data", voices) == 2
-    assert "--out" in capsys.readouterr().err
-
-
 def test_sets_of_another_size_are_odd() -> None:
     ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
     trials = Trials(
