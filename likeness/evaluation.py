@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
@@ -262,6 +262,7 @@ class Evaluation:
         *,
         media: File | Media | None = None,
         command: str = "likeness.evaluate(...) in Python",
+        training: Any = "",
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
 
@@ -273,6 +274,7 @@ class Evaluation:
                 table, Kaldi folder or .rttm file, or what `likeness.files.media_of` read of these.
                 The page then shows those of the hardest trials.
             command: makes the page again.
+            training: the curves of the training, which the page then shows as well.
 
         Returns:
             The path of the page.
@@ -300,6 +302,7 @@ class Evaluation:
             test_report=test_report,
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
+            training=training,
         )
         write_json(made.with_name("report.json"), self.results, inputs, **more)
         return made

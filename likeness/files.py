@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -34,14 +33,7 @@ ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_COLUMN = re.compile(r"(?P<file>.+):(?P<column>[^:<>=]+)(?:(?P<sign>[<>]=?)(?P<value>[^<>=]+))?")
-# What compares, and the sign of the other side.
-_SIGNS = {
-    "<": (operator.lt, ">="),
-    "<=": (operator.le, ">"),
-    ">": (operator.gt, "<="),
-    ">=": (operator.ge, "<"),
-}
+_COLUMN = re.compile(r"(?P<file>.+):(?P<column>[^:<]+)(?P<limit><[^<]+)?")
 
 
 class Embeddings(types.Embeddings):
@@ -165,7 +157,7 @@ def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
     name = column["column"].strip()
     name = name if items.has(name) else role_of(name) or name  # Gender is read as sex
     values = [UNKNOWN if value is None else str(value) for value in items.column(name)]
-    if column["sign"]:
+    if column["limit"]:
         values = [_side(value, column) for value in values]
     return dict(zip(items.ids, values, strict=True))
 
@@ -174,16 +166,15 @@ def _side(value: str, column: re.Match[str]) -> str:
     """On which side of a limit a number is."""
     if value == UNKNOWN:
         return value
+    limit = column["limit"][1:].strip()
     try:
-        compare, other = _SIGNS[column["sign"]]
-        is_so = compare(float(value), float(column["value"]))
+        sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
         raise LikenessError(
-            f"groups {column[0]}: {value!r} and {column['value']!r} are to be compared, and both "
-            "must be numbers"
+            f"groups {column[0]}: {value!r} and {limit!r} are to be compared, and both must be "
+            "numbers"
         ) from None
-    sign = column["sign"] if is_so else other
-    return f"{column['column'].strip()}{sign}{column['value'].strip()}"
+    return f"{column['column'].strip()}{sign}{limit}"
 
 
 def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:

@@ -241,7 +241,6 @@ class Found:
         threshold: The score from which on a probe is taken for a subject, or None.
         source: Where the threshold comes from.
         enrolled: How many subjects the gallery has.
-        far: The false-accept rate of the threshold in one comparison; None where it is not known.
     """
 
     rows: Sequence[FoundRow]
@@ -249,7 +248,6 @@ class Found:
     threshold: float | None
     source: str
     enrolled: int
-    far: float | None = None
 
     def summary(self) -> str:
         """What was done and what it means, in a few lines."""
@@ -266,13 +264,6 @@ class Found:
                 f"{len(probes) - len(bad) - len(accepted):,} do not",
                 f"threshold {self.threshold:.4g}{at}",
             ]
-        if self.far is not None and self.enrolled > 1:
-            rate = 1 - (1 - self.far) ** self.enrolled
-            lines.append(
-                f"a FAR of {100 * self.far:.3g} % is that of one comparison: among "
-                f"{self.enrolled:,} subjects a stranger may pass for somebody in up to "
-                f"{100 * rate:.2g} % of searches (`likeness identify --fpir` measures it)"
-            )
         if bad:
             lines.append(
                 f"{len(bad):,} files cannot be read ({name_first(row.probe for row in bad)}); the "
@@ -297,7 +288,6 @@ def search(
     k: int = 5,
     threshold: float | None = None,
     source: str = "",
-    far: float | None = None,
     by: By = "subject",
     num_templates: int = 1,
     pool: PoolScores = "best",
@@ -313,7 +303,6 @@ def search(
         k: How many subjects are given back for each file at most.
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
-        far: Its false-accept rate in one comparison, where it is known.
         by: What is found: subjects, or the enrolled files one by one.
         num_templates: How many templates a subject has, see `Gallery.search`.
         pool: How the scores of several templates become one.
@@ -338,4 +327,4 @@ def search(
             row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
             rows.append(row)
     rows += [FoundRow(item.id, note=item.reason) for item in bad]
-    return Found(rows, gallery.similarity, threshold, source, len(gallery), far)
+    return Found(rows, gallery.similarity, threshold, source, len(gallery))

@@ -425,15 +425,6 @@ class Model:
         carry(self.source, self.meta, Path(path))
         return parity
 
-    def to(self, device: str) -> Model:
-        """Move the network to a device such as "cpu" or "cuda"; gives the model itself.
-
-        Raises:
-            LikenessError: this machine, or this installation of torch, has no such device.
-        """
-        self.loaded.embedder.to_device(device)
-        return self
-
 
 def load(
     model: str | Path,

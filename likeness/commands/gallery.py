@@ -187,7 +187,6 @@ def search(
     loaded = _loaded(context)
     given = options.arguments_of(context, galleries.search) | {"model": loaded}
     given["threshold"], given["source"] = rule.decide(model, loaded.meta)
-    given["far"] = rule.far if isinstance(rule.far, float) else None
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(**given | {"gallery": store}, **_listing(context))
     if out is None:
