@@ -309,7 +309,7 @@ def bench(
     parsed = parse(conditions, modality)
     listed = trials if isinstance(trials, Trials) else read_trials(trials)
     check_labels("the trials", listed.target)
-    subject_of = names_of(subjects, "subjects")
+    subject_of = names_of(subjects)
     numbers, source = subjects_of(listed, subject_of)
     if numbers is None:
         raise LikenessError(f"subjects: {source}; give an `id subject` list, for the intervals")

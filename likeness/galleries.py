@@ -240,7 +240,6 @@ class Found:
         threshold: The score from which on a probe is taken for a subject, or None.
         source: Where the threshold comes from.
         enrolled: How many subjects the gallery has.
-        far: The false-accept rate of the threshold in one comparison; None where it is not known.
     """
 
     rows: Sequence[FoundRow]
@@ -248,7 +247,6 @@ class Found:
     threshold: float | None
     source: str
     enrolled: int
-    far: float | None = None
 
     def summary(self) -> str:
         """What was done and what it means, in a few lines."""
@@ -265,13 +263,6 @@ class Found:
                 f"{len(probes) - len(bad) - len(accepted):,} do not",
                 f"threshold {self.threshold:.4g}{at}",
             ]
-        if self.far is not None and self.enrolled > 1:
-            rate = 1 - (1 - self.far) ** self.enrolled
-            lines.append(
-                f"a FAR of {100 * self.far:.3g} % is that of one comparison: among "
-                f"{self.enrolled:,} subjects a stranger may pass for somebody in up to "
-                f"{100 * rate:.2g} % of searches (`likeness identify --fpir` measures it)"
-            )
         if bad:
             lines.append(
                 f"{len(bad):,} files cannot be read ({name_first(row.probe for row in bad)}); the "
@@ -284,16 +275,8 @@ class Found:
         return table_text(FoundRow._fields, self.rows, ",")
 
     def save(self, path: Path) -> None:
-        """Write the rows to a .csv, .tsv or .json file, whole or not at all."""
-        document = {
-            "schema": "likeness.found/1",
-            "similarity": self.similarity,
-            "threshold": self.threshold,
-            "source": self.source,
-            "enrolled": self.enrolled,
-            "found": [row._asdict() for row in self.rows],
-        }
-        write_rows(path, FoundRow._fields, self.rows, document=document)
+        """Write the rows to a .csv or .tsv file, whole or not at all."""
+        write_rows(path, FoundRow._fields, self.rows)
 
 
 def search(
@@ -304,7 +287,6 @@ def search(
     k: int = 5,
     threshold: float | None = None,
     source: str = "",
-    far: float | None = None,
     by: By = "subject",
     faces: Faces = "central",
     **listing: Any,
@@ -318,7 +300,6 @@ def search(
         k: How many subjects are given back for each file at most.
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
-        far: Its false-accept rate in one comparison, where it is known.
         by: What is found: subjects, or the enrolled files one by one.
         faces: As for `embed`.
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
@@ -340,4 +321,4 @@ def search(
             row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
             rows.append(row)
     rows += [FoundRow(item.id, note=item.reason) for item in bad]
-    return Found(rows, gallery.similarity, threshold, source, len(gallery), far)
+    return Found(rows, gallery.similarity, threshold, source, len(gallery))

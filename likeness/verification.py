@@ -282,21 +282,12 @@ class VerifiedPairs:
         """Write the rows, whole or not at all.
 
         Args:
-            path: The file. It ends in .csv, .tsv, .parquet or .json.
+            path: The file. It ends in .csv or .tsv.
 
         Raises:
             LikenessError: It has another ending.
         """
-        document = {
-            "schema": "likeness.pairs/1",
-            "similarity": self.similarity,
-            "source": self.source,
-            "pairs": [row._asdict() for row in self.rows],
-        }
-        types = dict.fromkeys(PairRow._fields, "float64")
-        types |= dict.fromkeys(("first", "second", "note"), "string")
-        types |= dict.fromkeys(("label", "same"), "bool")
-        write_rows(Path(path), PairRow._fields, self.rows, document=document, types=types)
+        write_rows(Path(path), PairRow._fields, self.rows)
 
     def text(self) -> str:
         """The rows as a table of text with a head; what is not known is left empty."""
@@ -388,14 +379,7 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
         ...     read_pairs(path)
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
-    pairs = list(map(Pair, *trials.read_pairs(source, columns=columns)))
-    labels = {(frozenset(pair[:2]), pair.label) for pair in pairs}
-    for first, second, label in pairs:
-        if label and (frozenset((first, second)), False) in labels:
-            raise LikenessError(
-                f"{first} {second} is labelled both as one subject and as two; remove a label"
-            )
-    return pairs
+    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
 
 
 def verify_pairs(

@@ -94,19 +94,17 @@ def evaluate_together(
     systems: Mapping[str, tuple[Trials, Scores]],
     settings: VerificationSettings,
     *,
-    reference: str | None = None,
     subject_of: Mapping[str, str] | None = None,
     groupings: Mapping[str, Mapping[str, str]] | None = None,
     quality: Mapping[str, Mapping[str, float]] | None = None,
     failures: Failures | None = None,
 ) -> Compared:
-    """Measures several systems on lists of trials.
+    """Measures several systems on lists of trials; those on the same trials are compared with the
+    first on the same resamples.
 
     Args:
         systems: Name -> the labelled trials and their scores.
         settings: What is measured and by which rule.
-        reference: The system to which the differences of the others are taken, by default the
-            first. Systems on the same trials are compared on the same resamples.
         subject_of: Id -> subject, for intervals over subjects, see `subjects_of`.
         groupings: What the groups are, such as "sex" -> id or subject -> group. The error rates are
             then measured by group as well.
@@ -126,7 +124,7 @@ def evaluate_together(
     >>> {result.system: result.value for result in compared.results if result.metric == "eer"}
     {'good': 0.0, 'bad': 0.5}
     """
-    reference = next(iter(systems)) if reference is None else reference
+    reference = next(iter(systems))
     trials = {name: listed for name, (listed, _) in systems.items()}
     scores = {name: measured for name, (_, measured) in systems.items()}
     unpaired = _in_one_order(scores, trials, reference)

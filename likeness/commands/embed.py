@@ -21,9 +21,8 @@ def reading(
     ] = "none",
     faces: options.FacesTaken = "central",
     crops: Annotated[
-        int, typer.Option(min=0, help="For speech: the mean of so many evenly spaced crops.")
+        int, typer.Option(min=0, help="For speech: the mean of so many crops of 4 s.")
     ] = 0,
-    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
     chunk_seconds: Annotated[
         float, typer.Option(min=0, help="For speech: the mean of chunks of so many seconds.")
     ] = 0.0,

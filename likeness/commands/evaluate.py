@@ -16,9 +16,6 @@ app = typer.Typer()
 
 
 def comparing(
-    reference: Annotated[
-        Path | None, typer.Option(help="The score file that the others are compared with.")
-    ] = None,
     trials: Annotated[
         Path | None, input_file("A trial list with the labels, where the score files have none.")
     ] = None,
@@ -67,9 +64,6 @@ def keeping(
             help="Keep the thresholds at the EER and each --far: a run, an .onnx or a .json file.",
         ),
     ] = None,
-    data_name: Annotated[
-        str | None, typer.Option(help="With --save-to: what the trials are called.")
-    ] = None,
     guarantee: Annotated[
         float | None,
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
@@ -111,7 +105,7 @@ def evaluate(
     options.refuse_beside_ijb(context, "scores", "fars")
     asked = context.params
     save_to = asked["save_to"]
-    options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
+    options.refuse_idle(context, ("guarantee",), "--save-to", save_to)
     from likeness.eval.small_rates import parse_plan
 
     wanted = None if plan is None else parse_plan(plan)
@@ -135,9 +129,7 @@ def evaluate(
     evaluation = likeness.evaluate(settings=settings, **given)
     stored = None
     if save_to is not None:
-        stored = evaluation.save_thresholds(
-            save_to, data=asked["data_name"], guarantee=asked["guarantee"]
-        )
+        stored = evaluation.save_thresholds(save_to, guarantee=asked["guarantee"])
     options.write_evaluation(context, evaluation)
     if wanted is not None:
         say(f"\n{evaluation.plan(*wanted)}")

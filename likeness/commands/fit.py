@@ -41,7 +41,7 @@ def plda(
     from likeness.files import embeddings_of, names_of
 
     rows = embeddings_of(embeddings)
-    classes = labels_of(embeddings.name, rows.ids, names_of(labels, "labels"), "class")
+    classes = labels_of(embeddings.name, rows.ids, names_of(labels), "class")
     fitted = fit_plda(
         rows.matrix,
         classes,

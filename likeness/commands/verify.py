@@ -23,7 +23,7 @@ def pairing(
     ] = None,
     out: Annotated[
         Path | None,
-        output_file("With --pairs: the table to write.", ".csv", ".tsv", ".parquet", ".json"),
+        output_file("With --pairs: the table to write.", ".csv", ".tsv"),
     ] = None,
     root: options.Root = None,
     columns: options.TrialColumns = None,

@@ -190,7 +190,7 @@ def test_groups_come_from_the_columns_of_a_list_of_items(
         for name, subject in zip(trials.enrol_ids, subjects, strict=True)
     ]
     Path("items.csv").write_text("path,id,sex,age,session\n" + "\n".join(rows) + "\n")
-    asked = ["items.csv:sex", "items.csv:age<18", "items.csv:age<=18", "items.csv:session"]
+    asked = ["items.csv:sex", "items.csv:age<18", "items.csv:session"]
     options = [f"--groups={one}" for one in asked]
     written = ("--json", "r.json", "--report", "page")
     shown = printed("evaluate", "scores.txt", *options, *written)
@@ -200,12 +200,11 @@ def test_groups_come_from_the_columns_of_a_list_of_items(
     assert names == {
         "sex": ["f", "m"],
         "age<18": ["age<18", "age>=18"],
-        "age<=18": ["age<=18", "age>18"],
         "session": ["phone", "unknown"],
     }
     assert "items.csv" in document["inputs"]
     page = Path("page/index.html").read_text()
-    assert page.count("EER by group, at a threshold of its own") == 4
+    assert page.count("EER by group, at a threshold of its own") == 3
     settings = VerificationSettings(num_resamples=0)
     sexes = {f"s{s:02d}": "fm"[s % 2] for s in set(subjects)}
     by_list = likeness.evaluate("scores.txt", settings, groups=sexes).compared.grouped[0]
@@ -214,7 +213,7 @@ def test_groups_come_from_the_columns_of_a_list_of_items(
     for wrong, word in (
         ("items.csv:colour", "no column 'colour'"),
         ("items.csv:sex<1", "numbers"),
-        ("none.csv:sex", "no file"),
+        ("none.csv:sex", "none.csv"),
         (["items.csv:sex", "items.csv:sex"], "several"),
     ):
         with pytest.raises(ValueError, match=word):

@@ -110,7 +110,7 @@ def test_files_are_compared_embedded_enrolled_and_searched(world: Path, without_
 given.append(run("verify", {first!r}, {second!r}, "--model", "voice.onnx", "--json", "v.json"))
 items = ["--model", "voice.onnx", "--items", "voices", "--out"]
 given.append(run("embed", *items, "onnx.npz", "--workers", "2"))
-given.append(run("embed", *items, "crops.npz", "--crops", "2", "--crop-seconds", "0.3"))
+given.append(run("embed", *items, "crops.npz", "--crops", "2"))
 model = ["--gallery", "people", "--model", "voice.onnx"]
 given.append(run("gallery", "enrol", "voices", *model))
 given.append(run("gallery", "search", {first!r}, *model, "--k", "1"))
