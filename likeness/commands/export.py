@@ -25,7 +25,13 @@ app = typer.Typer()
 )
 def export(
     context: typer.Context,
-    model: options.ModelArgument,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
+        ),
+    ],
     out: Annotated[
         Path, typer.Option(help="The .onnx file to write; with --head a new folder for the model.")
     ],
