@@ -29,7 +29,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings, trials
 from likeness.eval.protocols import ijb_files
@@ -156,7 +156,7 @@ CASES = {
     "ark": Case("e.ark", write_embeddings, embeddings.read),
     "npz": Case("e.npz", write_embeddings, embeddings.read),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read, native=True),
-    "calibration": Case("c.json", Calibration(2.0, -1.0, (0.5,), ("snr",)).save, load_calibration),
+    "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case(
         "t.rec",

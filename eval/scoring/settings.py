@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.eval.formats.embeddings import read as read_embeddings
 from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
@@ -30,7 +30,7 @@ _READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that ma
     "plda": load_plda,
     "cohort": read_embeddings,
     "cohort_subjects": read_mapping,
-    "calibration": load_calibration,
+    "calibration": load_fusion,
     "durations": read_durations,
 }
 
@@ -106,7 +106,7 @@ class Scoring:
     cohort_subjects: Mapping[str, str] | None = None
     norm: Norm = "as"
     top_n: int = 300
-    calibration: Calibration | None = None
+    calibration: Fusion | None = None
     durations: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
@@ -181,8 +181,6 @@ class Scoring:
             parts.append(f"{self.norm}_norm{over}")
         if meta.get("model"):
             parts.append(f"model {meta['model'][:16]}")
-        if self.plda is not None and self.plda.scoring_length != "none":
-            parts.append(f"scoring length {self.plda.scoring_length}")
         return ", ".join(parts)
 
     @property

@@ -18,12 +18,11 @@ app = typer.Typer()
     epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
     "likeness check faces --modality face --embeddings faces.npz --page findings"
 )
-@options.with_options(options.listing)
-def check(
+@options.with_options(options.labelling)
+def check(  # what a data set may be asked for
     context: typer.Context,
     data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
     modality: options.Modality = None,
-    label: options.LabelPattern = "",
     test: Annotated[
         Path | None,
         typer.Option(

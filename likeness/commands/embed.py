@@ -21,9 +21,8 @@ def reading(
     ] = "none",
     faces: options.FacesTaken = "central",
     crops: Annotated[
-        int, typer.Option(min=0, help="For speech: the mean of so many evenly spaced crops.")
+        int, typer.Option(min=0, help="For speech: the mean of so many crops of 4 s.")
     ] = 0,
-    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
     chunk_seconds: Annotated[
         float, typer.Option(min=0, help="For speech: the mean of chunks of so many seconds.")
     ] = 0.0,
@@ -65,7 +64,10 @@ def embed(
         Path | None,
         typer.Option(help="Embed the faces of IJB-B or IJB-C in this folder.", **options.PACK),
     ] = None,
-    bad_items: options.BadItems = "skip",
+    bad_items: Annotated[
+        Literal["skip", "refuse"],
+        typer.Option(help="Unreadable items are left out and named, or nothing is written."),
+    ] = "skip",
     join: Annotated[bool, typer.Option("--join", help="Join what --part wrote.")] = False,
     parts: Annotated[
         list[Path] | None, typer.Argument(help="The files to --join.", exists=True, dir_okay=False)

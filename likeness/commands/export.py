@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands import options
-from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.included import resolved
 from likeness.presence import check_written
@@ -22,11 +21,17 @@ app = typer.Typer()
 
 @app.command(
     epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
-    "small.onnx --precision int8 --calibrate recordings --trials trials.txt --items items.txt"
+    "small.onnx --precision int8 --calibrate recordings"
 )
 def export(
     context: typer.Context,
-    model: options.ModelArgument,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
+        ),
+    ],
     out: Annotated[
         Path, typer.Option(help="The .onnx file to write; with --head a new folder for the model.")
     ],
@@ -56,25 +61,14 @@ def export(
             exists=True, help="With int8: items like those that the model will see, for speed."
         ),
     ] = None,
-    trials: Annotated[
-        Path | None, input_file("With a smaller precision: labelled trials to measure its cost.")
-    ] = None,
-    items: Annotated[
-        Path | None, typer.Option(exists=True, help="The folder or list of the trials' items.")
-    ] = None,
     root: options.Root = None,
-    far: Annotated[float, typer.Option(help="With --trials: the rate of the TAR.")] = 0.01,
-    max_loss: Annotated[
-        float, typer.Option(help="By how many percentage points the EER may rise.")
-    ] = 0.2,
     frontend: options.Frontend = "wespeaker",
     trust: options.Trust = None,
 ) -> None:
     """Write a model as one file for other systems, or a model and a head as one model.
 
     The file takes waves or images of any batch size and length, and gives raw embeddings. It is
-    written only if it gives the same embeddings as torch; with a smaller --precision, only if it
-    costs no more than --max-loss on your --trials.
+    written only if it gives the same embeddings as torch, or nearly so with a smaller --precision.
     """
     if head is not None:
         import likeness
@@ -87,12 +81,7 @@ def export(
         raise LikenessError(
             f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
         )
-    if (trials is None) != (items is None):
-        raise LikenessError("--trials and --items go together; give both, or none")
     options.refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
-    options.refuse_idle(
-        context, ("trials",), "--precision float16 or --precision int8", precision != "float32"
-    )
     height_width = options.size_of(size) if size else None
 
     # These are slow to import, so that what is wrong was refused before.
@@ -105,8 +94,5 @@ def export(
     elif precision == "float32":
         writing.plain(model, loaded, out, height_width)
     else:
-        about = None
-        if trials is not None and items is not None:
-            about = writing.on_trials(loaded, trials, items, root, far, max_loss)
         calibration = None if calibrate is None else writing.calibrating(loaded, calibrate, root)
-        writing.smaller(loaded, out, height_width, precision, calibration, about)
+        writing.smaller(loaded, out, height_width, precision, calibration)

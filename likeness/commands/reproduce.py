@@ -34,7 +34,7 @@ def reproduce(
 ) -> None:
     """Train and measure what a table of a paper needs, and print it beside the paper's numbers.
 
-    The tables are also written as text, Markdown and LaTeX.
+    The table is also written as text.
     """
     from likeness import reproduce as reproducing
 

@@ -17,7 +17,7 @@ app = typer.Typer()
     epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json "
     "results.json"
 )
-@options.with_options(options.reporting)
+@options.with_options(options.reporting, options.showing)
 def retrieve(
     context: typer.Context,
     embeddings: Annotated[

@@ -19,7 +19,7 @@ app = typer.Typer()
     epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
     "cohort.npz --out scores.txt"
 )
-@options.with_options(options.scoring)
+@options.with_options(options.scoring, options.normalising)
 def score(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The score file to write.")],

@@ -35,13 +35,12 @@ class _WithFields(typer.core.TyperCommand):
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
-@options.with_options(options.listing)
-def train(
+@options.with_options(options.labelling)
+def train(  # its options are those of a command, each of which is typed alone
     context: typer.Context,
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     data: options.TrainingData = Path("data"),
-    label: options.LabelPattern = "",
     test: Annotated[
         Path | None,
         typer.Option(
@@ -80,7 +79,7 @@ def train(
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
-    from likeness.models.initial import read_initial
+    from likeness.models.run import read_initial
     from likeness.toolkit.parallel import distributed
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.thresholds import Thresholds, measure
 from likeness.eval.types import Scores
 from likeness.modalities import synthetic_faces
 from likeness.model import Model
-from likeness.service.pages import read_examples
-from likeness.service.work import Extras
+from likeness.service.pages import read_examples, slider
 from likeness.toolkit.gallery import media
 from tests.likeness.service.serving import (
     FACE,
@@ -72,7 +71,7 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         serving(
             untrained(SPEAKER, tmp_path / "m.safetensors"),
             threshold=-1.0,
-            calibration=Calibration(8.0, -3.0, p_target=0.25),
+            calibration=Fusion((8.0,), -3.0, p_target=0.25),
         ) as url,
         page_of(browser, url) as page,
     ):
@@ -190,7 +189,7 @@ def test_the_slider_changes_the_verdict_without_asking_again(
     entry = stored(Model(model).verify(*(folder / one.name for one in examples[:2])).score - 0.15)
     with (
         serving(
-            model, threshold=entry.at(0.1).value, extras=Extras(thresholds=entry, examples=examples)
+            model, threshold=entry.at(0.1).value, slider=slider(entry, ""), examples=examples
         ) as url,
         page_of(browser, url) as page,
     ):
@@ -272,9 +271,7 @@ def test_the_gallery_shows_what_is_kept_of_enrolments_and_is_searched(
 ) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")
     with (
-        serving(
-            model, tmp_path / "gallery", threshold=-1.0, extras=Extras(keeps_media=True)
-        ) as url,
+        serving(model, tmp_path / "gallery", threshold=-1.0, keeps_media=True) as url,
         page_of(browser, url) as page,
     ):
         page.click("[data-tab=gallery]")
