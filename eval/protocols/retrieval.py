@@ -4,7 +4,7 @@ with intervals over classes, as results and as a table.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from likeness.eval.formats.subjects import labels_of
 from likeness.eval.progress import step
 from likeness.eval.ranks import Counts
 from likeness.eval.results import Result, table, with_bounds
-from likeness.eval.retrieval import Lone, query_metrics
+from likeness.eval.retrieval import query_metrics
 from likeness.eval.similarity import check_similarity
 from likeness.eval.types import (
     Bools,
@@ -44,8 +44,6 @@ class RetrievalSettings:
         similarity: A name of `likeness.eval.similarity`. None stands for the similarity that the
             meta of the queries names, or for cosine where it names none.
         ks: K of recall@K.
-        lone: What becomes of queries without any relevant item: they are left out, count as 0, or
-            are an error.
         level: Share of the resamples that an interval spans.
         num_resamples: Draws of the bootstrap over the classes of the queries; 0 leaves the
             intervals out.
@@ -57,15 +55,14 @@ class RetrievalSettings:
     Raises:
         LikenessError: A name is unknown, or a number is outside its range.
 
-    >>> RetrievalSettings(lone="keep")
+    >>> RetrievalSettings(quality="size")
     Traceback (most recent call last):
     ...
-    likeness.LikenessError: unknown lone 'keep'; choose one of exclude, zero, error
+    likeness.LikenessError: unknown quality 'size'; choose one of norm
     """
 
     similarity: str | None = None
     ks: Sequence[int] = (1, 2, 4, 8)
-    lone: Lone = "exclude"
     level: float = 0.95
     num_resamples: int = 1000
     seed: int = 0
@@ -73,7 +70,6 @@ class RetrievalSettings:
 
     def __post_init__(self) -> None:
         freeze_numbers(self, "ks")
-        check_choice("lone", self.lone, get_args(Lone))
         check_counts("ks", self.ks)
         if self.similarity is not None:
             check_similarity(self.similarity)
@@ -151,44 +147,20 @@ def retrieve(
     classes = labels_of("queries", queries.ids, labels, "label")
     similarity = settings.similarity or queries.meta.get("similarity") or "cosine"
     of_gallery = _gallery_classes(queries, gallery, gallery_labels, labels)
-    quality: Floats | None = None
-    if isinstance(settings.quality, Mapping):
-        quality = uncertainty.numbers_of([(id, settings.quality.get(id)) for id in queries.ids])
-    elif settings.quality is not None:
-        quality = queries.norms.astype(np.float64)
-    values = query_metrics(
-        queries.matrix,
-        classes,
-        gallery=None if gallery is None else gallery.matrix,
-        gallery_labels=of_gallery,
-        ks=settings.ks,
-        similarity=similarity,
-    )
-    alone: Bools = values.pop("relevant") == 0
-    used = _used(queries, alone, settings)
-    per_query = {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}
+    per_query, used = _of_queries(queries, classes, gallery, of_gallery, settings.ks, similarity)
     codes = np.unique(np.asarray(classes)[used], return_inverse=True)[1].astype(np.int64)
     among, num_classes = gallery is None, int(codes.max()) + 1
-    counts: dict[str, int | None] = {"queries": codes.size, "lone": int(np.count_nonzero(alone))}
+    counts: dict[str, int | None] = {"queries": codes.size, "lone": int(np.count_nonzero(~used))}
     counts |= {"gallery": len(gallery or queries), "classes": num_classes, "subjects": num_classes}
-    common: Conventions = {
-        "similarity": similarity,
-        "self": "removed by index" if among else "separate gallery, nothing removed",
-        "ties": "expected value over the orders of tied items",
-        "lone": "count 0" if settings.lone == "zero" else "excluded",
-        "labels_from": "first path component of the ids" if labels is None else labels_from,
-    }
-    intervals: dict[str, bootstrap.Bounds] = {}
-    if settings.num_resamples:
-        common |= {"interval": "bootstrap over classes of queries, gallery as it is"}
-        common |= bootstrap.draws_of(settings)
-        intervals = class_bounds(per_query, codes, settings)
+    common: Conventions = {"similarity": similarity, **_conventions(settings, among)}
+    common["labels_from"] = "first path component of the ids" if labels is None else labels_from
+    intervals = class_bounds(per_query, codes, settings) if settings.num_resamples else {}
     rows: list[Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
         for name, of_queries in per_query.items()
     ]
     answers = None
-    if quality is not None:
+    if (quality := _quality(queries, settings)) is not None:
         answers, rated = _rated(quality[used], per_query, codes, settings)
         rows += rated
     protocol = "retrieval among the items" if among else "retrieval from a gallery"
@@ -197,6 +169,52 @@ def retrieve(
         for name, value, own, ends in rows
     ]
     return Retrieved(results, answers)
+
+
+def _of_queries(
+    queries: Embeddings,
+    classes: Sequence[str],
+    gallery: Embeddings | None,
+    gallery_classes: Sequence[str] | None,
+    ks: Sequence[int],
+    similarity: str,
+) -> tuple[dict[str, Floats], Bools]:
+    """The metrics (Q,) of the queries with a relevant item, and (N,) which these are."""
+    values = query_metrics(
+        queries.matrix,
+        classes,
+        gallery=None if gallery is None else gallery.matrix,
+        gallery_labels=gallery_classes,
+        ks=ks,
+        similarity=similarity,
+    )
+    used: Bools = values.pop("relevant") > 0
+    if not used.any():
+        raise LikenessError(
+            f"none of {used.size} queries has a relevant item (first: {queries.ids[0]!r}); classes "
+            "need two items, or a gallery that holds them"
+        )
+    return {name: np.nan_to_num(of_queries)[used] for name, of_queries in values.items()}, used
+
+
+def _conventions(settings: RetrievalSettings, among: bool) -> Conventions:
+    """What the record says of every metric. among: whether the queries search each other."""
+    conventions: Conventions = {
+        "self": "removed by index" if among else "separate gallery, nothing removed",
+        "ties": "expected value over the orders of tied items",
+        "lone": "excluded",
+    }
+    if settings.num_resamples:
+        conventions["interval"] = "bootstrap over classes of queries, gallery as it is"
+        conventions |= bootstrap.draws_of(settings)
+    return conventions
+
+
+def _quality(queries: Embeddings, settings: RetrievalSettings) -> Floats | None:
+    """(N,) the quality of each query, None where none is asked for."""
+    if isinstance(settings.quality, Mapping):
+        return uncertainty.numbers_of([(id, settings.quality.get(id)) for id in queries.ids])
+    return None if settings.quality is None else queries.norms.astype(np.float64)
 
 
 def _rated(
@@ -250,19 +268,6 @@ def _gallery_classes(
             f"{models[1][:12]}); embed both with one model"
         )
     return labels_of("gallery", gallery.ids, gallery_labels or labels, "label")
-
-
-def _used(queries: Embeddings, alone: Bools, settings: RetrievalSettings) -> Bools:
-    """(Q,) the queries that count. alone: those without a relevant item."""
-    used: Bools = np.ones_like(alone) if settings.lone == "zero" else ~alone
-    if not used.any() or (settings.lone == "error" and alone.any()):
-        first = queries.ids[int(np.argmax(alone))]
-        raise LikenessError(
-            f"{np.count_nonzero(alone)} of {alone.size} queries have no relevant item (first: "
-            f"{first!r}); classes need two items, or a gallery that holds them: remove these "
-            "queries, or leave lone queries out"
-        )
-    return used
 
 
 def class_bounds(

@@ -166,6 +166,41 @@ class Checked:
             "Labels": _PLURALS[label].capitalize(),
         }
 
+    def _add_all(
+        self,
+        root: Path | None,
+        passed_over: Iterable[str],
+        test: Items,
+        tested: Sequence[Seen],
+        *,
+        decoded: bool,
+    ) -> None:
+        """Add everything that is found without embeddings.
+
+        Args:
+            root: The folder of the data, where the labels are its sub-folders.
+            passed_over: Names that cannot be used.
+            test: The test data.
+            tested: What was seen of the file of each.
+            decoded: Whether the content of the files was decoded.
+        """
+        self._words["content"] = "decoded content" if decoded else "bytes"
+        names = dict.fromkeys(passed_over)
+        self._add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
+        self._add_problems()
+        self._add_copies()
+        self._add_leaks(test, tested)
+        self._add_labels(root)
+        self._add_confounds(self.items, self.files)
+        self._add_sessions()
+        if self.modality == "speaker":
+            self._add_clipped()
+        if not decoded:
+            self.notes.append(
+                "The files were not decoded: silent and clipped recordings, images of one colour, "
+                "and copies in other formats are not known. --decode decodes them."
+            )
+
     def _add(
         self,
         kind: str,
@@ -427,29 +462,14 @@ def check(
     listing |= {"missing": "leave", "passed_over": passed_over, "suffixes": suffixes_of(kind)}
     items = list_items(folder, **listing)
     tested = Items.of([]) if test is None else list_items(Path(test), **listing)
-    plain = folder.is_dir() and not label and not is_kaldi_folder(folder)
     vectors = None if embeddings is None else embeddings_of(embeddings)
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
     result = Checked(str(data), kind, items, files, clean)
-    result._words["content"] = "decoded content" if decoded else "bytes"
-    names = dict.fromkeys(passed_over)
-    result._add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
-    result._add_problems()
-    result._add_copies()
-    result._add_leaks(tested, of_test)
-    result._add_labels(folder if plain else None)
-    result._add_confounds(items, files)
-    result._add_sessions()
-    if kind == "speaker":
-        result._add_clipped()
-    if not decoded:
-        result.notes.append(
-            "The files were not decoded: silent and clipped recordings, images of one colour, and "
-            "copies in other formats are not known. --decode decodes them."
-        )
+    plain = folder.is_dir() and not label and not is_kaldi_folder(folder)
+    result._add_all(folder if plain else None, passed_over, tested, of_test, decoded=decoded)
     if vectors is not None:
         result._add_similar(vectors)
     return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -32,10 +32,6 @@ def retrieve(
         list[int] | None,
         typer.Option("--k", help="A K of recall@K (default: 1, 2, 4 and 8)."),
     ] = None,
-    lone: Annotated[
-        Literal["exclude", "zero", "error"],
-        typer.Option(help="What becomes of queries without any relevant item."),
-    ] = "exclude",
     quality: options.QualityMeasured = None,
 ) -> None:
     """Measure recall@K, R-precision and MAP@R of retrieval, with intervals over classes.

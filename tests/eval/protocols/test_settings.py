@@ -25,7 +25,7 @@ WRONG: dict[Callable[..., Any], dict[str, list[Any]]] = {
     IdentificationSettings: DRAWS
     | {"fpirs": [(1.5,), 0.1], "ranks": [(1, 0), 5]}
     | {"protocol": ["half"], "similarity": ["cosin"]},
-    RetrievalSettings: DRAWS | {"ks": [(0,), 1], "lone": ["keep"], "similarity": ["cosin"]},
+    RetrievalSettings: DRAWS | {"ks": [(0,), 1], "similarity": ["cosin"]},
     Scoring: {"top_n": [1, 2.5], "similarity": [3]},
 }
 

@@ -105,10 +105,6 @@ def test_lone_queries(files):
     results = retrieved(*inputs, RetrievalSettings(num_resamples=10))
     counts = results["recall@1"].counts
     assert (counts["queries"], counts["lone"], counts["classes"]) == (59, 1, 12)
-    as_zero = retrieved(*inputs, RetrievalSettings(num_resamples=10, lone="zero"))
-    assert as_zero["map@r"].value == pytest.approx(results["map@r"].value * 59 / 60)
-    with pytest.raises(ValueError, match=r"1 of 60 queries .*'class11/items59'"):
-        retrieved(*inputs, RetrievalSettings(lone="error"))
 
 
 def test_a_quality_of_the_queries(files, tmp_path):
