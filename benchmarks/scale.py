@@ -56,10 +56,10 @@ LIMITS = {
     "csv.ParseOptions(delimiter=' '), "
     "csv.ConvertOptions(column_types=dict(e=ids, p=ids, l=pa.int8())))",
     "limit products": "import sys, numpy as np; "
-    "m = np.load(sys.argv[1] + '/e.npz')['matrix']; t = np.load(sys.argv[1] + '/t.npz'); "
+    "m = np.load(sys.argv[1] + '/e.npz')['matrix']; t = np.load(sys.argv[1] + '/limits.npz'); "
     "e, p = t['enrol'], t['probe']; "
     "[np.vecdot(m[e[k:k + 682]], m[p[k:k + 682]]) for k in range(0, e.size, 682)]",
-    "limit sort": "import sys, numpy as np; np.load(sys.argv[1] + '/s.npz')['score'].sort()",
+    "limit sort": "import sys, numpy as np; np.load(sys.argv[1] + '/limits.npz')['score'].sort()",
 }
 PRODUCT = """
 import sys, numpy as np
@@ -180,6 +180,7 @@ def write_lists(folder: Path, size: int) -> None:
     trials = Trials(ids, ids, enrol, probe, of_item[enrol] == of_item[probe])
     embeddings.write(folder / "e.npz", embedded)
     values = score_trials(trials, embedded)
+    np.savez(folder / "limits.npz", enrol=enrol, probe=probe, score=values)
     np.savez(folder / "t.npz", enrol=enrol, probe=probe)  # what the limits read
     np.savez(folder / "s.npz", score=values)
     for suffix in SUFFIXES:

@@ -342,13 +342,7 @@ class Checked:
 
     def _add_sessions(self) -> None:
         """Add the subjects of whom one session is known."""
-        if self.modality == "image":
-            return
-        if "session" not in self.items.further:
-            self.notes.append(
-                f"The sessions are not known, so that a model may learn them in place of the "
-                f"{self._words['label']}. A column session, or {{session}} in --label, states them."
-            )
+        if self.modality == "image" or "session" not in self.items.further:
             return
         sessions = defaultdict(set)
         for name, session in zip(self._labels, self.items.column("session"), strict=True):

@@ -51,14 +51,8 @@ def test_what_goes_with_some_speakers_is_found(odd: str, tmp_path: Path) -> None
     (finding,) = confounds_in(write(tmp_path / "apart", odd))
     assert sorted(group[0] for group in finding.groups) == SPEAKERS[:2]
     assert odd in finding.text
-    assert finding.count == 2
-    assert set(finding.details) == set(SPEAKERS[:2])
     assert confounds_in(write(tmp_path / "mixed", odd, mixed=True, files=6)) == []
-
-
-def test_clean_folders_and_single_items_are_left_alone(tmp_path: Path) -> None:
-    assert confounds_in(write(tmp_path / "clean")) == []
-    assert confounds_in(write(tmp_path / "single", "format", files=1)) == []
+    assert confounds_in(write(tmp_path / "single", odd, files=1)) == []
 
 
 def test_a_device_of_a_table_is_found_and_the_sex_is_not(tmp_path: Path) -> None:
