@@ -41,7 +41,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_file(kind: str, killed: Any) -> N
     assert new  # ... and after the rename
 
 
-WRITERS = (".npz", ".ark", ".parquet", "scores", "model", "resume", "log", "gallery", "shards")
+WRITERS = (".npz", ".ark", ".parquet", "scores", "model", "resume", "log", "gallery")
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,6 @@ import torch
 
 from likeness.eval.formats import embeddings, trials
 from likeness.eval.types import Embeddings, Trials
-from likeness.toolkit.data import shards
-from likeness.toolkit.data.items import Item
 from likeness.toolkit.gallery.gallery import open_gallery
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.training.log import Log, read_log
@@ -111,14 +109,6 @@ def read_gallery(folder: Path) -> object:
         return [(entry.subject, entry.enrolments, entry.norm) for entry in gallery.entries()]
 
 
-def write_shards(folder: Path, version: int) -> None:
-    path = folder.parent / f"{folder.name}.wav"
-    if not path.exists():
-        path.write_bytes(bytes(50_000))
-    packed = [Item(f"i{k}", path, "a") for k in range(1 + 2 * version)]
-    shards.write(packed, folder / f"v{version}", shard_bytes=60_000)
-
-
 KINDS: dict[str, tuple[Write, Read]] = {
     **{suffix: table(f"e{suffix}") for suffix in (".npz", ".ark", ".parquet")},
     "scores": (write_scores, lambda folder: (folder / "s.txt").read_bytes()),
@@ -126,7 +116,6 @@ KINDS: dict[str, tuple[Write, Read]] = {
     "resume": (lambda folder, n: save_run(folder, State(n), ["x"], "y"), read_resume),
     "log": (write_log, lambda folder: [entry["step"] for entry in read_log(folder)]),
     "gallery": (write_gallery, read_gallery),
-    "shards": (write_shards, lambda f: sorted(item.id for item in shards.items(f / "v0"))),
 }
 
 
