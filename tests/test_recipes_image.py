@@ -24,7 +24,7 @@ from likeness.modalities.image.splits import Protocol, divide_classes
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.data.items import label_numbers
-from likeness.toolkit.data.sampling import check as check_sampling
+from likeness.toolkit.data.sampling import fitted
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
@@ -269,9 +269,7 @@ def test_how_many_classes_own_images_need(
     """
     recipe = MODULES["folders"].RECIPES["small"]
     labels = label_numbers(recipe.items(folders_of(tmp_path, num_classes)))[1]
-    check_sampling(labels, replace(recipe.sampling, batch_size=batch_size))
-    with pytest.raises(ValueError, match="lower batch_size"):
-        check_sampling(labels, replace(recipe.sampling, batch_size=batch_size + 4))
+    assert fitted(labels, replace(recipe.sampling, batch_size=999)).batch_size == batch_size
     assert (batch_size == recipe.sampling.batch_size) == (num_classes == 20)
 
 
