@@ -52,9 +52,7 @@ def export(
     ] = "float32",
     calibrate: Annotated[
         Path | None,
-        typer.Option(
-            exists=True, help="With int8: items like those that the model will see, for speed."
-        ),
+        typer.Option(exists=True, help="For int8: items like those that the model will see."),
     ] = None,
     trials: Annotated[
         Path | None, input_file("With a smaller precision: labelled trials to measure its cost.")
@@ -90,6 +88,11 @@ def export(
     if (trials is None) != (items is None):
         raise LikenessError("--trials and --items go together; give both, or none")
     options.refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
+    if precision == "int8" and calibrate is None:
+        raise LikenessError(
+            "--precision int8 takes its ranges from items like those that the model will see; give "
+            "them by --calibrate"
+        )
     options.refuse_idle(
         context, ("trials",), "--precision float16 or --precision int8", precision != "float32"
     )
@@ -108,5 +111,5 @@ def export(
         about = None
         if trials is not None and items is not None:
             about = writing.on_trials(loaded, trials, items, root, far, max_loss)
-        calibration = None if calibrate is None else writing.calibrating(loaded, calibrate, root)
+        calibration = writing.calibrating(loaded, calibrate, root) if calibrate else []
         writing.smaller(loaded, out, height_width, precision, calibration, about)

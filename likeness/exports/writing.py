@@ -52,7 +52,7 @@ def smaller(
     path: Path,
     size: tuple[int, int] | None,
     precision: Literal["float16", "int8"],
-    calibration: list[Item] | None,
+    calibration: list[Item],
     about: cost.OnTrials | None,
 ) -> None:
     """Write a file with smaller weights, where it costs no more on the trials than it may.
