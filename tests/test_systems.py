@@ -43,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @cache
 def system(name: str) -> ModuleType:
-    return user_files.run(FOLDER / f"{name}.py", anew=False)
+    return user_files.run(FOLDER / f"{name}.py")
 
 
 def close(ours: Tensor, theirs: Any) -> None:

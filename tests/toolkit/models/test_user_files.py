@@ -89,8 +89,7 @@ def test_a_file_that_changed_is_imported_again_and_others_are_not(tmp_path: Path
 def test_a_file_is_run_once_where_that_is_enough(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", uf_main="values = []")
     module = user_files.run(folder / "uf_main.py")
-    assert user_files.run(folder / "uf_main.py", anew=False) is module
-    assert user_files.run(folder / "uf_main.py") is not module
+    assert user_files.run(folder / "uf_main.py") is module
 
 
 def test_a_file_that_fails_leaves_no_module(tmp_path: Path) -> None:
