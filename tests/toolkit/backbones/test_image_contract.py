@@ -183,18 +183,6 @@ def test_zero_init_makes_every_block_its_shortcut() -> None:
     assert torch.equal(network.layer1[1](y), y)
 
 
-def test_the_last_batch_norm_is_arcface_torch_s_or_opensphere_s() -> None:
-    for opensphere, weight in ((False, 1.0), (True, 0.1)):
-        features = IResNet(
-            3, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32, opensphere=opensphere
-        ).features
-        assert features.weight.tolist() == pytest.approx([weight] * 8)
-        assert features.weight.requires_grad == opensphere
-    assert SFNet(3, dim=8, width=4, depth=4, image_size=32, batch_norm=True).state_dict()[
-        "features.weight"
-    ].tolist() == pytest.approx([0.1] * 8)
-
-
 def cubic(t: float, a: float = -0.75) -> float:
     """Keys' kernel, as torch and OpenCV have it."""
     t = abs(t)
