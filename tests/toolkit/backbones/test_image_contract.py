@@ -269,6 +269,8 @@ def test_the_deprecated_form_and_its_random_start() -> None:
     """v0: xavier in the convolutions of stride 2, N(0, 0.01) in residual blocks, which so begin
     near the identity.
     """
+    for of_simple in (IRESNET(3, opensphere=True), SFNET(3, batch_norm=True)):
+        assert of_simple.features.weight.tolist() == pytest.approx([0.1] * 16)
     torch.manual_seed(5)
     old, new = (
         SFNet(3, depth=10, deprecated=deprecated, dim=2).state_dict()

@@ -111,8 +111,8 @@ def without(state: dict[str, Tensor], *starts: str) -> dict[str, Tensor]:
 
 
 def test_what_the_releases_have_beside_the_network_is_left_out_and_said() -> None:
-    """Masking of arcface_torch's ViT, classifiers of torchvision, and those of BN-Inception in torch
-    0.2, whose batch norms have shape (1, C) and no counters of batches.
+    """The mask token of arcface_torch, classifiers of torchvision, and BN-Inception of torch 0.2,
+    whose batch norms have shape (1, C) and no counters of batches.
     """
     face: Any = partial(FaceViT, 3, dim=8, width=8, depth=1, image_size=18)
     inception: Any = partial(BNInception, 3, dim=8)
