@@ -135,21 +135,11 @@ def test_intervals_are_those_of_trials_repeated_by_their_draws() -> None:
 
 
 def test_a_group_without_impostors_of_its_own_has_no_eer_and_is_marked() -> None:
-    ids = ("a/1", "a/2", "b/1", "b/2", "c/1", "c/2")
-    trials = Trials(ids, ids, [0, 2, 4, 0, 0], [1, 3, 5, 2, 4], [True, True, True, False, False])
-    scores = Scores(np.array([1.0, 0.2, 1.0, 0.5, 0.1]), trials.target)  # type: ignore[arg-type]
-    subjects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [0, 2]], dtype=np.int32)
-    sides, names = sides_of(
-        trials, {"a": "x", "b": "x", "c": "y"}, {item_id: item_id[0] for item_id in ids}
-    )
-    made = evaluate_groups(
-        "s",
-        scores,
-        subjects,
-        sides,
-        names,
-        settings=VerificationSettings(fars=(0.5,), num_resamples=50),
-    )
+    subjects = np.array([[0, 0], [1, 1], [2, 2], [0, 1], [0, 2]])
+    scores = Scores([1.0, 0.2, 1.0, 0.5, 0.1], subjects[:, 0] == subjects[:, 1])
+    settings = VerificationSettings(fars=(0.5,), num_resamples=50)
+    groups = subjects // 2  # 0 and 1 are of x, 2 is of y
+    made = evaluate_groups("s", scores, subjects, groups, ["x", "y"], settings=settings)
     y = made.groups[1]
     assert (y.targets, y.nontargets, y.subjects) == (1, 0, 1)
     assert y.rates["eer"].value is None
