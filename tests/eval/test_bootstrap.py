@@ -42,6 +42,9 @@ FAST = {
 }
 
 
+SEEDS = st.integers(0, 99)
+
+
 def all_pairs(num_subjects, targets_each, rng, *, spread=0.0, distance=2.0, decimals=15):
     """Every pair of subjects once as a nontarget trial, `targets_each` target trials per subject,
     whose scores share an offset.
@@ -63,13 +66,7 @@ def drawn(metrics, scores, subjects, *, num_resamples, seed=0):
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.integers(2, 7),
-    st.integers(1, 4),
-    st.sampled_from([0, 1, 15]),
-    st.integers(0, 99),
-    st.booleans(),
-)
+@given(st.integers(2, 7), st.integers(1, 4), st.sampled_from([0, 1, 15]), SEEDS, st.booleans())
 def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, over_trials):
     scores, subjects = all_pairs(
         num_subjects, targets_each, np.random.default_rng(seed), distance=0.7, decimals=decimals
@@ -95,12 +92,8 @@ def test_trials_that_cannot_matter_are_weighed_in_cells(num_subjects, targets_ea
         num_subjects, targets_each, rng, distance=rng.uniform(0, 4), decimals=decimals
     )
     repeats = rng.integers(1, 5, size=len(scores))
-    scores = Scores(
-        (np.repeat(scores.values, repeats) + 0.2 * rng.standard_normal(repeats.sum())).round(
-            decimals
-        ),
-        np.repeat(scores.target, repeats),
-    )
+    values = np.repeat(scores.values, repeats) + 0.2 * rng.standard_normal(repeats.sum())
+    scores = Scores(values.round(decimals), np.repeat(scores.target, repeats))
     subjects = np.repeat(subjects, repeats, axis=0)
     plain = drawn(FAST, scores, subjects, num_resamples=30, seed=seed)
     for name in FAST:

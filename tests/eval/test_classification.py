@@ -191,11 +191,8 @@ def test_resamples_are_those_of_a_slow_loop(
         "size": lambda columns: float(columns["x"].size),
     }
     result = per_item.resample(metrics, first, num_resamples=6, seed=seed)
-    members = (
-        [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
-        if grouped
-        else [[i] for i in range(len(values))]
-    )
+    own = groups if grouped else list(range(len(values)))
+    members = [[i for i, group in enumerate(own) if group == name] for name in sorted(set(own))]
     rng = np.random.default_rng(seed)
     for number in range(6):
         rows = [

@@ -74,14 +74,11 @@ def in_ball(x: np.ndarray, c: float) -> np.ndarray:
     return min(np.tanh(np.sqrt(c) * norm), 1 - 1e-3) / np.sqrt(c) * x / norm if norm else x
 
 
-def data(
-    n: int, m: int, dim: int, trials: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def data(n: int, m: int, dim: int, trials: int, seed: int) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, dim), dtype=np.float32) * np.exp(
-        rng.standard_normal((n, 1), dtype=np.float32)
-    )
-    y = rng.standard_normal((m, dim), dtype=np.float32)
+    lengths = np.exp(rng.standard_normal((n, 1), dtype=np.float32))
+    x, y = (rng.standard_normal((of, dim), dtype=np.float32) for of in (n, m))
+    x *= lengths
     x[rng.integers(n)] = 0
     return x, y, rng.integers(0, n, trials), rng.integers(0, m, trials)
 
@@ -101,10 +98,9 @@ def test_pairs_and_matrix_against_brute_force(monkeypatch, similarity, path):
         i[(i >= 14) & (i < 21)] = 21
     result, full = pairs(x, y, i, j, similarity), matrix(x, y, similarity)
     assert (result.dtype, full.dtype) == (np.float64, np.float32)
-    is_precise = similarity in PRECISE
-    one = brute_precise if is_precise else brute
+    one = brute_precise if similarity in PRECISE else brute
     expected = np.array([one(x[a], y[b], similarity) for a, b in zip(i, j, strict=True)])
-    if is_precise:
+    if similarity in PRECISE:
         # artanh and the differences of the brute force lose digits themselves
         np.testing.assert_allclose(result, expected, rtol=1e-8, atol=2e-7)
         np.testing.assert_allclose(full[i, j], expected, rtol=1e-6, atol=1e-6)
