@@ -346,7 +346,7 @@ def test_float32_stays_float32_and_inputs_stay_as_they_are():
 
 
 BAD = {
-    "target": ([], [[0.0]], ["a"], [0.0, math.nan], [0.0, math.inf], [-math.inf, 0.0]),
+    "target": ([], [[0.0]], ["a"], [True, False], [0.0, math.nan], [0.0, math.inf], [-math.inf]),
     "p_target": (0.0, 1.0, math.nan),
     "c_miss": (0.0, -1.0, math.inf, math.nan),
     "far": (-0.1, 1.1, math.nan),
