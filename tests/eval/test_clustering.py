@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -123,12 +125,10 @@ def test_spectrum_against_scipy(seed, n, dim):
     small = unit @ unit.T if n < dim else unit.T @ unit
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(small)[::-1], 0))
     if values[-1] > 1e-4:
-        assert spectral_decay(x) == pytest.approx(
-            entropy(np.ones(values.size) / values.size, values / values.sum()), abs=1e-6
-        )
-        assert feature_diversity(x) == pytest.approx(
-            np.exp(np.mean(np.log(values))) / values.mean(), abs=1e-6
-        )
+        decay = entropy(np.ones(values.size) / values.size, values / values.sum())
+        assert spectral_decay(x) == pytest.approx(decay, abs=1e-6)
+        geometric = np.exp(np.mean(np.log(values)))
+        assert feature_diversity(x) == pytest.approx(geometric / values.mean(), abs=1e-6)
     order = rng.permutation(n)
     assert feature_diversity(x[order]) == pytest.approx(feature_diversity(x), abs=1e-9)
 
@@ -140,17 +140,12 @@ def test_cluster_diversity_against_loops(seed):
     labels[:3] = 0
     variances = []
     for value in set(labels.tolist()):
-        members = [x[i].astype(float) for i in range(20) if labels[i] == value]
-        if len(members) < 3:
-            continue
         distances = []
-        for i in range(len(members)):
-            for j in range(i):
-                norms = np.linalg.norm(members[i]) * np.linalg.norm(members[j])
-                distances.append(1 - (members[i] @ members[j] / norms if norms else 0))
-        variances.append(np.mean((np.array(distances) - np.mean(distances)) ** 2))
+        for a, b in combinations(x[labels == value].astype(float), 2):
+            norms = np.linalg.norm(a) * np.linalg.norm(b)
+            distances.append(1 - (a @ b / norms if norms else 0))
+        if len(distances) > 1:  # of three or more
+            variances.append(np.var(distances))
     order = rng.permutation(20)
-    assert cluster_diversity(x, labels) == pytest.approx(np.mean(variances), abs=1e-12)
-    assert cluster_diversity(
-        x[order], [f"class {label}" for label in labels[order]]
-    ) == pytest.approx(np.mean(variances), abs=1e-12)
+    for rows, names in ((x, labels), (x[order], [f"class {label}" for label in labels[order]])):
+        assert cluster_diversity(rows, names) == pytest.approx(np.mean(variances), abs=1e-12)

@@ -170,20 +170,16 @@ def test_groups_come_from_the_columns_of_a_list_of_items(
     assert "scores: by age<18, groups and their own trials" in shown
     document = json.loads(Path("r.json").read_text())
     names = {one["by"]: [row["group"] for row in one["groups"]] for one in document["groups"]}
-    assert names == {
-        "sex": ["f", "m"],
-        "age<18": ["age<18", "age>=18"],
-        "age<=18": ["age<=18", "age>18"],
-        "session": ["phone", "unknown"],
-    }
+    assert list(names) == ["sex", "age<18", "age<=18", "session"]
+    assert [*names.values()][::3] == [["f", "m"], ["phone", "unknown"]]
+    assert [*names.values()][1:3] == [["age<18", "age>=18"], ["age<=18", "age>18"]]
     assert "items.csv" in document["inputs"]
     page = Path("page/index.html").read_text()
     assert page.count("EER by group, at a threshold of its own") == 4
     settings = VerificationSettings(num_resamples=0)
     sexes = {f"s{s:02d}": "fm"[s % 2] for s in set(subjects)}
-    by_list = likeness.evaluate("scores.txt", settings, groups=sexes).compared.grouped[0]
-    by_column = likeness.evaluate("scores.txt", settings, groups=asked[0]).compared.grouped[0]
-    assert by_list.groups == by_column.groups
+    one, two = (likeness.evaluate("scores.txt", settings, groups=g) for g in (sexes, asked[0]))
+    assert one.compared.grouped[0].groups == two.compared.grouped[0].groups
     for wrong, word in (
         ("items.csv:colour", "no column 'colour'"),
         ("items.csv:sex<1", "numbers"),

@@ -65,12 +65,10 @@ def test_the_difference_is_that_of_each_resample(folder: Path) -> None:
     sides = []
     for name in ("a", "b"):  # each in an order of its own: by the ids
         trials, values = read_scores(folder / f"{name}.txt")
-        pair = [
-            (trials.enrol_ids[i], trials.probe_ids[j])
-            for i, j in zip(trials.enrol, trials.probe, strict=True)
-        ]
-        order = sorted(range(len(pair)), key=pair.__getitem__)
-        pairs = np.array([[int(value[1:3]) for value in pair[k]] for k in order])
+        ids = (trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe)
+        items = np.stack([np.array(of)[rows] for of, rows in ids], axis=1)
+        order = np.lexsort(items.T)
+        pairs = np.array([[int(name[1:3]) for name in row] for row in items[order]])
         sides.append((Scores(values[order], trials.target[order]), pairs))
     draws = [
         bounds_of({"eer": eer}, side, pairs, num_resamples=200)[1]["eer"] for side, pairs in sides
@@ -150,9 +148,9 @@ def test_subjects_without_target_trials_do_not_count() -> None:
     trials.
     """
     num = 100
-    own = np.stack([np.arange(3)] * 2, axis=1)
-    others = np.stack([np.arange(num), np.roll(np.arange(num), 1)], axis=1)
-    subjects, target = np.concatenate([own, others]), np.arange(num + 3) < 3
+    first = np.append([0, 1, 2], np.arange(num))
+    subjects = np.stack([first, np.append([0, 1, 2], np.roll(np.arange(num), 1))], axis=1)
+    target = np.arange(num + 3) < 3
     scores = Scores(np.random.default_rng(0).standard_normal(num + 3), target)
     assert drawn_from(target, subjects)[:2] == (3, "subjects with target trials")
     assert drawn_from(~target, None) == Drawn(3, "nontarget trials")

@@ -250,11 +250,9 @@ def test_a_list_without_spoofs_does_not_hide_those_of_the_scores(tmp_path) -> No
 
 
 def test_draws_and_verifiers_without_spoofs_leave_numbers_out(tmp_path) -> None:
-    lines = ["a/1 f/1 -9 spoof", *(f"{s}/1 {s}/2 {k} target" for k, s in enumerate("abcdefgh", 1))]
-    lines += [
-        f"{s}/1 {t}/2 -{k} nontarget"
-        for k, (s, t) in enumerate(zip("abcdefgh", "bcdefgha", strict=True))
-    ]
+    people = "abcdefgh"
+    lines = ["a/1 f/1 -9 spoof", *(f"{s}/1 {s}/2 1 target" for s in people)]
+    lines += [f"{s}/1 {t}/2 -1 nontarget" for s, t in zip(people, "bcdefgha", strict=True)]
     (tmp_path / "scores.txt").write_text("\n".join(lines))
     settings = likeness.VerificationSettings(num_resamples=30)
     evaluation = likeness.evaluate(
