@@ -171,7 +171,6 @@ def test_two_files(folder: Path, model: Path, voices: Path) -> None:
     assert written(out)["llr"] is not None
 
 
-@pytest.mark.slow
 # ---------------------------------------------------------------- what the service answers
 
 
