@@ -22,7 +22,7 @@ from likeness.modalities.face import images as face_images
 from likeness.modalities.speaker import audio
 from likeness.models.load import reading_of
 from likeness.service.guard import Limits
-from likeness.toolkit.data.images import Pixels, encode, open_encoded, to_pixels
+from likeness.toolkit.data.images import Pixels, encode, to_pixels, upright_size
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.loaded import Loaded
 
@@ -107,7 +107,7 @@ def find_faces(model: Loaded, item: Item) -> dict[str, Any]:
     """
     read, settings = reading_of(model)
     if read is not align.read:
-        height, width = open_encoded(item.path.read_bytes(), item.name).size
+        height, width = upright_size(item.path.read_bytes(), item.name)
         whole = _as_address(to_pixels(np.asarray(model.read(item))))
         answer = {"faces": [], "found": 0, "chosen": None, "crop": whole}
         return {"width": width, "height": height, "detector": False, **answer}
