@@ -62,8 +62,7 @@ def items(rec: str | Path) -> Items:
     Raises:
         LikenessError: The file or its index is missing. The index is damaged. Records begin or end
             outside the file, or are damaged. Labels are no whole number below 2^24, beyond which
-            float32 merges classes. Or there are fewer or more images than key 0 announces. All are counted within
-            the first 2^16 records that have any, and the first is named.
+            float32 merges classes. Or there are fewer or more images than key 0 announces.
     """
     rec = Path(rec)
     for path in (rec, rec.with_suffix(".idx")):
