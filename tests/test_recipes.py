@@ -254,13 +254,3 @@ def test_trains_and_embeds(
     assert 0 <= last["eer"] <= 1
     assert all(np.isfinite(last[name]) for name in recipe.metrics)
     assert loaded.embedder.dim > 1
-
-
-def test_orl_starts_from_the_network_of_the_demo() -> None:
-    """`init` takes the demo's weights only while both have one network and read images alike."""
-    demo, orl = (
-        module(ROOT / "recipes" / "face" / f"{name}.py").RECIPES[variant]
-        for name, variant in (("demo", "arcface"), ("orl", "deep_arcface"))
-    )
-    for part in ("frontend", "backbone", "read"):
-        assert describe(getattr(demo, part)) == describe(getattr(orl, part))

@@ -156,8 +156,6 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
     assert [item.id for item in every[5:7]] == ["train/00005", "test/00000"]
 
 
-
-
 def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     every, truth = small_sets.digits_items(split="all"), load_digits()
     assert [item.label for item in every] == [str(value) for value in truth.target]
