@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.commands.options import input_file
-
-app = typer.Typer()
 
 
 @app.command(

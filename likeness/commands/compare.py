@@ -10,10 +10,8 @@ from typing import Annotated
 import typer
 
 from likeness import recipe_files
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 def comparing(

@@ -7,11 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.commands.options import output_file
 from likeness.eval.errors import LikenessError
-
-app = typer.Typer()
 
 
 def reading(

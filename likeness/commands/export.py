@@ -10,14 +10,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.included import resolved
 from likeness.presence import check_written
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 def running(

@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 def drawing(

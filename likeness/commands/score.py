@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 @app.command(

@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.eval.errors import LikenessError
 from likeness.eval.progress import reported_to
 from likeness.included import VOICE
-
-app = typer.Typer()
 
 
 def listening(

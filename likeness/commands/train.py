@@ -10,11 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from likeness import recipe_files
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 class _WithFields(typer.core.TyperCommand):

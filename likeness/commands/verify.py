@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import options
+from likeness.commands import app, options
 from likeness.commands.options import input_file, output_file
 from likeness.eval.errors import LikenessError
 from likeness.included import about, model_for
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 def pairing(
