@@ -1,7 +1,7 @@
 """Tests the claims of the three papers on data that is small and at hand.
 
-    python benchmarks/claims.py --data ../shared/data --out runs/claims --page
-    python benchmarks/claims.py --data ../shared/data --out runs/claims --only omniglot --page
+    python benchmarks/claims.py --data ../shared/data --out runs/claims
+    python benchmarks/claims.py --data ../shared/data --out runs/claims --only omniglot
 
 Measures: differences of two losses, paired by seed and by class or subject, with three seeds each,
     and the AUROC of an embedding's norm. `likeness compare` trains and measures; what is in OUT is
@@ -13,7 +13,7 @@ Peers: none.
 Limit: none.
 Needs: omniglot/, mnist/, speechocean/, an4/, librispeech/, orl/ and gt/ in the folder of --data.
 Takes: two hours of one core, and five more for MNIST; --only leaves data sets out.
-Gives: docs/reference/claims.md.
+Gives: the tables of docs/reference/claims.md, with a row for each data set that was run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ import numpy as np
 from corpora import Cell, run_cell
 from folds import train_and_score
 from numpy.typing import NDArray
-from performance import ROOT, parser_of
+from performance import ROOT, parser_of, row, table
 
 from likeness.eval import per_item
 from likeness.eval.bootstrap import bounds, drawn_groups
@@ -119,6 +118,7 @@ class Row(NamedTuple):
         return "holds" if self.value > 0 else "does not hold"
 
 
+VERDICTS = ("holds", "does not hold", "cannot tell")
 Tests = Callable[[Path, Path], Iterator[Row]]
 
 
@@ -216,80 +216,50 @@ def degraded(read: Callable[[Any], NDArray[Any]], kind: str, item: Any) -> NDArr
     return np.clip(image + rng.normal(0, 64, image.shape), 0, 255).astype(np.float32)
 
 
-CLAIMS: dict[str, tuple[str, list[Tests]]] = {
-    "No proxies are needed": (
-        "SimPLE, Sec. 1 and 3: pairs do without class vectors. A loss of pairs against softmax.",
-        [better("simple", "softmax", "omniglot", *HEADS)],
-    ),
-    "No normalisation is needed": (
-        "SimPLE, Sec. 3: the generalised inner product of raw embeddings against the cosine.",
-        [better("simple", "simple_cosine", "omniglot")],
-    ),
-    "A margin is unnecessary for pairs": (
-        "SimPLE, Sec. 2: the same loss without and with a margin between the pairs.",
-        [
-            better("simple", "simple_margin", "omniglot", *HEADS),
-            better("simple_cosine", "simple_cosine_margin", "omniglot"),
-        ],
-    ),
-    "The norm tells certainty": (
-        "vMF, Sec. 4.4, and nivMF, Sec. 5: longer embeddings of right answers and of "
-        "whole images. On MNIST\n"
-        "with the full schedule the AUROC of right answers is .96 for vmf "
-        "([results.md](results.md#mnist)).",
-        [
-            norms("omniglot", "softmax"),
-            norms("omniglot", "vmf"),
-            norms("omniglot", "simple"),
-            norms("mnist", "vmf"),
-        ],
-    ),
-    "Non-isotropy helps": (
-        "nivMF, Sec. 4: a concentration for each axis against one for all.",
-        [
-            better("el_nivmf_moving", "el_vmf", "omniglot"),
-            better("el_nivmf", "el_vmf", *HEADS),
-        ],
-    ),
-    "Spherical beats Euclidean and hyperbolic": (
-        "vMF, Sec. 4: softmax on cosines against that on products and distances. On "
-        "MNIST arcface is more\n"
-        "accurate than standard ([results.md](results.md#mnist)).",
-        [
-            better("cosine", "softmax_euclidean", "omniglot"),
-            better("cosine", "standard,hyperbolic", "mnist"),
-            better("cosine", "hyperbolic", *HEADS),
-        ],
-    ),
-    "vMF lowers the calibration error": (
-        "vMF, Sec. 4.3: the error of the confidences, before a temperature is fitted. "
-        "On MNIST with the\n"
-        "paper's full schedule vmf has 1.7 % ± .1, cosine 1.5 ± .3, arcface 2.2 ± .2, "
-        "standard 2.4 ± .2 and\n"
-        "hyperbolic 2.8 ± .3 ([results.md](results.md#mnist)): the order is nearly the "
-        "paper's, and three\n"
-        "seeds cannot tell. A run of 1,500 steps says nothing, because vmf is not "
-        "trained then.",
-        [
-            better(
-                "vmf", "standard,hyperbolic,cosine,arcface", "mnist", metric="ece_l2", higher=False
-            )
-        ],
-    ),
-    "ArcFace is best for retrieval": (
-        "vMF, Sec. 4.2: against each of the losses that the paper has beside it.",
-        [
-            better("arcface", "softmax_euclidean,cosine,vmf", "omniglot"),
-            better("arcface", "softmax,cosine,vmf", *HEADS),
-        ],
-    ),
+CLAIMS: dict[str, list[Tests]] = {
+    # SimPLE, Sec. 1 and 3: a loss of pairs against softmax
+    "No proxies are needed": [better("simple", "softmax", "omniglot", *HEADS)],
+    # SimPLE, Sec. 3: the generalised inner product of raw embeddings against the cosine
+    "No normalisation is needed": [better("simple", "simple_cosine", "omniglot")],
+    # SimPLE, Sec. 2
+    "A margin is unnecessary for pairs": [
+        better("simple", "simple_margin", "omniglot", *HEADS),
+        better("simple_cosine", "simple_cosine_margin", "omniglot"),
+    ],
+    # vMF, Sec. 4.4, and nivMF, Sec. 5
+    "The norm tells certainty": [
+        norms("omniglot", "softmax"),
+        norms("omniglot", "vmf"),
+        norms("omniglot", "simple"),
+        norms("mnist", "vmf"),
+    ],
+    # nivMF, Sec. 4: a concentration for each axis against one for all
+    "Non-isotropy helps": [
+        better("el_nivmf_moving", "el_vmf", "omniglot"),
+        better("el_nivmf", "el_vmf", *HEADS),
+    ],
+    # vMF, Sec. 4: softmax on cosines against that on products and distances
+    "Spherical beats Euclidean and hyperbolic": [
+        better("cosine", "softmax_euclidean", "omniglot"),
+        better("cosine", "standard,hyperbolic", "mnist"),
+        better("cosine", "hyperbolic", *HEADS),
+    ],
+    # vMF, Sec. 4.3: the error of the confidences, before a temperature is fitted
+    "vMF lowers the calibration error": [
+        better("vmf", "standard,hyperbolic,cosine,arcface", "mnist", metric="ece_l2", higher=False)
+    ],
+    # vMF, Sec. 4.2: against each of the losses that the paper has beside it
+    "ArcFace is best for retrieval": [
+        better("arcface", "softmax_euclidean,cosine,vmf", "omniglot"),
+        better("arcface", "softmax,cosine,vmf", *HEADS),
+    ],
 }
 
 
 def prepare(data: Path, out: Path) -> None:
     """Embed the data of the heads, by networks that are whitened on other people."""
     for name, cell in VOICES.items():
-        run_cell("estimated", cell, data, out / "voices", 0)
+        run_cell("estimated", cell, data, out / "voices")
         (out / f"{name}.npz").write_bytes((out / f"voices/estimated/{cell.name}.npz").read_bytes())
     recipe = recipes.load(f"{ROOT}/recipes/face/orl.py:estimated")[0]
     for name, other in (("gt", "orl"), ("orl", "gt")):
@@ -307,59 +277,29 @@ def prepare(data: Path, out: Path) -> None:
         (out / f"{name}.npz").write_bytes((folder / f"{name}.npz").read_bytes())
 
 
-def page(data: Path, out: Path) -> Iterator[str]:
-    """The lines of the page."""
-    yield from HEAD.format(date=date.today().isoformat()).splitlines()
-    sections: list[str] = []
-    yield "| claim | holds | does not hold | cannot tell |"
-    yield "|---|---|---|---|"
-    for claim, (about, tests) in CLAIMS.items():
-        rows = [row for test in tests for row in test(data, out)]
-        verdicts = [row.verdict for row in rows]
-        counts = [verdicts.count(kind) for kind in ("holds", "does not hold", "cannot tell")]
-        yield f"| {claim} | {counts[0]} | {counts[1]} | {counts[2]} |"
-        sections += ["", f"## {claim}", about]
-        if rows:
-            sections += ["", *TABLE, *map(line, rows)]
-    yield from sections
-
-
-TABLE = (
-    "| data | compared | metric | better by | over classes | over seeds | |",
-    "|---|---|---|---|---|---|---|",
-)
-
-
-def line(row: Row) -> str:
-    """A row of a table."""
-    ends = ["-" if pair is None else f"{pair[0]:+.3f} to {pair[1]:+.3f}" for pair in row[4:]]
-    cells = (row.what, row.compared, row.metric, f"{row.value:+.4f}", *ends, row.verdict)
-    return f"| {' | '.join(cells)} |"
-
-
-HEAD = """# What the papers claim, and what holds here
-Each claim of the three papers that small data can test: {date}, three seeds, one core of an AMD
-EPYC. This trains what is missing and writes the page, with a row for each data set that was run:
-```
-python benchmarks/claims.py --data DATA --out runs/claims --page
-```
-
-A row sets two losses against each other under equal terms: "better by" is how much the first is
-better than the second. The first interval is over classes or subjects, of whom equal ones are drawn
-for both, and the second over seeds; both hold 95 %. A claim **holds** in a row whose intervals are
-above 0, **does not hold** where they are below, and else nobody can tell. A loss that does not hold
-here may well do so with the networks and the data of its paper.
-
-"""
+def print_tables(data: Path, out: Path) -> None:
+    """Print how many rows of each claim hold, then the rows."""
+    tested = {
+        claim: [row for test in tests for row in test(data, out)] for claim, tests in CLAIMS.items()
+    }
+    table("claim", *VERDICTS)
+    for claim, rows in tested.items():
+        verdicts = [each.verdict for each in rows]
+        row(claim, *(verdicts.count(kind) for kind in VERDICTS))
+    for claim, rows in tested.items():
+        print(f"\n## {claim}\n")
+        table("data", "compared", "metric", "better by", "over classes", "over seeds", "")
+        for each in rows:
+            ends = [
+                "-" if pair is None else f"{pair[0]:+.3f} to {pair[1]:+.3f}" for pair in each[4:]
+            ]
+            row(each.what, each.compared, each.metric, f"{each.value:+.4f}", *ends, each.verdict)
 
 
 def main() -> None:
     """Train what is missing, and write the page."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of runs")
+    parser = parser_of(__doc__, "data", "out")
     parser.add_argument("--only", default="", help="train on these data sets alone, with commas")
-    parser.add_argument("--page", action="store_true", help="write the page of what was trained")
     arguments = parser.parse_args()
     data, out = arguments.data.resolve(), arguments.out.resolve()
     names = arguments.only.split(",") if arguments.only else list(CASES)
@@ -367,8 +307,7 @@ def main() -> None:
         prepare(data, out)
     for name in names:
         compare(name, data, out, "", CASES[name].variants)
-    if arguments.page:
-        (ROOT / "docs/reference/claims.md").write_text("\n".join(page(data, out)) + "\n")
+    print_tables(data, out)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
         trains what is missing, then prints the tables
 
 Measures: EER with 95 % intervals over speakers, of all pairs within five folds of speakers, whose
-    second recording is damaged by likeness/conditions.py. Then the shares of true pairs, of false
-    pairs and of pairs of one recording with itself that are accepted at the threshold that had a
-    FAR of 1 % on the undamaged trials of the four other folds. Trials with a recording that a
+    second recording is damaged by likeness/conditions.py. Then the shares of true pairs and of
+    false pairs that are accepted at the threshold that had a FAR of 1 % on the undamaged trials of
+    the four other folds. Trials with a recording that a
     model refuses are left out, and counted. What is in OUT is not run again.
 Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds (voice_peers.py), without mean
     normalisation. likeness:voice is the model of its kind that has heard neither these speakers
@@ -33,7 +33,8 @@ import torch
 from folds import difference, errors_of, joined, with_interval
 from numpy.typing import NDArray
 from performance import ROOT, parser_of, row, table
-from voices import DATASETS, NUM_FOLDS, PEERS
+from voice_peers import PEERS
+from voices import DATASETS, NUM_FOLDS
 
 from likeness.conditions import damaged, parse
 from likeness.eval.similarity import score_trials
@@ -42,13 +43,13 @@ from likeness.eval.verification import tar_threshold
 from likeness.models.run import load_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed_where_readable
-from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.train import fit
 
 FAR = 0.01
 CONDITIONS = ("mp3", "ogg", "opus", "8khz", "noise20", "reverb", "quiet20")
 RECIPE = ROOT / "recipes" / "speaker" / "folders.py"
+Folders = tuple[Path, Path, Path]  # of the data, of OUT, and of the run
 SYSTEMS = ("default", "voice", "lda", "speechbrain")
 
 
@@ -64,35 +65,25 @@ def in_conditions(tested: Sequence[Item], folder: Path) -> list[Item]:
 
 
 def embedded(
-    system: str,
-    training: Sequence[Item],
-    items: Sequence[Item],
-    dataset: str,
-    run: Path,
-    data: Path,
+    system: str, training: Sequence[Item], items: Sequence[Item], dataset: str, folders: Folders
 ) -> Embeddings:
     """The embeddings of the items that the system does not refuse, to be scored by the cosine."""
     torch.set_num_threads(1)
     if system in PEERS:
         return PEERS[system](training, items)
-    loaded, read = model_of(system, training, dataset, run, data)
+    data, out, run = folders
+    if system == "voice":
+        (cell,) = (cell for cell in corpora.matrix() if cell.target == dataset)
+        loaded = load_model(small_voice.beside(cell, data, out / "corpora"))
+        read: Any = small_voice.PACKAGED_READ
+    else:
+        recipe, _ = recipes.load(str(RECIPE))
+        recipe = recipes.override(recipe, ["measure=none", "compute.threads=1"])
+        loaded = load_model(fit(recipe, data=data, out=run, resume=True, items=training))
+        read = loaded.read
     rows, _ = embed_where_readable(loaded.embedder, items, read)
     assert rows is not None
     return rows
-
-
-def model_of(
-    system: str, training: Sequence[Item], dataset: str, run: Path, data: Path
-) -> tuple[Loaded, Any]:
-    """One of our models, and how it reads."""
-    if system == "voice":
-        (cell,) = (cell for cell in corpora.matrix() if cell.target == dataset)
-        loaded = load_model(small_voice.beside(cell, data, run.parent.parent / "corpora"))
-        return loaded, small_voice.PACKAGED_READ
-    recipe, _ = recipes.load(str(RECIPE))
-    recipe = recipes.override(recipe, ["measure=none", "compute.threads=1"])
-    loaded = load_model(fit(recipe, data=data, out=run, resume=True, items=training))
-    return loaded, loaded.read
 
 
 def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> None:
@@ -105,14 +96,9 @@ def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> Non
     training = source.items(data, split="train", fold=fold, **speeds)
     with TemporaryDirectory() as folder:
         items = in_conditions(tested, Path(folder))
-        found = embedded(system, training, items, dataset, out / "runs" / file.stem, data)
+        found = embedded(system, training, items, dataset, (data, out, out / "runs" / file.stem))
     similarity = "dot" if system == "voice" else "cosine"
-    every = np.arange(len(tested), dtype=np.int32)
-    same = Trials(trials.enrol_ids, trials.enrol_ids, every, every, np.ones(len(every), dtype=bool))
-    rows = {}
-    for condition in ("clean", *CONDITIONS):
-        for name, listed in ((condition, trials), (f"{condition} same", same)):
-            rows[name] = scored(listed, found, condition, similarity)
+    rows = {name: scored(trials, found, name, similarity) for name in ("clean", *CONDITIONS)}
     file.parent.mkdir(parents=True, exist_ok=True)
     np.savez(file, **rows)
     print(file, file=sys.stderr, flush=True)
@@ -138,27 +124,19 @@ def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) ->
     """EER, then what is accepted at a threshold of the other folds, condition by condition."""
     lists = [DATASETS[dataset].trials(data, fold=fold)[1] for fold in range(NUM_FOLDS)]
     trials, fold_of = joined(lists), np.repeat(range(NUM_FOLDS), [len(one) for one in lists])
-    fold_of_item = np.repeat(range(NUM_FOLDS), [len(one.enrol_ids) for one in lists])
     target = trials.target
     assert target is not None
-    table(
-        "condition", "system", "EER %", "minus clean", "true %", "false %", "itself %", "refused %"
-    )
+    table("condition", "system", "EER %", "minus clean", "true %", "false %", "refused %")
     for condition in ("clean", *CONDITIONS):
         for system in systems:
             folds = [np.load(out / f"{dataset}-{system}-{fold}.npz") for fold in range(NUM_FOLDS)]
-            clean, values, same = (
-                np.concatenate([fold[name] for fold in folds])
-                for name in ("clean", condition, f"{condition} same")
+            clean, values = (
+                np.concatenate([fold[name] for fold in folds]) for name in ("clean", condition)
             )
-            limit = np.array(
-                [
-                    tar_threshold(clean[others & target], clean[others & ~target], FAR)
-                    for others in (
-                        (fold_of != fold) & np.isfinite(clean) for fold in range(NUM_FOLDS)
-                    )
-                ]
-            )
+            limit = np.empty(NUM_FOLDS)
+            for fold in range(NUM_FOLDS):
+                others = (fold_of != fold) & np.isfinite(clean)
+                limit[fold] = tar_threshold(clean[others & target], clean[others & ~target], FAR)
             scored = np.isfinite(values) & np.isfinite(clean)
             cells = ["", ""]
             if scored.any():
@@ -166,13 +144,8 @@ def print_tables(dataset: str, systems: Sequence[str], data: Path, out: Path) ->
                 errors, before = (errors_of(kept, each[scored]) for each in (values, clean))
                 cells = [with_interval(errors, "eer"), difference(errors, before, "eer")]
             accepted = values >= limit[fold_of]
-            shares = [
-                _percent(accepted[scored & target]),
-                _percent(accepted[scored & ~target]),
-                _percent((same >= limit[fold_of_item])[np.isfinite(same)]),
-                _percent(~scored),
-            ]
-            row(condition, system, *cells, *shares)
+            groups = accepted[scored & target], accepted[scored & ~target], ~scored
+            row(condition, system, *cells, *map(_percent, groups))
 
 
 def _percent(chosen: NDArray[np.bool_]) -> str:
@@ -181,10 +154,8 @@ def _percent(chosen: NDArray[np.bool_]) -> str:
 
 def main() -> None:
     """Train and score what is missing, then print the tables."""
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, "data", "out")
     parser.add_argument("dataset", choices=list(DATASETS))
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="of them")
     arguments = parser.parse_args()
     systems = arguments.systems.split(",")

@@ -15,7 +15,7 @@ Peers: LDA on filterbank statistics and SpeechBrain's ECAPA-TDNN without mean no
 Limit: none.
 Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/, an4/, librispeech/
     and fsdd/ in the folder of --data.
-Takes: 2 CPU minutes a model of statistics; SpeechBrain's what --steps gives it.
+Takes: 2 CPU minutes a model of statistics, 5.5 one of SpeechBrain's.
 Gives: section "Across corpora" of docs/reference/results.md.
 """
 
@@ -30,13 +30,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import soundfile
-import torch
-import voice_peers
-from folds import errors_of, train_and_score, with_interval
+from folds import errors_of, score_peer, train_and_score, with_interval
 from performance import ROOT, parser_of, row, table
+from voice_peers import PEERS
+from voices import ENDINGS
 
-from likeness.eval.formats.trials import read_scores, write_scores
-from likeness.eval.similarity import score_trials
+from likeness.eval.formats.trials import read_scores
 from likeness.eval.types import Trials
 from likeness.modalities import folders
 from likeness.modalities.speaker import an4, fsdd, speechocean
@@ -59,9 +58,9 @@ ROBUST = {
 }
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {  # the variant of the recipe, and the changes
     "statistics": ("arcface", {}),
-    "statistics, robust": ("arcface", ROBUST),
+    "statistics_robust": ("arcface", ROBUST),
     "estimated": ("estimated", {}),
-    "mixture, robust": ("mixture_arcface", ROBUST),
+    "mixture_robust": ("mixture_arcface", ROBUST),
 }
 TABLE = ("lda", "speechbrain", "statistics", "estimated")
 
@@ -109,37 +108,20 @@ def items_of(data: Path, corpus: str) -> Items:
     )
 
 
-def folder_of(system: str, out: Path) -> Path:
-    """The folder of a system's runs and scores."""
-    return out / system.replace(" ", "_").replace(",", "")
-
-
-def run_cell(system: str, cell: Cell, data: Path, out: Path, steps: int) -> str:
+def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:
     """Train and score a cell; a line that says what it took, or "" where it is there already."""
-    folder = folder_of(system, out)
-    file = folder / f"{cell.name}.txt"
-    if file.exists():
-        return ""
+    folder = out / system
     tested = items_of(data, cell.target)
     trials = all_pairs(tested)
     training: Sequence[Item] = [item for name in cell.sources for item in items_of(data, name)]
-    if system in SYSTEMS:
-        variant, changes = SYSTEMS[system]
-        recipe = replace(recipes.load(f"{RECIPE}:{variant}")[0], **changes)
-        # Speeds are new classes, as in the recipe.
-        training = speed_copies(training, (0.9, 1.1))
-        return train_and_score(
-            recipe, training, tested, trials, data=data, folder=folder, name=cell.name
-        )
-    torch.set_num_threads(1)
-    embedded = (
-        voice_peers.lda(training, tested)
-        if system == "lda"
-        else voice_peers.speechbrain(training, tested, steps=steps)
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_scores(file, trials, score_trials(trials, embedded))
-    return str(file)
+    if system in PEERS:
+        file = folder / f"{cell.name}.txt"
+        return score_peer(PEERS[system], training, tested, trials, file)
+    variant, changes = SYSTEMS[system]
+    recipe = replace(recipes.load(f"{RECIPE}:{variant}")[0], **changes)
+    training = speed_copies(training, (0.9, 1.1))  # speeds are new classes, as in the recipe
+    name = cell.name
+    return train_and_score(recipe, training, tested, trials, data=data, folder=folder, name=name)
 
 
 def cell_text(trials: Trials, values: np.ndarray) -> str:
@@ -150,28 +132,21 @@ def cell_text(trials: Trials, values: np.ndarray) -> str:
 
 def main() -> None:
     """Train what is missing, then print the matrix."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
-    parser.add_argument("--systems", default=";".join(TABLE), help="separated by semicolons")
-    parser.add_argument("--steps", type=int, default=500, help="of SpeechBrain's ECAPA")
+    parser = parser_of(__doc__, "data", "out")
+    parser.add_argument("--systems", default=",".join(TABLE), help="with commas")
     arguments = parser.parse_args()
-    systems, cells = arguments.systems.split(";"), matrix()
+    systems, cells = arguments.systems.split(","), matrix()
     for system in systems:
         for cell in cells:
-            print(
-                run_cell(system, cell, arguments.data, arguments.out, arguments.steps),
-                file=sys.stderr,
-            )
+            print(run_cell(system, cell, arguments.data, arguments.out), file=sys.stderr)
     table(
         "EER % and minDCF(.01)", *(f"{'+'.join(cell.sources)} to {cell.target}" for cell in cells)
     )
     for system in systems:
-        folder = folder_of(system, arguments.out)
-        for ending, said in ((".txt", ""), (".as_norm.txt", ", AS-norm")):
-            files = [folder / f"{cell.name}{ending}" for cell in cells]
+        for ending, text in ENDINGS.items():
+            files = [arguments.out / system / f"{cell.name}{ending}" for cell in cells]
             if all(file.exists() for file in files):
-                row(system + said, *(cell_text(*read_scores(file)) for file in files))
+                row(system + text, *(cell_text(*read_scores(file)) for file in files))
 
 
 if __name__ == "__main__":

@@ -1,69 +1,49 @@
-"""Measures scoring, score normalisation, metrics and the reading of lists at VoxCeleb1-E's size.
+"""Measures scoring, score normalisation, metrics, reading and retrieval at the field's sizes.
 
-    OMP_NUM_THREADS=1 python benchmarks/eval_scoring.py [--repeats 5]
+    OMP_NUM_THREADS=1 python benchmarks/eval_scoring.py [--only voices,reading] [--repeats 5]
 
-Measures: 580,000 synthetic trials over 5,000 embeddings of 256 dims with a cohort of 6,000. CPU
-    seconds of one thread, the least of the repeats; each part in a forked process that has the
-    input in memory. The peak is by how much that process grows, the result included.
+Measures: CPU seconds of one thread, the least of the repeats; each part in a forked process that
+    has the input in memory. The peak is by how much that process grows, the result included.
+    voices: 580,000 synthetic trials (VoxCeleb1-E) over 5,000 embeddings of 256 dims, and a cohort
+    of 6,000. reading: a list of as many trials. cub and sop: everything that `retrieval_metrics`
+    returns, MAP@1000 included, from unit vectors of 512 dims, each a class centre and noise: 5,924
+    of 100 classes, and 60,502 of 11,316 classes (2 to 9 each).
 Peers: SpeechBrain's loop over trials as in its VoxCeleb recipe. It is restated here, because a
     recipe is no package, and its time is scaled up from 3,000 trials, with score normalisation from
     10. SpeechBrain's EER at full size, scaled up from 199 thresholds to the 1,159,999 that distinct
-    scores give it. A plain reader in Python.
+    scores give it. A plain reader in Python. pytorch-metric-learning (PML): precision at 1,
+    R-precision and MAP@R, with faiss where it is installed, else with its own search in torch; k is
+    "max_bin_count", its fastest setting. At SOP's size it gets a tenth of the queries: its time is
+    scaled up, its memory is given as it is.
 Limits: the matrix product of the embeddings, that with the cohort, one np.sort of the scores,
-    bytes.split of the file's bytes.
-Needs: speechbrain, which comes with Likeness. No data.
-Takes: a minute and a half of one core.
+    bytes.split of the file's bytes; for retrieval the float32 product in numpy of 1,024 queries at
+    a time with all items.
+Needs: speechbrain, which comes with Likeness, and `pip install "pytorch-metric-learning>=2.8,<3"`;
+    without it the peer's cells of retrieval hold "-". No data.
+Takes: a minute and a half of one core, half a minute for cub and ten minutes for sop.
 Gives: section eval_scoring of docs/reference/performance.md.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from performance import forked, parser_of, row, table
+from performance import COMPARED, compared_row, is_installed, parser_of, table
 
 from likeness.eval.formats.trials import read_trials
+from likeness.eval.retrieval import retrieval_metrics
 from likeness.eval.scoring.normalization import as_norm
 from likeness.eval.similarity import pairs
 from likeness.eval.verification import verification_metrics
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 
-NUM_TRIALS, NUM_ITEMS, DIM, COHORT, TOP_N = 580_000, 5_000, 256, 6_000, 300
-Work = Callable[[], Any]
-
-
-class Voices(NamedTuple):
-    """Synthetic embeddings and trials of VoxCeleb1-E's size."""
-
-    embeddings: np.ndarray  # (5,000, 256) float32
-    cohort: np.ndarray  # (6,000, 256) float32
-    i: np.ndarray  # (580,000,) rows of the enrolled embeddings
-    j: np.ndarray  # (580,000,) rows of the probes
-    target: np.ndarray  # (580,000,) bool: about 20 %, and the same for each occurrence of a pair
-
-
-def voices() -> Voices:
-    """Draw them; they are the same in every run."""
-    rng = np.random.default_rng(0)
-    embeddings, cohort = (
-        rng.standard_normal((count, DIM), dtype=np.float32) for count in (NUM_ITEMS, COHORT)
-    )
-    i, j = rng.integers(0, NUM_ITEMS, (2, NUM_TRIALS))
-    return Voices(embeddings, cohort, i, j, (i * 7919 + j * 104729) % 5 == 0)
-
-
-def print_row(name: str, ours: Work, peer: Work, limit: Work, repeats: int, scale: float) -> None:
-    """Measure and print a row; the peer did 1/scale of the work, and runs once."""
-    seconds, peak_mb = forked(ours, repeats)
-    bare, other = forked(limit, repeats)[0], scale * forked(peer, 1)[0]
-    times = (f"{seconds:.3f} s", f"{other:,.1f} s", f"{bare:.3f} s")
-    row(name, *times, f"{seconds / bare:.2f}", f"{seconds / other:.2g}", f"{peak_mb:.0f}")
+NUM_TRIALS, NUM_ITEMS, COHORT, TOP_N = 580_000, 5_000, 6_000, 300
+BLOCK = 1024  # queries
 
 
 def speechbrain_scores(
@@ -99,6 +79,43 @@ def speechbrain_eer(target: np.ndarray, nontarget: np.ndarray) -> None:
     EER(torch.from_numpy(target), torch.from_numpy(nontarget))
 
 
+def voice_rows(repeats: int) -> None:
+    """Cosine of 580,000 trials, their adaptive normalisation, and their metrics."""
+    rng = np.random.default_rng(0)
+    x, cohort = (rng.standard_normal((n, 256), dtype=np.float32) for n in (NUM_ITEMS, COHORT))
+    i, j = rng.integers(0, NUM_ITEMS, (2, NUM_TRIALS))
+    is_target = rng.random(NUM_TRIALS) < 0.2
+    compared_row(
+        "580,000 trials, 5,000 x 256: score",
+        lambda: pairs(x, x, i, j),
+        lambda: speechbrain_scores(x, i[:3_000], j[:3_000]),
+        lambda: x @ x.T,
+        repeats,
+        scale=NUM_TRIALS / 3_000,
+    )
+    scores = pairs(x, x, i, j)
+    compared_row(
+        "the same: as_norm, cohort 6,000, top 300",
+        lambda: as_norm(scores, x, x, cohort, top_n=TOP_N, i=i, j=j),
+        lambda: speechbrain_scores(x, i[:10], j[:10], cohort),
+        lambda: x @ cohort.T,
+        repeats,
+        scale=NUM_TRIALS / 10,
+    )
+    sides = scores[is_target] + 0.1, scores[~is_target]
+    few_values = [
+        (np.round(side * 1e9).astype(np.int64) % 100 / 100).astype(np.float32) for side in sides
+    ]
+    compared_row(
+        "the same: metrics (EER, minDCF at .01 and .05; peer: EER only)",
+        lambda: verification_metrics(*sides, fars=()),
+        lambda: speechbrain_eer(*few_values),
+        lambda: np.sort(scores),
+        repeats,
+        scale=(2 * NUM_TRIALS - 1) / 199,
+    )
+
+
 def plain_reader(path: Path) -> None:
     """A reader of trial lists as people write it without a library."""
     ids: dict[str, int] = {}
@@ -112,70 +129,102 @@ def plain_reader(path: Path) -> None:
     np.array(enrol), np.array(probe), np.array(labels, dtype=bool)
 
 
-def voice_rows(voices: Voices, repeats: int) -> None:
-    """Cosine of 580,000 trials, their adaptive normalisation, and their metrics."""
-    x, cohort, i, j, is_target = voices
-    print_row(
-        "580,000 trials, 5,000 x 256: score",
-        lambda: pairs(x, x, i, j),
-        lambda: speechbrain_scores(x, i[:3_000], j[:3_000]),
-        lambda: x @ x.T,
-        repeats,
-        NUM_TRIALS / 3_000,
-    )
-    scores = pairs(x, x, i, j)
-    print_row(
-        "the same: as_norm, cohort 6,000, top 300",
-        lambda: as_norm(scores, x, x, cohort, top_n=TOP_N, i=i, j=j),
-        lambda: speechbrain_scores(x, i[:10], j[:10], cohort),
-        lambda: x @ cohort.T,
-        repeats,
-        NUM_TRIALS / 10,
-    )
-    sides = scores[is_target] + 0.1, scores[~is_target]
-    few_values = [
-        (np.round(side * 1e9).astype(np.int64) % 100 / 100).astype(np.float32) for side in sides
-    ]
-    print_row(
-        "the same: metrics (EER, minDCF at .01 and .05; peer: EER only)",
-        lambda: verification_metrics(*sides, fars=()),
-        lambda: speechbrain_eer(*few_values),
-        lambda: np.sort(scores),
-        repeats,
-        (2 * NUM_TRIALS - 1) / 199,
-    )
-
-
-def reading_row(voices: Voices, repeats: int) -> None:
-    """Reading their list from a file."""
+def reading_row(repeats: int) -> None:
+    """Reading a list of 580,000 trials from a file."""
     names = [f"id{10000 + k // 4}/{k:011x}/{k % 100:05d}.wav" for k in range(NUM_ITEMS)]
-    trials = zip(voices.target, voices.i.tolist(), voices.j.tolist(), strict=True)
-    data = "".join(f"{int(target)} {names[a]} {names[b]}\n" for target, a, b in trials).encode()
+    i, j = np.random.default_rng(0).integers(0, NUM_ITEMS, (2, NUM_TRIALS)).tolist()
+    lines = (f"{(a + b) % 5 // 4} {names[a]} {names[b]}\n" for a, b in zip(i, j, strict=True))
+    data = "".join(lines).encode()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trials.txt"
         path.write_bytes(data)
-        print_row(
+        compared_row(
             f"reading a 580,000-line trial list ({len(data) / 1e6:.0f} MB)",
             partial(read_trials, path),
             partial(plain_reader, path),
             lambda: len(data.split()),
             repeats,
-            1,
         )
+
+
+def drawn_classes(num_items: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings (N, 512) float32 and labels (N,), without temporaries of that size."""
+    rng = np.random.default_rng(0)
+    more = rng.integers(num_classes, size=num_items - 2 * num_classes)
+    labels = rng.permutation(np.concatenate([np.tile(np.arange(num_classes), 2), more]))
+    centres = rng.standard_normal((num_classes, 512), dtype=np.float32)
+    rows = np.empty((num_items, 512), dtype=np.float32)
+    for start in range(0, num_items, BLOCK):
+        part = slice(start, start + BLOCK)
+        noise = rng.standard_normal((labels[part].size, 512), dtype=np.float32)
+        rows[part] = centres[labels[part]] + 3.5 * noise
+        rows[part] /= np.linalg.norm(rows[part], axis=1, keepdims=True)
+    return rows, labels
+
+
+def block_products(rows: np.ndarray) -> None:
+    """The product of all items with all, block by block, and nothing else."""
+    scores = np.empty((min(BLOCK, len(rows)), len(rows)), dtype=np.float32)
+    for start in range(0, len(rows), BLOCK):
+        part = rows[start : start + BLOCK]
+        np.matmul(part, rows.T, out=scores[: len(part)])
+
+
+def pml(rows: np.ndarray, labels: np.ndarray, num_queries: int) -> None:
+    """PML's three metrics."""
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import CustomKNN
+
+    torch.set_num_threads(1)
+    has_faiss = importlib.util.find_spec("faiss") is not None
+    calculator = AccuracyCalculator(
+        include=("precision_at_1", "r_precision", "mean_average_precision_at_r"),
+        k="max_bin_count",
+        device=torch.device("cpu"),
+        knn_func=None if has_faiss else CustomKNN(CosineSimilarity(), batch_size=BLOCK),
+    )
+    x, y = torch.from_numpy(rows), torch.from_numpy(labels)
+    calculator.get_accuracy(x[:num_queries], y[:num_queries], x, y, ref_includes_query=True)
+
+
+def retrieval_row(num_items: int, num_classes: int, scale: int, repeats: int) -> None:
+    """The metrics of retrieval of every item among all."""
+    rows, labels = drawn_classes(num_items, num_classes)
+    peer = None
+    if is_installed("pytorch_metric_learning", "pytorch-metric-learning"):
+        pml(rows[:200], labels[:200], 200)  # its imports are not its cost
+        peer = partial(pml, rows, labels, num_items // scale)
+    compared_row(
+        f"retrieval metrics, {num_items:,} x 512, {num_classes:,} classes",
+        partial(retrieval_metrics, rows, labels),
+        peer,
+        partial(block_products, rows),
+        repeats,
+        scale=scale,
+    )
+
+
+PARTS = {
+    "voices": voice_rows,
+    "reading": reading_row,
+    "cub": partial(retrieval_row, 5_924, 100, 1),
+    "sop": partial(retrieval_row, 60_502, 11_316, 10),
+}
 
 
 def main() -> None:
     """Print the table."""
     parser = parser_of(__doc__)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    arguments = parser.parse_args()
     import_torchaudio()
     import speechbrain  # noqa: F401 - here, so that no forked process pays for it
 
-    table("work", "ours", "peer", "limit", "ours/limit", "ours/peer", "peak MB")
-    drawn = voices()
-    voice_rows(drawn, repeats)
-    reading_row(drawn, repeats)
+    table(*COMPARED)
+    for name in arguments.only.split(","):
+        PARTS[name](repeats=arguments.repeats)
 
 
 if __name__ == "__main__":

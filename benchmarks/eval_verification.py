@@ -1,7 +1,7 @@
 """Measures what verification and identification cost on synthetic scores of the field's sizes.
 
     OMP_NUM_THREADS=1 python benchmarks/eval_verification.py [--repeats 5]
-        [--only bootstrap,process]
+        [--only bootstrap]
 
 Measures: EER, minDCF and TAR of 15.7 million scores in three proportions of targets; a bootstrap
     over subjects; a whole process of `likeness evaluate`; identification from embeddings. Every
@@ -24,35 +24,13 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from performance import cost, forked, parser_of, row, table
+from performance import COMPARED, compared_row, cost, parser_of, table
 
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-SIZES = {
-    "ijb": (19_557, 15_638_932),
-    "balanced": (7_829_244, 7_829_245),
-    "lopsided": (15_000_000, 658_489),
-}
-TITLES = {
-    name: f"eer + min_dcf(2) + tar_at_far(6), {t:,} target + {n:,} nontarget scores"
-    for name, (t, n) in SIZES.items()
-} | {
-    "bootstrap": "bootstrap, 1,000 resamples over 40 subjects of 37,611 trials, eer + min_dcf",
-    "process": "`likeness evaluate` process on 40,000 trials, 1,000 resamples (wall)",
-    "identify": "rank-1 and closed TPIR(2) from embeddings, 19,593 x 3,531 x 512",
-}
-Work = Callable[[], object]
-
-
-def drawn_scores(num_targets: int, num_nontargets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Normal scores of both classes, float32, the targets' three higher."""
-    rng = np.random.default_rng(0)
-    target, nontarget = (
-        rng.standard_normal(n, dtype=np.float32) for n in (num_targets, num_nontargets)
-    )
-    target += 3
-    return target, nontarget
+Works = tuple[Any, Any, Any]  # ours, the peer's and the limit's, as compared_row takes them
 
 
 def from_curve(
@@ -73,22 +51,24 @@ def from_curve(
     ]
 
 
-def metrics(name: str, who: str) -> Work:
-    """The work of a cell of the first three rows."""
+def metrics(num_targets: int, num_nontargets: int) -> Works:
+    """Metrics of normal scores, the targets' three higher."""
     from likeness.eval.verification import verification_metrics
 
-    target, nontarget = drawn_scores(*SIZES[name])
-    if who == "ours":
-        return partial(verification_metrics, target, nontarget, fars=FARS)
-    scores, labels = (
-        np.concatenate([target, nontarget]),
-        np.arange(target.size + nontarget.size) < target.size,
+    rng = np.random.default_rng(0)
+    labels = np.arange(num_targets + num_nontargets) < num_targets
+    scores = rng.standard_normal(labels.size, dtype=np.float32)
+    scores[:num_targets] += 3
+    sides = scores[:num_targets], scores[num_targets:]
+    return (
+        partial(verification_metrics, *sides, fars=FARS),
+        partial(from_curve, scores, labels),
+        partial(np.sort, scores),
     )
-    return partial(np.sort, scores) if who == "limit" else partial(from_curve, scores, labels)
 
 
-def bootstrap(name: str, who: str) -> Work:
-    """The work of a cell of the row of the bootstrap."""
+def bootstrap() -> Works:
+    """1,000 draws of 40 subjects with replacement."""
     from likeness.eval.bootstrap import bounds_of
     from likeness.eval.types import Scores
     from likeness.eval.verification import eer, min_dcf
@@ -96,35 +76,31 @@ def bootstrap(name: str, who: str) -> Work:
     rng = np.random.default_rng(0)
     target = np.arange(37_611) % 2 == 0
     a = rng.integers(40, size=target.size)
-    pairs = np.stack(
-        [a, np.where(target, a, (a + rng.integers(1, 40, size=target.size)) % 40)], axis=1
-    )
+    b = np.where(target, a, (a + rng.integers(1, 40, size=target.size)) % 40)
     values = rng.standard_normal(target.size) + 3.5 * target
-    if who == "ours":
-        return partial(
-            bounds_of,
-            {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)},
-            Scores(values, target),
-            pairs,
-        )
-    order = np.argsort(values)
+    of_metrics = {"eer": eer, "min_dcf": partial(min_dcf, p_target=0.01)}
+    by_score = np.argsort(values)
+    sorted_a, sorted_b = a[by_score], b[by_score]
 
-    def draws(count: int, use: Callable[[np.ndarray], object]) -> None:
-        """Draw 40 subjects with replacement; use gets how often each subject was drawn."""
-        for _ in range(count):
+    def draws(use: Callable[[np.ndarray], object]) -> None:
+        """Use gets how often each subject was drawn."""
+        for _ in range(1000):
             use(np.bincount(rng.integers(40, size=40), minlength=40))
 
-    if who == "limit":
-        a, b = pairs[order].T
-        return partial(draws, 1000, lambda c: np.cumsum(np.where(target, c[a], c[a] * c[b])))
-    a, b = pairs.T
-    return partial(
-        draws, 1000, lambda c: from_curve(values, target, np.where(target, c[a], c[a] * c[b]), ())
-    )
+    def peer(counts: np.ndarray) -> None:
+        weights = np.where(target, counts[a], counts[a] * counts[b])
+        from_curve(values, target, weights, ())
+
+    def limit(counts: np.ndarray) -> None:
+        np.cumsum(np.where(target, counts[sorted_a], counts[sorted_a] * counts[sorted_b]))
+
+    pairs = np.stack([a, b], axis=1)
+    ours = partial(bounds_of, of_metrics, Scores(values, target), pairs)
+    return ours, partial(draws, peer), partial(draws, limit)
 
 
-def identify(name: str, who: str) -> Work:
-    """The work of a cell of the row of identification."""
+def identify() -> Works:
+    """Search of 19,593 probes among 3,531 templates."""
     from likeness.eval.identification import rank_rate, search_embeddings, tpir
 
     rng = np.random.default_rng(0)
@@ -132,31 +108,28 @@ def identify(name: str, who: str) -> Work:
     own = rng.integers(3531, size=len(probes))
     probes += 0.2 * gallery[own]
 
-    def ours() -> list[float]:
+    def ours() -> None:
         search = search_embeddings(probes, gallery, np.arange(3531), own, keep=1960)
-        return [
-            rank_rate(search, 1),
-            *(tpir(search, fpir, protocol="closed").value for fpir in (0.01, 0.1)),
-        ]
+        rank_rate(search, 1)
+        for fpir in (0.01, 0.1):
+            tpir(search, fpir, protocol="closed")
 
     def limit() -> None:
         for start in range(0, len(probes), 2048):
             probes[start : start + 2048] @ gallery.T
 
-    def peer() -> list[float]:
+    def peer() -> None:
         x, y = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (probes, gallery))
         scores = x @ y.T
-        top = np.mean(np.argsort(-scores)[:, 0] == own)
+        np.mean(np.argsort(-scores)[:, 0] == own)
         every = np.arange(len(scores))
         mate = scores[every, own].copy()
         scores[every, own] = -2
         others = np.sort(scores.ravel())
-        return [
-            float(top),
-            *(float(np.mean(mate > others[-int(np.ceil(fpir * len(x)))])) for fpir in (0.01, 0.1)),
-        ]
+        for fpir in (0.01, 0.1):
+            np.mean(mate > others[-int(np.ceil(fpir * len(x)))])
 
-    return {"ours": ours, "limit": limit, "peer": peer}[who]
+    return ours, peer, limit
 
 
 def write_scores(file: Path) -> None:
@@ -173,49 +146,51 @@ def write_scores(file: Path) -> None:
     )
 
 
-def process(who: str, repeats: int) -> tuple[float, float]:
-    """The least wall-clock seconds and the peak in MB of a whole process."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "scores.txt"
-        write_scores(file)
-        code = {
-            "ours": "import sys; from likeness.cli import main\ntry: main(['evaluate', "
-            f"{str(file)!r}])\nfinally: assert 'torch' not in sys.modules",
-            "limit": "import numpy",
-            "peer": "import sys; sys.path.insert(0, 'benchmarks'); import numpy as np; from "
-            "eval_verification import from_curve\n"
-            f"t = np.loadtxt({str(file)!r}, usecols=(2, 3)); from_curve(t[:, 0], t[:, 1])",
-        }[who]
-        costs = [cost([sys.executable, "-c", code]) for _ in range(repeats)]
+def process(folder: Path) -> Works:
+    """The code of a whole process that evaluates the list."""
+    file = folder / "scores.txt"
+    write_scores(file)
+    ours = f"from likeness.cli import main; main(['evaluate', {str(file)!r}])"
+    peer = (
+        "import sys; sys.path.insert(0, 'benchmarks'); import numpy as np; "
+        "from eval_verification import from_curve\n"
+        f"t = np.loadtxt({str(file)!r}, usecols=(2, 3)); from_curve(t[:, 0], t[:, 1])"
+    )
+    return ours, peer, "import numpy"
+
+
+def cost_of(code: str, repeats: int) -> tuple[float, float]:
+    """The least wall-clock seconds and the peak in MB of a process that runs code."""
+    costs = [cost([sys.executable, "-c", code]) for _ in range(repeats)]
     return min(run.wall_seconds for run in costs), max(run.megabytes for run in costs)
 
 
-def cell(name: str, who: str, repeats: int) -> tuple[float, float]:
-    """Seconds and MB of one cell."""
-    if name == "process":
-        return process(who, repeats)
-    make = {"bootstrap": bootstrap, "identify": identify}.get(name, metrics)
-    return forked(make(name, who), repeats)
+MAKERS: dict[str, Callable[[], Works]] = {
+    f"eer + min_dcf(2) + tar_at_far(6), {t:,} target + {n:,} nontarget scores": partial(
+        metrics, t, n
+    )
+    for t, n in ((19_557, 15_638_932), (7_829_244, 7_829_245), (15_000_000, 658_489))
+} | {
+    "bootstrap, 1,000 resamples over 40 subjects of 37,611 trials, eer + min_dcf": bootstrap,
+    "rank-1 and closed TPIR(2) from embeddings, 19,593 x 3,531 x 512": identify,
+}
+PROCESS = "`likeness evaluate` process on 40,000 trials, 1,000 resamples (wall)"
 
 
 def main() -> None:
     """Print the table."""
     parser = parser_of(__doc__)
-    parser.add_argument("--only", default=",".join(TITLES), help="rows, separated by commas")
-    parser.add_argument("--repeats", type=int, default=5, help="a peer runs once, but for process")
+    parser.add_argument("--only", default="", help="rows that begin with this")
+    parser.add_argument("--repeats", type=int, default=5, help="a peer runs once")
     arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    headings = ("ours (s)", "peer (s)", "limit (s)", "ours/limit", "ours/peer")
-    table("work", *headings, "peak MB, ours; peer")
-    for name in names:
-        spent = {}
-        for who in ("limit", "ours", "peer"):
-            repeats = arguments.repeats if who != "peer" or name == "process" else 1
-            spent[who] = cell(name, who, repeats)
-        (limit, _), (ours, own_mb), (peer, peer_mb) = spent.values()
-        times = (f"{ours:.3f}", f"{peer:.2f}", f"{limit:.3f}")
-        ratios = (f"{ours / limit:.2f}", f"{ours / peer:.3f}")
-        row(TITLES[name], *times, *ratios, f"{own_mb:.0f}; {peer_mb:.0f}")
+    table(*COMPARED)
+    for title, make in MAKERS.items():
+        if title.startswith(arguments.only):
+            compared_row(title, *make(), arguments.repeats)
+    if PROCESS.startswith(arguments.only):
+        with tempfile.TemporaryDirectory() as folder:
+            works = process(Path(folder))
+            compared_row(PROCESS, *works, arguments.repeats, measure=cost_of)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from likeness.eval.bootstrap import drawn_from, resample, t_interval
+from likeness.eval.bootstrap import bounds_of, drawn_from, t_interval
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import read_scores, write_scores
@@ -85,6 +86,23 @@ def train_and_score(
     write_scores(folder / f"{name}.as_norm.txt", trials, normalised(trials, probe, known, labels))
     write_scores(scores, trials, score_trials(trials, probe, similarity=loaded.similarity))
     return f"{scores} {cost}"
+
+
+def score_peer(
+    peer: Callable[[Sequence[Item], Sequence[Item]], Embeddings],
+    training: Sequence[Item],
+    tested: Sequence[Item],
+    trials: Trials,
+    file: Path,
+) -> str:
+    """Train a peer and write its scores by the cosine; "" where the file is there already."""
+    if file.exists():
+        return ""
+    torch.set_num_threads(1)
+    embedded = peer(training, tested)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_scores(file, trials, score_trials(trials, embedded))
+    return str(file)
 
 
 def normalised(
@@ -157,7 +175,7 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
     """The errors of scores."""
     scores = Scores(values, trials.target)
     pairs = subject_pairs(trials)
-    draws = resample(METRICS, scores, pairs, num_resamples=1000, seed=0).values
+    draws = bounds_of(METRICS, scores, pairs)[1]
     return Errors(
         {name: metric(scores.targets, scores.nontargets) for name, metric in METRICS.items()},
         draws,

@@ -91,12 +91,6 @@ STEPS: list[tuple[str, Recipe, int, int]] = [
         MS1MV2,
         256,
     ),
-    (
-        "ResNet34, ArcFace, 2 s, compiled",
-        replace(SPEECH, compute=Compute(compile=True)),
-        VOXCELEB,
-        256,
-    ),
 ]
 
 
@@ -115,10 +109,9 @@ def steps(setting: Setting) -> None:
 
     One batch that lies on the GPU already: front-end, network, loss, backward pass, optimiser. The
     bare loop has the same network, one linear layer on unit vectors of all classes, cross-entropy
-    and SGD. The share is the network's own forward and backward pass, and "waits" is how often a
-    step waits for the GPU.
+    and SGD. "waits" is how often a step waits for the GPU.
     """
-    headings = ("of the bare loop", "of arcface_torch", "share of the network", "GiB", "waits")
+    headings = ("of the bare loop", "of arcface_torch", "GiB", "waits")
     table("network and loss", "classes", "items/s", *headings)
     for name, recipe, num_classes, size in STEPS[3:4] if setting.small else STEPS:
         if setting.small:
@@ -153,7 +146,7 @@ def _ready(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> tup
 
 
 def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -> list[object]:
-    """Return the classes, items a second, the ratios, the share of the network, memory, waits."""
+    """Return the classes, items a second, the ratios, memory and waits."""
     size, num_classes = setting.size(size, 8), setting.size(num_classes, 20)
     autocast = _autocast(recipe, setting.device)
     run, batch = _ready(recipe, size, num_classes, setting)
@@ -162,14 +155,6 @@ def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -
     seconds = setting.seconds(ours)
     after = setting.peak_gib(ours), setting.waits(ours)
     network = run.embedder
-
-    def alone() -> None:
-        network.zero_grad(set_to_none=True)
-        with autocast():
-            z = network(inputs)
-        z.float().square().mean().backward()
-
-    share = setting.seconds(alone) / seconds
     dim = int(network.backbone.dim)
     torch.manual_seed(0)
     proxies = nn.Parameter(torch.randn(num_classes, dim, device=setting.device) * 0.01)
@@ -190,7 +175,7 @@ def _step_cells(recipe: Recipe, size: int, num_classes: int, setting: Setting) -
             ratios.append(setting.seconds(work) / seconds if work else None)
         except torch.OutOfMemoryError:
             ratios.append("out of memory")
-    return [f"{num_classes:,}", size / seconds, *ratios, share, *after]
+    return [f"{num_classes:,}", size / seconds, *ratios, *after]
 
 
 def _arcface_torch(

@@ -3,11 +3,10 @@
     python benchmarks/losses.py
         the rows of docs/reference/performance.md
     python benchmarks/losses.py --only ArcFace --batch 512 --classes 100
-    python benchmarks/losses.py --device cuda
 
 Measures: milliseconds of a forward and backward pass, D = 512. The losses of a row take turns,
-    round after round, and the median of each counts, so that a busy machine hurts all alike:
-    processor time on a CPU, wall time on a GPU. Losses are found by themselves. At 100,000 classes
+    round after round, and the median of each counts, so that a busy machine hurts all alike.
+    Losses are found by themselves. At 100,000 classes
     three principal losses are measured, unless --only names others.
 Peer: the loss of the same kind in pytorch-metric-learning (PML), where it has one; SupCon, one of
     ours, for the pair losses.
@@ -115,17 +114,15 @@ def medians(losses: dict[str, nn.Module], z: Tensor, y: Tensor) -> dict[str, flo
     Once the seconds are over there are no more rounds, but there is at least one. The first round
     warms up and is not timed.
     """
-    clock = time.perf_counter if z.is_cuda else time.process_time
+    clock = time.process_time
     times: dict[str, list[float]] = {name: [] for name in losses}
     until = clock() + SECONDS
     for turn in range(ROUNDS + 1):
         for name, loss in losses.items():
             z.grad = None
             loss.zero_grad(set_to_none=True)
-            _wait(z)
             started = clock()
             loss(z, y).backward()
-            _wait(z)
             if turn:
                 times[name].append(1000 * (clock() - started))
         if turn and clock() > until:
@@ -133,13 +130,7 @@ def medians(losses: dict[str, nn.Module], z: Tensor, y: Tensor) -> dict[str, flo
     return {name: statistics.median(milliseconds) for name, milliseconds in times.items()}
 
 
-def _wait(z: Tensor) -> None:
-    """Wait until the GPU is done, where the tensor is on one."""
-    if z.is_cuda:
-        torch.cuda.synchronize()
-
-
-def print_row(cls: Any, size: int, num_classes: int, device: str) -> None:
+def print_row(cls: Any, size: int, num_classes: int) -> None:
     """Print the row of a loss: its milliseconds, and its ratios to the reference and the peer."""
     torch.manual_seed(0)
     reference: nn.Module = SupCon(DIM)
@@ -150,8 +141,8 @@ def print_row(cls: Any, size: int, num_classes: int, device: str) -> None:
         num_classes = size // PER_CLASS
         y, z = torch.arange(size) % num_classes, torch.randn(size, DIM)
     made = {"ours": cls(DIM, num_classes), "reference": reference, "peer": peer(cls, num_classes)}
-    losses = {name: loss.to(device) for name, loss in made.items() if loss is not None}
-    took = medians(losses, z.to(device).requires_grad_(), y.to(device))
+    losses = {name: loss for name, loss in made.items() if loss is not None}
+    took = medians(losses, z.requires_grad_(), y)
     ratios = [
         f"{took['ours'] / took[name]:.2f}" if name in took else "" for name in ("reference", "peer")
     ]
@@ -166,7 +157,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of losses, separated by commas")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--classes", default="100,10000,100000")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     is_installed("pytorch_metric_learning", "pytorch-metric-learning")
@@ -178,12 +168,12 @@ def main() -> None:
             name = cls.__name__
             principal = count <= 10_000 or name in (arguments.only or PRINCIPAL)
             if principal and count <= LARGEST.get(name, count):
-                print_row(cls, arguments.batch, count, arguments.device)
+                print_row(cls, arguments.batch, count)
     print()
     table("pair loss", "ms", "x SupCon", "x PML")
     for cls in chosen:
         if not has_proxies(cls):
-            print_row(cls, arguments.batch, 0, arguments.device)
+            print_row(cls, arguments.batch, 0)
 
 
 if __name__ == "__main__":

@@ -116,16 +116,13 @@ def run_with(name: str, seed: int, data: Path, out: Path) -> PerItem:
 
 def main() -> None:
     """Print the rows of raw pixels, then those of PML's losses."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds omniglot/")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser = parser_of(__doc__, "data", "out")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--peers", default=",".join(PEERS), help="names of our variants")
     arguments = parser.parse_args()
     table("system", "seeds", "R@1 %", "MAP@R %", "R-precision %")
     print_row("raw pixels 10 x 10", [pixels(arguments.data, 10)])
     if is_installed("pytorch_metric_learning", "pytorch-metric-learning"):
-        for name in arguments.peers.split(","):
+        for name in PEERS:
             seeds = range(arguments.seeds)
             runs = [run_with(name, seed, arguments.data, arguments.out) for seed in seeds]
             print_row(f"PML {name}", runs)

@@ -40,11 +40,25 @@ SCRIPTS = [
 ]
 
 
-def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """A parser of arguments whose help begins with the script's docstring, line by line."""
-    return argparse.ArgumentParser(
+FOLDERS = {
+    "data": "folder of the data sets",
+    "out": "folder of what is trained and measured; what is there is not done again",
+}
+
+
+def parser_of(doc: str | None, *folders: str) -> argparse.ArgumentParser:
+    """A parser of arguments whose help begins with the script's docstring, line by line.
+
+    Args:
+        doc: The docstring.
+        folders: Names of FOLDERS that the command has to give, each by an option of this name.
+    """
+    parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    for name in folders:
+        parser.add_argument(f"--{name}", type=Path, required=True, help=FOLDERS[name])
+    return parser
 
 
 def row(*cells: object) -> None:
@@ -56,16 +70,6 @@ def table(*headings: str) -> None:
     """Print the first two lines of a Markdown table."""
     row(*headings)
     print(f"|{'---|' * len(headings)}", flush=True)
-
-
-def least_cpu_seconds(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Run the work several times; returns the least CPU seconds and what the last run returned."""
-    least, result = float("inf"), None
-    for _ in range(repeats):
-        started = time.process_time()
-        result = work()
-        least = min(least, time.process_time() - started)
-    return least, result
 
 
 def in_turn(
@@ -111,7 +115,11 @@ def forked(work: Callable[[], Any], repeats: int) -> tuple[float, float]:
 
     def run() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds, _ = least_cpu_seconds(work, repeats)
+        seconds = float("inf")
+        for _ in range(repeats):
+            started = time.process_time()
+            work()
+            seconds = min(seconds, time.process_time() - started)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         send.send((seconds, grown / 1024))
 
@@ -121,6 +129,34 @@ def forked(work: Callable[[], Any], repeats: int) -> tuple[float, float]:
     seconds, megabytes = receive.recv()
     process.join()
     return seconds, megabytes
+
+
+COMPARED = ("work", "ours", "peer", "limit", "ours/limit", "ours/peer", "peak MB, ours; peer")
+
+
+def compared_row(
+    title: str,
+    ours: Any,
+    peer: Any,
+    limit: Any,
+    repeats: int,
+    *,
+    scale: float = 1,
+    measure: Callable[[Any, int], tuple[float, float]] = forked,
+) -> None:
+    """Measure three works, each in a process of its own, and print their row of COMPARED.
+
+    The peer runs once, and does 1/scale of the work. It is None where it is not installed.
+    """
+    bare, _ = measure(limit, repeats)
+    seconds, megabytes = measure(ours, repeats)
+    times, ratios = [f"{seconds:.3f} s", "-"], [f"{seconds / bare:.2f}", "-"]
+    peaks = f"{megabytes:.0f}"
+    if peer is not None:
+        taken, peer_megabytes = measure(peer, 1)
+        times[1], ratios[1] = f"{scale * taken:,.2f} s", f"{seconds / (scale * taken):.2g}"
+        peaks += f"; {peer_megabytes:.0f}"
+    row(title, *times, f"{bare:.3f} s", *ratios, peaks)
 
 
 class Cost(NamedTuple):

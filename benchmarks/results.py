@@ -28,10 +28,10 @@ from performance import ROOT, environment, parser_of
 # Name: commands, one after the other, without the interpreter. {data} is the folder of the data
 # sets, {out} the job's own folder.
 JOBS: dict[str, list[str]] = {
-    "an4": ["benchmarks/voices.py an4 --data {data} --out {out} --jobs 1"],
-    "speechocean": ["benchmarks/voices.py speechocean --data {data} --out {out} --jobs 1"],
+    "an4": ["benchmarks/voices.py an4 --data {data} --out {out}"],
+    "speechocean": ["benchmarks/voices.py speechocean --data {data} --out {out}"],
     "corpora": [
-        "benchmarks/corpora.py --data {data} --out {out} --steps 500",
+        "benchmarks/corpora.py --data {data} --out {out}",
         "benchmarks/small_voice.py --data {data} --out {out}",
         "-m likeness compare head_losses --seeds 3 --tune 5 --reference softmax "
         "--data {out}/estimated/an4+librispeech-to-speechocean.npz --out {out}/head-losses",
@@ -67,17 +67,12 @@ JOBS: dict[str, list[str]] = {
 
 def main() -> None:
     """Run the jobs that are not done; the exit status is 1 where one of them fails."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of runs and results")
+    parser = parser_of(__doc__, "data", "out")
     parser.add_argument("--only", default=",".join(JOBS), help="names of jobs, with commas")
     arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    if unknown := [name for name in names if name not in JOBS]:
-        parser.error(f"there is no job {unknown[0]!r}; the jobs are {', '.join(JOBS)}")
     out: Path = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in names if not (out / f"{name}.md").exists()]
+    missing = [name for name in arguments.only.split(",") if not (out / f"{name}.md").exists()]
     failed = [name for name in missing if not run(name, arguments.data.resolve(), out)]
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 

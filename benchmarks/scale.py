@@ -1,16 +1,15 @@
-"""Measures time and memory from ten thousand to ten million items, trials and templates.
+"""Measures time and memory of ten million items and trials, and a million templates.
 
     python benchmarks/scale.py
         measures everything
-    python benchmarks/scale.py items lists --most 1e6
-        measures two parts, up to a million
+    python benchmarks/scale.py items lists --most 1e4
+        measures two parts at a smaller size
 
-Measures: CPU seconds and the peak of the memory of a fresh process of one thread for each row and
-    each of the sizes 10,000, 100,000 and so on. The table has the largest size.
-    items: scale_items.py lists synthetic data sets of N items in each way that there is.
+Measures: CPU seconds and the peak of the memory of a fresh process of one thread for each row.
+    items: synthetic data sets of N items are listed in each way that there is. No images are read.
     lists: `likeness score`, `likeness evaluate --resamples 0` and `likeness evaluate` with 1,000
     resamples on synthetic trials between 20,000 items of 500 subjects with embeddings of 192 dims,
-    as text, .parquet and .npz.
+    as text; scoring also from .parquet.
     search: `likeness identify` and `likeness retrieve` from files to the table, 512 dimensions,
     2,000 probes, without intervals, for galleries of up to a million.
 Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows of each trial with
@@ -18,32 +17,37 @@ Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows
     each in a fresh process that imports nothing else.
 Needs: 8 GB of memory and 4 GB in the temporary folder. No data.
 Takes: half an hour of one core on a quiet machine.
-Gives: the table of section scale of docs/reference/performance.md. An exponent of 1 means that ten
-    times as many items take ten times as long; n log n has 1.07 at a million, and n^2 has 2.
+Gives: the table of section scale of docs/reference/performance.md.
 """
 
 from __future__ import annotations
 
-import math
+import json
+import struct
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import scale_items
-from performance import HERE, cost, parser_of, row, table
+from performance import Cost, cost, parser_of, row, table
 
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import write_scores, write_trials
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
+from likeness.modalities import folders
+from likeness.modalities.face import recordio
+from likeness.toolkit.data import shards
+from likeness.toolkit.data.item_lists import read_items
+from likeness.toolkit.data.items import check_unique, fingerprint, label_numbers
+from likeness.toolkit.data.sampling import Sampling, epoch_batches
 
+SPEAKERS = 5_994  # of the items
 SUBJECTS, ITEMS_OF_SUBJECT = 500, 40  # of the lists
 PROBES, PER_CLASS = 2_000, 10  # of the searches
-MOST_FILES = MOST_TEMPLATES = 1_000_000
-SUFFIXES = (".txt", ".parquet", ".npz")
+MOST = dict.fromkeys(("tree", "identify", "retrieve"), 1_000_000)
+SUFFIXES = (".txt", ".parquet")
 LIKENESS = [sys.executable, "-m", "likeness"]
 LIMITS = {
     "limit read": "import sys, pyarrow as pa; from pyarrow import csv; "
@@ -74,54 +78,91 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "items of a RecordIO index": ("records", ()),
     "items of the indexes of tar shards": ("shards", ()),
     "items of a folder tree": ("tree", ()),
-    "items one by one": ("generator", ()),
     "CSV, unique ids, labels, digest, an epoch's order": ("planned", ()),
     "score, text": ("score .txt", ("limit read", "limit products")),
-    "score, .npz": ("score .npz", ("limit products",)),
     "score, .parquet": ("score .parquet", ("limit products",)),
-    "evaluate without intervals, text": ("evaluate .txt", ("limit read", "limit sort")),
-    "evaluate without intervals, .npz": ("evaluate .npz", ("limit sort",)),
-    "evaluate without intervals, .parquet": ("evaluate .parquet", ("limit sort",)),
-    "evaluate, 1,000 resamples, text": ("intervals .txt", ("limit read", "limit sort")),
-    "evaluate, 1,000 resamples, .npz": ("intervals .npz", ("limit sort",)),
+    "evaluate without intervals, text": ("evaluate", ("limit read", "limit sort")),
+    "evaluate, 1,000 resamples, text": ("intervals", ("limit read", "limit sort")),
     "identify, 2,000 probes x 512": ("identify", ("product",)),
     "retrieve, 2,000 probes x 512": ("retrieve", ("product",)),
 }
 
 
-class Measured(NamedTuple):
-    """One measurement: n items in so many CPU seconds, with this peak of memory in MB."""
-
-    name: str
-    n: int
-    seconds: float
-    megabytes: float
-
-
-def measured(name: str, n: int, command: Sequence[str]) -> Measured:
-    """Run a command in a fresh process."""
+def measured(name: str, command: Sequence[str]) -> tuple[str, Cost]:
+    """The name, and what a command takes in a fresh process."""
     spent = cost(command)
-    point = Measured(name, n, spent.cpu_seconds, spent.megabytes)
-    print(point, file=sys.stderr, flush=True)  # what is measured is worth keeping
-    return point
+    print(name, spent, file=sys.stderr, flush=True)  # what is measured is worth keeping
+    return name, spent
 
 
-def sizes(most: float) -> Iterator[int]:
-    """10,000 and its tenfolds, up to `most`."""
-    size = 10_000
-    while size <= most:
-        yield size
-        size *= 10
+def make_csv(folder: Path, n: int) -> None:
+    """Write a list of items like those of VoxCeleb2."""
+    with (folder / "items.csv").open("w") as file:
+        file.write("id,path,label\n")
+        for i in range(n):
+            label = f"id{i * SPEAKERS // n:05d}"
+            id = f"{label}/{i // 7:011d}/{i % 7:05d}.wav"
+            file.write(f"{id},data/{id},{label}\n")
 
 
-def items(most: float) -> Iterator[Measured]:
+def make_tree(folder: Path, n: int) -> None:
+    """Make a tree of empty files, 100 in each folder."""
+    for i in range(n):
+        if i % 100 == 0:
+            inner = folder / f"{i // 1000:05d}" / f"{i // 100:07d}"
+            inner.mkdir(parents=True)
+        (inner / f"{i:08d}.jpg").touch()
+
+
+def make_shards(folder: Path, n: int) -> None:
+    """Write the indexes of shards of 10,000 items, beside files of holes."""
+    for number, start in enumerate(range(0, n, 10_000)):
+        rows = [
+            [f"{i:09d}", f"{i // 20:07d}", ".jpg", 512 + 1024 * (i - start), 512]
+            for i in range(start, min(n, start + 10_000))
+        ]
+        shard = folder / f"shard-{number:06d}.tar"
+        size = 512 + 1024 * len(rows) + 1024
+        with shard.open("wb") as file:
+            file.truncate(size)
+        text = json.dumps({"bytes": size, "items": rows})
+        shard.with_name(f"{shard.name}.index").write_text(text)
+
+
+def make_records(folder: Path, n: int) -> None:
+    """Write a .rec file whose images have 20 bytes, and its index."""
+    with (folder / "train.rec").open("wb") as rec, (folder / "train.idx").open("w") as idx:
+        for i in range(n):
+            rec.write(struct.pack("<IIIfQQ", 0xCED7230A, 44, 0, i // 20, i, 0) + b"\xff" * 20)
+            idx.write(f"{i}\t{52 * i}\n")
+
+
+def plan(folder: Path) -> None:
+    """Do what a plan and one epoch do with the items of a list."""
+    items = read_items(folder / "items.csv")
+    check_unique(items, "items")
+    labels = label_numbers(items)[1]
+    fingerprint(items)
+    epoch_batches(labels, Sampling(128), seed=0, epoch=0)
+
+
+# Name: what makes the input of n items in a folder, and the work that is measured there.
+Work = Callable[[Path], object]
+WORKS: dict[str, tuple[Callable[[Path, int], object], Work]] = {
+    "csv": (make_csv, lambda folder: read_items(folder / "items.csv")),
+    "tree": (make_tree, lambda folder: folders.scan(folder, modality="image")),
+    "shards": (make_shards, shards.items),
+    "records": (make_records, lambda folder: recordio.items(folder / "train.rec")),
+    "planned": (make_csv, plan),
+}
+
+
+def items(most: int) -> Iterator[tuple[str, Cost]]:
     """Each way to list items, with the start of the process."""
-    for name, (make, _) in scale_items.WORKS.items():
-        for n in sizes(min(most, MOST_FILES) if name == "tree" else most):
-            with tempfile.TemporaryDirectory() as folder:
-                make(Path(folder), n)
-                script = str(HERE / "scale_items.py")
-                yield measured(name, n, [sys.executable, script, name, str(n), folder])
+    for name, (make, _) in WORKS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            make(Path(folder), min(most, MOST.get(name, most)))
+            yield measured(name, [sys.executable, __file__, "--list", name, folder])
 
 
 def write_lists(folder: Path, size: int) -> None:
@@ -139,26 +180,27 @@ def write_lists(folder: Path, size: int) -> None:
     trials = Trials(ids, ids, enrol, probe, of_item[enrol] == of_item[probe])
     embeddings.write(folder / "e.npz", embedded)
     values = score_trials(trials, embedded)
+    np.savez(folder / "t.npz", enrol=enrol, probe=probe)  # what the limits read
+    np.savez(folder / "s.npz", score=values)
     for suffix in SUFFIXES:
         write_trials(folder / f"t{suffix}", trials)
         write_scores(folder / f"s{suffix}", trials, values)
 
 
-def lists(most: float) -> Iterator[Measured]:
+def lists(most: int) -> Iterator[tuple[str, Cost]]:
     """Scoring and evaluating, and their limits."""
-    for n in sizes(most):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            write_lists(folder, n)
-            for suffix in SUFFIXES:
-                files = [f"--trials={folder}/t{suffix}", f"--embeddings={folder}/e.npz"]
-                out = f"--out={folder}/o{suffix}"
-                yield measured(f"score {suffix}", n, [*LIKENESS, "score", *files, out])
-                evaluate = [*LIKENESS, "evaluate", f"{folder}/s{suffix}"]
-                yield measured(f"evaluate {suffix}", n, [*evaluate, "--resamples", "0"])
-                yield measured(f"intervals {suffix}", n, evaluate)
-            for title, code in LIMITS.items():
-                yield measured(title, n, [sys.executable, "-c", code, name])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_lists(folder, most)
+        for suffix in SUFFIXES:
+            files = [f"--trials={folder}/t{suffix}", f"--embeddings={folder}/e.npz"]
+            command = [*LIKENESS, "score", *files, f"--out={folder}/o{suffix}"]
+            yield measured(f"score {suffix}", command)
+        evaluate = [*LIKENESS, "evaluate", f"{folder}/s.txt"]
+        yield measured("evaluate", [*evaluate, "--resamples", "0"])
+        yield measured("intervals", evaluate)
+        for title, code in LIMITS.items():
+            yield measured(title, [sys.executable, "-c", code, name])
 
 
 def write_side(path: Path, size: int, num_subjects: int, seed: int) -> None:
@@ -173,39 +215,18 @@ def write_side(path: Path, size: int, num_subjects: int, seed: int) -> None:
     embeddings.write(path, Embeddings(ids, rows, {"similarity": "cosine"}))
 
 
-def search(most: float) -> Iterator[Measured]:
-    """Identification, retrieval and the bare product for each size."""
+def search(most: int) -> Iterator[tuple[str, Cost]]:
+    """Identification, retrieval and the bare product."""
+    n = min(most, MOST["identify"])
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        gallery, probes = folder / "gallery.npz", folder / "probes.npz"
-        for n in sizes(min(most, MOST_TEMPLATES)):
-            for task, num_subjects in (("identify", n), ("retrieve", n // PER_CLASS)):
-                write_side(gallery, n, num_subjects, 1)
-                write_side(probes, PROBES, num_subjects, 2)
-                side = "--probes" if task == "identify" else "--embeddings"
-                files = [side, str(probes), "--gallery", str(gallery), "--resamples", "0"]
-                yield measured(task, n, [*LIKENESS, task, *files])
-            yield measured("product", n, [sys.executable, "-c", PRODUCT, str(n)])
-
-
-def exponent(points: Sequence[Measured]) -> float:
-    """The exponent of the time between the two largest sizes; NaN where it cannot be told.
-
-    What a process needs before it begins counts in small sizes only, so the time of the smallest
-    size is taken off the others. That needs three sizes, and a second largest one that takes half
-    as long again as the smallest.
-    """
-    if len(points) < 3 or points[-2].seconds < 1.5 * points[0].seconds:
-        return math.nan
-    before, last = (point.seconds - points[0].seconds for point in points[-2:])
-    return math.log(last / before) / math.log(points[-1].n / points[-2].n)
-
-
-def text_of(number: float, digits: str = ".3g") -> str:
-    """A number with three digits that count, or nothing for NaN and 0."""
-    if not number or math.isnan(number):
-        return ""
-    return f"{number:,.0f}" if number >= 100 else f"{number:{digits}}"
+        gallery, probes = Path(name) / "gallery.npz", Path(name) / "probes.npz"
+        for task, num_subjects in (("identify", n), ("retrieve", n // PER_CLASS)):
+            write_side(gallery, n, num_subjects, 1)
+            write_side(probes, PROBES, num_subjects, 2)
+            side = "--probes" if task == "identify" else "--embeddings"
+            files = [side, str(probes), "--gallery", str(gallery), "--resamples", "0"]
+            yield measured(task, [*LIKENESS, task, *files])
+        yield measured("product", [sys.executable, "-c", PRODUCT, str(n)])
 
 
 PARTS = {"items": items, "lists": lists, "search": search}
@@ -216,18 +237,21 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--most", type=float, default=1e7, help="the largest size")
+    parser.add_argument("--list", nargs=2, help="run one of the works of items in a folder")
     arguments = parser.parse_args()
-    points = [point for part in arguments.parts or PARTS for point in PARTS[part](arguments.most)]
-    seconds = {(point.name, point.n): point.seconds for point in points}
-    table("work", "n", "CPU s", "limit, CPU s", "ours/limit", "peak MB", "exponent")
+    if arguments.list:
+        name, folder = arguments.list
+        WORKS[name][1](Path(folder))
+        return
+    most = int(arguments.most)
+    spent = dict(found for part in arguments.parts or PARTS for found in PARTS[part](most))
+    table("work", "n", "CPU s", "limit, CPU s", "peak MB")
     for title, (name, limits) in ROWS.items():
-        if own := [point for point in points if point.name == name]:
-            last = own[-1]
-            least = sum(seconds[limit, last.n] for limit in limits)
-            ratio = last.seconds / least if least else math.nan
-            numbers = (text_of(last.seconds), text_of(least), text_of(ratio, ".1f"))
-            peak = text_of(last.megabytes)
-            row(title, f"{last.n:,}", *numbers, peak, text_of(exponent(own), ".2f"))
+        if name in spent:
+            n = min(most, MOST.get(name, most))
+            least = sum(spent[limit].cpu_seconds for limit in limits)
+            times = (f"{spent[name].cpu_seconds:.3g}", f"{least:.3g}" if limits else "")
+            row(title, f"{n:,}", *times, f"{spent[name].megabytes:,.0f}")
 
 
 if __name__ == "__main__":

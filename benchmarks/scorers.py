@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from sklearn.metrics import roc_curve
 
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.verification import eer, min_dcf
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 Rows = np.ndarray  # (P,) scores as float64, or (P,) labels as int64, in the order of the file
 Scorer = Callable[[Rows, Rows], float]  # scores and labels in the order of the rows -> a number
@@ -185,8 +184,7 @@ def print_table(
 
 def main() -> None:
     """Ask every scorer, and print the tables."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds protocols/")
+    parser = parser_of(__doc__, "data")
     folder = parser.parse_args().data / "protocols" / "voxsrc23_val"
     trials, scores = read_scores(folder / "scores.txt.gz", read_trials(folder / "trials.txt.gz"))
     assert trials.target is not None

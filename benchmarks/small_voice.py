@@ -37,7 +37,7 @@ from performance import parser_of, row, table
 import likeness
 from likeness.eval import thresholds
 from likeness.eval.bootstrap import bounds_of
-from likeness.eval.calibration import Calibration, fit_calibration
+from likeness.eval.calibration import Fusion, fit_fusion
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.scoring.origin import Origin
@@ -46,7 +46,7 @@ from likeness.eval.similarity import score_trials
 from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import cllr, min_cllr, tar_threshold
 from likeness.modalities.speaker import audio
-from likeness.toolkit.backbones.beside import Beside
+from likeness.toolkit.backbones.head import Beside
 from likeness.toolkit.data.pairs import all_pairs
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
@@ -54,7 +54,7 @@ from likeness.toolkit.models.parts import describe
 
 FARS = (0.01, 0.001)
 DRAWN_TARGETS, DRAWN_NONTARGETS = 700, 20_000  # trials of each corpus that fit the calibration
-SYSTEMS = ("statistics, robust", "mixture, robust")
+SYSTEMS = ("statistics_robust", "mixture_robust")
 LEAST_SECONDS, NEEDS_HZ = 1.0, 7000.0  # of the recordings that the packaged model takes
 LEVEL_DBFS = -26.0  # that recordings are brought to after training
 READ = partial(audio.read, level_dbfs=LEVEL_DBFS)
@@ -75,11 +75,11 @@ class Tested(NamedTuple):
 
 def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
     """The folder of a cell's model with the head on it, which is made if it is not there."""
-    folder = out / "voice" / corpora.folder_of(system, Path()).name / cell.name
+    folder = out / "voice" / system / cell.name
     if (folder / "joined" / "last.safetensors").exists():
         return folder / "joined"
-    corpora.run_cell(system, cell, data, out, steps=0)
-    base = corpora.folder_of(system, out) / f"run-{cell.name}"
+    corpora.run_cell(system, cell, data, out)
+    base = out / system / f"run-{cell.name}"
     loaded = likeness.load(base).loaded
     items = [item for name in cell.sources for item in corpora.items_of(data, name)]
     known, _ = embed(loaded.embedder, items, READ, meta=loaded.meta)
@@ -105,8 +105,7 @@ def joined(system: str, cell: Cell, data: Path, out: Path) -> Path:
 def beside(cell: Cell, data: Path, out: Path) -> Path:
     """The folder of one model whose scores are the sums of the systems' scores."""
     models = [joined(system, cell, data, out) for system in SYSTEMS]
-    folder = "+".join(corpora.folder_of(system, Path()).name for system in SYSTEMS)
-    file = out / "voice" / folder / cell.name / "joined" / "last.safetensors"
+    file = out / "voice" / "+".join(SYSTEMS) / cell.name / "joined" / "last.safetensors"
     if file.exists():
         return file.parent
     opened = [checkpoint.load(model / "last.safetensors", checkpoint.FORMAT) for model in models]
@@ -154,10 +153,10 @@ def drawn(parts: Sequence[Tested]) -> Scores:
     return Scores(np.concatenate(values), np.concatenate(targets))
 
 
-def calibrated(parts: Sequence[Tested], system: str = "") -> Calibration:
+def calibrated(parts: Sequence[Tested], system: str = "") -> Fusion:
     """A calibration that is fitted to several corpora with equal shares."""
     scores = drawn(parts)
-    return fit_calibration(scores.values, scores.target, system=system)
+    return fit_fusion(scores.values, scores.target, systems=(system,))
 
 
 def threshold_at(parts: Sequence[Tested], far: float) -> float:
@@ -231,9 +230,7 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
 
 def main() -> None:
     """Train what is missing, print the tables, and write the package where it is wanted."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of corpora.py")
+    parser = parser_of(__doc__, "data", "out")
     parser.add_argument("--package", type=Path, help="folder to write the model into")
     arguments = parser.parse_args()
     cells = corpora.matrix()

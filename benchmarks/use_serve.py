@@ -1,6 +1,6 @@
 """Measures `likeness serve` under load: requests per second of /verify, p50 and p99.
 
-    python benchmarks/use_serve.py [--seconds 30] [--clients 1,10,50] [--models tiny,resnet34]
+    python benchmarks/use_serve.py [--seconds 12] [--clients 10] [--workers 1]
 
 Measures: clients that ask again as soon as they have their answer, for so long. The load generator
     is wrk, in one thread that shares the cores with the server. The server runs as `likeness serve`
@@ -12,8 +12,7 @@ Measures: clients that ask again as soon as they have their answer, for so long.
     per second.
 Peer: none.
 Limit: the model alone, on the same two files and as many processes of one thread as there are
-    cores, just before the load: Model.verify in a loop, and the bare network on inputs that were
-    read before, one by one.
+    cores, just before the load: Model.verify in a loop.
 Needs: `pip install likeness[serve]` and wrk (`apt-get install wrk`). No data.
 Takes: five minutes on all cores.
 Gives: the table of section use_serve of docs/reference/performance.md.
@@ -147,92 +146,68 @@ def processor_seconds(process: int) -> float:
 
 # Run by itself, with the model and the two files as its arguments.
 ALONE = """
-import json, sys, time, numpy, torch
-import likeness
-from likeness.models.load import load_to_embed
-from pathlib import Path
-from likeness.toolkit.data.items import Item
+import sys, time, torch, likeness
 torch.set_num_threads(1)
 model, files = likeness.load(sys.argv[1]), sys.argv[2:]
-loaded = load_to_embed(sys.argv[1])
-waves = numpy.stack([loaded.read(Item(file, Path(file))) for file in files])
-def bare():
-    for wave in waves:
-        loaded.embedder.embed_batch(wave[None])
-given = {}
-for name, task in {"verify": lambda: model.verify(*files), "bare": bare}.items():
-    task()
-    count, started, used = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - started < 3:
-        task()
-        count += 1
-    wall = time.perf_counter() - started
-    given[name] = [count / wall, (time.process_time() - used) / count]
-print(json.dumps(given))
+model.verify(*files)
+count, started, used = 0, time.perf_counter(), time.process_time()
+while time.perf_counter() - started < 3:
+    model.verify(*files)
+    count += 1
+print(count / (time.perf_counter() - started), (time.process_time() - used) / count)
 """
 
 
-def alone(model: Path, files: list[Path]) -> dict[str, list[float]]:
+def alone(model: Path, files: list[Path]) -> tuple[float, float]:
     """Requests per second, and processor seconds for each, without a server.
 
     One process of one thread for each core at the same time.
     """
+    command = [sys.executable, "-c", ALONE, str(model), *map(str, files)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", ALONE, str(model), *map(str, files)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
         for _ in range(min(4, os.cpu_count() or 1))
     ]
-    measured = [json.loads(process.communicate()[0]) for process in processes]
-    totals = {}
-    for name in measured[0]:
-        rates, seconds = zip(*(each[name] for each in measured), strict=True)
-        totals[name] = [sum(rates), sum(seconds) / len(seconds)]
-    return totals
+    measured = [map(float, process.communicate()[0].split()) for process in processes]
+    rates, seconds = zip(*measured, strict=True)
+    return sum(rates), sum(seconds) / len(seconds)
 
 
-def serve_rows(name: str, clients: list[int], seconds: float, workers: int) -> None:
-    """Measure a model alone and behind the server, and print its rows."""
+def print_row(name: str, clients: int, seconds: float, workers: int) -> None:
+    """Measure a model alone and behind the server, and print its row."""
     with TemporaryDirectory() as folder:
         model, files = prepare(Path(folder), name)
-        for number in clients:
-            limits = alone(model, files)
-            with server(model, workers) as (url, process):
-                load(url, files, 1, 2)
-                used = processor_seconds(process)
-                measured = load(url, files, number, seconds)
-                used = processor_seconds(process) - used
-            count = max(1.0, measured["requests"])
-            rate, spent = count / measured["wall"], used / count
-            row(
-                f"{name}, {number} clients",
-                *(f"{measured[key]:.0f}" for key in ("requests", "errors")),
-                f"{rate:.1f}",
-                *(f"{measured[key]:.3f} s" for key in ("p50", "p99")),
-                f"{1000 * spent:.1f} ms",
-                *(f"{rate / fast:.2f}, {cpu / spent:.2f}" for fast, cpu in limits.values()),
-            )
+        fast, cpu = alone(model, files)
+        with server(model, workers) as (url, process):
+            load(url, files, 1, 2)
+            used = processor_seconds(process)
+            measured = load(url, files, clients, seconds)
+            used = processor_seconds(process) - used
+    count = max(1.0, measured["requests"])
+    rate, spent = count / measured["wall"], used / count
+    row(
+        f"{name}, {workers}, {clients}",
+        f"{measured['errors']:.0f}",
+        f"{rate:.1f}",
+        *(f"{measured[key]:.3f}" for key in ("p50", "p99")),
+        f"{1000 * spent:.1f}",
+        f"{rate / fast:.2f}, {cpu / spent:.2f}",
+    )
 
 
 def main() -> None:
     """Print the table."""
     parser = parser_of(__doc__)
-    parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--clients", default="1,10,50")
-    parser.add_argument("--models", default="tiny,resnet34", help="tiny or resnet34, or both")
+    parser.add_argument("--seconds", type=float, default=12)
+    parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--workers", type=int, default=1, help="processes of the server")
     arguments = parser.parse_args()
-    names = arguments.models.split(",")
     if shutil.which("wrk") is None:
         parser.error("wrk makes the load, and is not installed; run `apt-get install wrk`")
-    ratios = [f"rate and CPU over {kind}" for kind in ("Model.verify", "the bare network")]
-    table("work", "requests", "errors", "requests/s", "p50", "p99", "CPU", *ratios)
-    for name in names:
-        clients = [int(number) for number in arguments.clients.split(",")]
-        serve_rows(name, clients, arguments.seconds, arguments.workers)
+    times = ("requests/s", "p50 s", "p99 s", "CPU ms", "of Model.verify")
+    table("model, processes, clients", "errors", *times)
+    for name in SIZES:
+        print_row(name, arguments.clients, arguments.seconds, arguments.workers)
 
 
 if __name__ == "__main__":

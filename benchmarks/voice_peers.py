@@ -1,4 +1,4 @@
-"""Trains the peers of voices.py and corpora.py: LDA, and SpeechBrain's ECAPA-TDNN.
+"""Trains the peers of voices.py, corpora.py and conditions.py: LDA, and SpeechBrain's ECAPA-TDNN.
 
 Measures: nothing itself.
 Peers: LDA on filterbank statistics. SpeechBrain 1.1 with the settings of its VoxCeleb recipe,
@@ -13,6 +13,7 @@ Takes: LDA a minute, SpeechBrain 5.5 minutes of one core a fold of AN4.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from likeness.eval.types import Embeddings
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.pooling import statistics
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 from likeness.toolkit.data.items import Item, label_numbers
 
-CROP_SECONDS, SEED = 2.0, 0
+CROP_SECONDS, SEED, STEPS = 2.0, 0, 500
 
 
 def lda(training: Sequence[Item], tested: Sequence[Item]) -> Embeddings:
@@ -102,8 +103,8 @@ def augmented(batch: torch.Tensor, augmenter: Any) -> torch.Tensor:
     return changed
 
 
-def train(network: Network, items: Sequence[Item], labels: np.ndarray, steps: int) -> None:
-    """Train for so many steps of 32 crops, with one augmentation per batch."""
+def train(network: Network, items: Sequence[Item], labels: np.ndarray) -> None:
+    """Train for STEPS steps of 32 crops, with one augmentation per batch."""
     from speechbrain.augment.time_domain import AddNoise, DropChunk, DropFreq
 
     rng = np.random.default_rng(SEED)
@@ -120,11 +121,11 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray, steps: in
         optimizer,
         base_lr=1e-8,
         max_lr=1e-3,
-        step_size_up=max(1, steps // 2),
+        step_size_up=STEPS // 2,
         cycle_momentum=False,
     )
     network.network.train()
-    for _ in range(steps):
+    for _ in range(STEPS):
         chosen = rng.choice(len(items), 32, replace=False)
         crops = torch.from_numpy(np.stack([audio.crop(waves[i], samples, rng) for i in chosen]))
         batch = augmented(crops, augmenters[rng.integers(len(augmenters))])
@@ -137,17 +138,20 @@ def train(network: Network, items: Sequence[Item], labels: np.ndarray, steps: in
 
 
 def speechbrain(
-    training: Sequence[Item], tested: Sequence[Item], *, steps: int = 500, cmn: bool = False
+    training: Sequence[Item], tested: Sequence[Item], *, cmn: bool = False
 ) -> Embeddings:
     """The embeddings of the tested items by SpeechBrain's own classes throughout."""
     import_torchaudio()
     torch.manual_seed(SEED)
     names, labels = label_numbers(training)
     network = Network(len(names), cmn=cmn)
-    train(network, training, labels, steps)
+    train(network, training, labels)
     with torch.no_grad():
         rows = [
             network.encode(torch.from_numpy(audio.read(item))[None])[0, 0].numpy()
             for item in tested
         ]
     return Embeddings(tuple(item.id for item in tested), np.stack(rows))
+
+
+PEERS = {"lda": lda, "speechbrain": speechbrain, "speechbrain_cmn": partial(speechbrain, cmn=True)}

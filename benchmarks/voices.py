@@ -7,7 +7,7 @@
         --peers lda,speechbrain,speechbrain_cmn
         has SpeechBrain's sentence mean normalisation, too
 
-Measures: variants and seeds of recipes/speaker/an4.py or speechocean.py. A model is trained on four
+Measures: variants of recipes/speaker/an4.py or speechocean.py. A model is trained on four
     fifths of the speakers and scores all pairs of the rest, by its own similarity and by cosine
     with AS-norm; the trials of the five folds are pooled. Intervals are a bootstrap over speakers.
     "vs LDA" is paired: the difference on the same draws of speakers. Every fold's embeddings and
@@ -23,19 +23,13 @@ Gives: the tables of sections AN4 and speechocean of docs/reference/results.md.
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
-import voice_peers
-from folds import Errors, difference, errors_of, pooled, train_and_score, with_interval
+from folds import Errors, difference, errors_of, pooled, score_peer, train_and_score, with_interval
 from performance import ROOT, parser_of, row, table
+from voice_peers import PEERS
 
-from likeness.eval.formats.trials import write_scores
-from likeness.eval.similarity import score_trials
 from likeness.modalities.speaker import an4, speechocean
 from likeness.toolkit.training import recipe as recipes
 
@@ -45,38 +39,21 @@ VARIANTS = {
     "an4": "arcface,simple,softmax,arcface_cmn",
     "speechocean": "arcface,estimated,mixture,mixture_arcface,softmax,simple,arcface_cmn,ecapa",
 }
-PEERS = {
-    "lda": voice_peers.lda,
-    "speechbrain": voice_peers.speechbrain,
-    "speechbrain_cmn": partial(voice_peers.speechbrain, cmn=True),
-}
 ENDINGS = {".txt": "", ".as_norm.txt": ", AS-norm"}  # of score files, and how a row says it
 
 
-def run_fold(dataset: str, system: str, seed: int, fold: int, data: Path, out: Path) -> str:
+def run_fold(dataset: str, system: str, fold: int, data: Path, out: Path) -> str:
     """Train a fold of a peer or a variant; returns what it took, "" where it is there already."""
-    source = DATASETS[dataset]
+    source, name = DATASETS[dataset], f"fold{fold}"
     tested, trials = source.trials(data, fold=fold)
     if system in PEERS:
-        file = out / system / f"fold{fold}.txt"
-        if file.exists():
-            return ""
-        torch.set_num_threads(1)
-        embedded = PEERS[system](source.items(data, split="train", fold=fold), tested)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_scores(file, trials, score_trials(trials, embedded))
-        return str(file)
+        training = source.items(data, split="train", fold=fold)
+        return score_peer(PEERS[system], training, tested, trials, out / system / f"{name}.txt")
     recipe, _ = recipes.load(f"{ROOT / 'recipes' / 'speaker' / dataset}.py:{system}")
-    recipe = recipes.override(recipe, [f"items.fold={fold}", f"seed={seed}"])
-    return train_and_score(
-        recipe,
-        recipe.items(data),
-        tested,
-        trials,
-        data=data,
-        folder=out / system / f"seed{seed}",
-        name=f"fold{fold}",
-    )
+    recipe = recipes.override(recipe, [f"items.fold={fold}"])
+    training = recipe.items(data)
+    folder = out / system
+    return train_and_score(recipe, training, tested, trials, data=data, folder=folder, name=name)
 
 
 def print_row(name: str, folder: Path, ending: str, lda: Errors | None) -> Errors:
@@ -89,35 +66,24 @@ def print_row(name: str, folder: Path, ending: str, lda: Errors | None) -> Error
 
 def main() -> None:
     """Train what is missing, then print the table."""
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, "data", "out")
     parser.add_argument("dataset", choices=list(DATASETS))
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and scores")
     parser.add_argument("--variants", default="", help="of the recipe (default: the table's)")
     parser.add_argument("--peers", default="lda,speechbrain", help=f"of {', '.join(PEERS)}")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each variant")
-    parser.add_argument("--jobs", type=int, default=2, help="folds at a time, one core each")
     arguments = parser.parse_args()
-    data, out = arguments.data, arguments.out
     peers = ["lda", *(name for name in arguments.peers.split(",") if name != "lda")]
     variants = (arguments.variants or VARIANTS[arguments.dataset]).split(",")
-    runs = [(variant, seed) for variant in variants for seed in range(arguments.seeds)]
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [
-            pool.submit(run_fold, arguments.dataset, system, seed, fold, data, out)
-            for system, seed in [*((name, 0) for name in peers), *runs]
-            for fold in range(NUM_FOLDS)
-        ]
-        for future in waiting:
-            if future.result():
-                print(future.result(), file=sys.stderr, flush=True)
+    for system in (*peers, *variants):
+        for fold in range(NUM_FOLDS):
+            taken = run_fold(arguments.dataset, system, fold, arguments.data, arguments.out)
+            print(taken, file=sys.stderr, flush=True)
     table("system", "EER %", "minDCF(.01)", "EER vs LDA, paired")
-    lda = print_row("lda", out / "lda", ".txt", None)
+    lda = print_row("lda", arguments.out / "lda", ".txt", None)
     for name in peers[1:]:
-        print_row(name, out / name, ".txt", lda)
-    for variant, seed in runs:
+        print_row(name, arguments.out / name, ".txt", lda)
+    for name in variants:
         for ending, text in ENDINGS.items():
-            print_row(f"{variant}, seed {seed}{text}", out / variant / f"seed{seed}", ending, lda)
+            print_row(f"{name}{text}", arguments.out / name, ending, lda)
 
 
 if __name__ == "__main__":

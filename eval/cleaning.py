@@ -77,7 +77,7 @@ def suspects(fit: Fit) -> NDArray[np.int64]:
     An item is named where at least a tenth of the other classes is as near to it as its own class
     without itself. For an item of some other class the share is uniform between 0 and 1, whichever
     network made the embeddings, so that nine of ten wrong labels are named.
-    `benchmarks/gallery_check.py` measures the precision.
+    docs/reference/results.md has the precision that was measured.
 
     Returns:
         Their rows, in the order of how much nearer the other class is. Items that are alone in

@@ -193,14 +193,14 @@ def measure(
     """A finished run's scores to the values of its metrics and their (num_resamples,) values on
     resamples of the subjects (of the trials if unknown).
 
-    Errors: those of likeness.eval.bootstrap.resample.
+    Errors: those of likeness.eval.bootstrap.bounds_of.
     """
     values = {
         name: float(metric(scores.targets, scores.nontargets)) for name, metric in metrics.items()
     }
     _, made = bootstrap.bounds_of(metrics, scores, subjects.pairs, num_resamples=num_resamples)
     drawn = bootstrap.drawn_from(scores.target, subjects.pairs)
-    return Outcome(values, made.values, subjects.trial_list, drawn)
+    return Outcome(values, made, subjects.trial_list, drawn)
 
 
 def measure_items(

@@ -148,8 +148,6 @@ def metric_label(metric: str) -> str:
         "r_auroc": "R-AUROC",
         "edc_pauc": f"EDC pAUC (%) at FNMR {number}",
         "quality_auroc": "AUROC of the quality",
-        "aurc": "AURC",
-        "e_aurc": "E-AURC",
     }
     depths = {"recall": f"R@{depth} (%)", "precision": f"P@{depth} (%)"}
     return names.get(kind) or depths.get(at, metric)

@@ -320,7 +320,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
 def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     """Keep thresholds in a file, whole or not at all.
 
-    Those of other ways of scoring with the same model stay in the file. Those of the same scoring
+    Those of other models and other ways of scoring stay in the file. Those of the same scoring
     are replaced; if they were measured on the same scores, their false-accept rates stay, too. Of
     these a guaranteed one stays only if the number of subjects is the same.
 
@@ -338,8 +338,6 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     others = []
     # Those of a place are alone in their file.
     for entry in load(path) if path.exists() and not thresholds.unlabelled else ():
-        if entry.origin.model != thresholds.origin.model:
-            continue
         if _scoring(entry.origin) != _scoring(thresholds.origin):
             others.append(entry)
         elif _measured(entry) == _measured(thresholds):

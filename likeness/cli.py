@@ -20,7 +20,6 @@ import typer
 
 from likeness.commands import (
     align,
-    app,
     bench,
     check,
     compare,
@@ -42,6 +41,7 @@ from likeness.commands import (
     train,
     verify,
 )
+from likeness.commands.options import app
 from likeness.errors import one_sentence
 from likeness.eval.errors import LikenessError
 from likeness.eval.temporary import remove_abandoned_folders

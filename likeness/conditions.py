@@ -309,7 +309,7 @@ def bench(
     parsed = parse(conditions, modality)
     listed = trials if isinstance(trials, Trials) else read_trials(trials)
     check_labels("the trials", listed.target)
-    subject_of = names_of(subjects, "subjects")
+    subject_of = names_of(subjects)
     numbers, source = subjects_of(listed, subject_of)
     if numbers is None:
         raise LikenessError(f"subjects: {source}; give an `id subject` list, for the intervals")
@@ -403,7 +403,7 @@ class _Cells:
         tested = {key: of.p for key, of in differences.items() if of.p is not None}
         for key, p in zip(tested, holm(list(tested.values())), strict=True):
             differences[key] = replace(differences[key], p_holm=p)
-        return results, Paired(reference, differences, {}, "subjects")
+        return results, Paired(reference, differences, (), "subjects")
 
     def rates(self, name: str, condition: str, rows: Bools) -> tuple[list[Result], Outcome]:
         """What a model makes of some trials: "refused" first, then the rates of the others."""

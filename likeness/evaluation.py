@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
@@ -140,9 +138,7 @@ class Evaluation:
         """
         return self._only.threshold(far=far, p_target=p_target)
 
-    def save_thresholds(
-        self, to: File | Model, *, data: str | None = None, guarantee: float | None = None
-    ) -> Thresholds:
+    def save_thresholds(self, to: File | Model, *, guarantee: float | None = None) -> Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -151,7 +147,6 @@ class Evaluation:
         Args:
             to: the model: what `likeness.load` gave, or the folder of a run, an .onnx or a
                 .safetensors file. For all other models a file of any name that ends in .json.
-            data: what the trials are called; by default the name of their list.
             guarantee: a confidence such as 0.95, with which each FAR is then kept over subjects
                 (docs/how-to/guarantee_rate.md); None for the FARs that were measured.
 
@@ -160,15 +155,15 @@ class Evaluation:
             left out, with a warning.
 
         Raises:
-            LikenessError: the scores do not say their model, are of another one, several systems
-                were evaluated, or there are too few subjects for a guarantee. `to` does not exist.
+            LikenessError: the scores do not say their model, several systems were evaluated, or
+                there are too few subjects for a guarantee. `to` is no place for thresholds.
 
         Example:
             >>> import likeness
             >>> model = likeness.load("runs/voices")
             >>> scores = likeness.score("trials.txt", model.embed("voices"))
             >>> settings = likeness.VerificationSettings(fars=[0.5], num_resamples=0)
-            >>> stored = likeness.evaluate(scores, settings).save_thresholds(model, data="8 files")
+            >>> stored = likeness.evaluate(scores, settings).save_thresholds(model)
             >>> model.thresholds == stored
             True
             >>> model.verify("a.wav", "a.wav", far=0.5).same
@@ -190,7 +185,7 @@ class Evaluation:
         thresholds, too_low = measure(
             compared.scores[name],
             origin,
-            data=data or origin.trials or "unnamed trials",
+            data=origin.trials or "unnamed trials",
             fars=fars,
             subjects=result.counts.get("subjects"),
             guarantee=over_subjects(
@@ -267,6 +262,7 @@ class Evaluation:
         *,
         media: File | Media | None = None,
         command: str = "likeness.evaluate(...) in Python",
+        training: Any = "",
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
 
@@ -278,6 +274,7 @@ class Evaluation:
                 table, Kaldi folder or .rttm file, or what `likeness.files.media_of` read of these.
                 The page then shows those of the hardest trials.
             command: makes the page again.
+            training: the curves of the training, which the page then shows as well.
 
         Returns:
             The path of the page.
@@ -305,6 +302,7 @@ class Evaluation:
             test_report=test_report,
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
+            training=training,
         )
         write_json(made.with_name("report.json"), self.results, inputs, **more)
         return made
@@ -318,7 +316,6 @@ def evaluate(
     columns: ColumnNames = "",
     subjects: Names | None = None,
     groups: Names | Sequence[Names] | None = None,
-    reference: File | None = None,
     quality: Literal["norm"] | File | Mapping[str, float] | None = None,
     embeddings: Embedded | None = None,
     failures: File | Iterable[str] | None = None,
@@ -329,9 +326,9 @@ def evaluate(
     Args:
         scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
             `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
-            names to these, or a sequence. In a sequence a file is called by its name, and what
-            `score` gives by its `system`. `Scores` and files of lines `label score` know no
-            subjects, so their intervals are over trials and say so.
+            names to these, or a sequence. Differences are to the first. In a sequence a file is
+            called by its name, and what `score` gives by its `system`. `Scores` and files of lines
+            `label score` know no subjects, so their intervals are over trials and say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
         columns: which column of the trial list is which, or without one of the score files, where
@@ -341,8 +338,6 @@ def evaluate(
         groups: the group of each id or subject, as an `id group` list or a mapping, or a column of
             a list of items: "items.csv:sex", "items.csv:age<18"; or several of these. Error rates
             are then measured within and across groups as well.
-        reference: the system to which the differences of the others are taken, by its name or its
-            score file; by default the first.
         quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
             each id, as an `id quality` list or a mapping. How well it says which trials are decided
             wrongly is then measured as well.
@@ -358,9 +353,8 @@ def evaluate(
         The results; print them to see the table.
 
     Raises:
-        LikenessError: there are no labels, a file is of another kind, the scores are of a type that
-            is not known, or `reference` is none of the systems. Items of the trials have no
-            embedding.
+        LikenessError: there are no labels, a file is of another kind, or the scores are of a type
+            that is not known. Items of the trials have no embedding.
         FileNotFoundError: a file does not exist.
 
     Example:
@@ -376,8 +370,6 @@ def evaluate(
         scores, embeddings = run.scores, run.embeddings if embeddings is None else embeddings
         subjects = subjects or (run.labels if run.labels.is_file() else None)
     named = _named(scores)
-    if reference is not None:
-        reference = _name_of(reference, named)
     embedded = _by_system(embeddings, list(named))
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
@@ -412,8 +404,7 @@ def evaluate(
         compared = evaluate_together(
             labelled,
             settings,
-            reference=reference,
-            subject_of=names_of(subjects, "subjects"),
+            subject_of=names_of(subjects),
             groupings=groupings_of(groups),
             quality=None if quality is None else _qualities(quality, list(systems), embedded),
             failures=lost,
@@ -473,8 +464,6 @@ def _read(
         return None, system, None
     if isinstance(system, Scored):
         trials, values, origin = system.trials, system.values, system.origin
-        if trials.target is None and labels is not None:
-            trials = _with_labels(trials, labels)
     elif is_bare(path := Path(system)):
         return None, read_bare_scores(path), None
     else:
@@ -510,17 +499,6 @@ def _measure_spoofs(
         compared.results.extend(spoof_results(*more))
 
 
-def _with_labels(trials: Trials, labels: Trials) -> Trials:
-    """The same list with labels."""
-    same = (trials.enrol_ids, trials.probe_ids) == (labels.enrol_ids, labels.probe_ids)
-    rows = (trials.enrol, trials.probe), (labels.enrol, labels.probe)
-    if not same or not np.array_equal(*rows):
-        raise LikenessError(
-            "the scores are those of another list than `trials`; score the list with the labels"
-        )
-    return labels
-
-
 def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
     """Measure each system whose scores have no ids: neither subjects nor differences are known."""
     results: list[Result] = []
@@ -545,19 +523,6 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
             "for each, in their order"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
-
-
-def _name_of(reference: File, systems: Mapping[str, System]) -> str:
-    """The name of the system that is called so, or whose score file this is."""
-    for name, of in systems.items():
-        if name == reference or (
-            not isinstance(of, Scored | Scores) and Path(of) == Path(reference)
-        ):
-            return name
-    raise LikenessError(
-        f"the reference {str(reference)!r} is none of the systems; there is "
-        f"{', '.join(map(repr, systems))}"
-    )
 
 
 def _qualities(

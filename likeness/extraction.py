@@ -3,10 +3,8 @@ list's order, by the processes of torchrun, by a cluster, or in parts of a job a
 """
 
 import json
-import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.progress import as_part
-from likeness.eval.types import Embeddings, check_choice, check_counts
+from likeness.eval.types import Embeddings, check_choice
 from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker import long
 from likeness.models.load import (
@@ -37,21 +35,14 @@ from likeness.toolkit.console import say
 from likeness.toolkit.data.items import Item, check_unique
 from likeness.toolkit.data.listing import list_items
 from likeness.toolkit.data.reading import Bad, write_bad
-from likeness.toolkit.models.embed import (
-    NO_NUMBERS,
-    embed_where_readable,
-    refuse_diverged,
-    warn_if_alike,
-)
+from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Flip, Loaded, flipped
 from likeness.toolkit.training.lock import NAME as LOCK
-from likeness.toolkit.training.lock import Busy, empty, only_writer
+from likeness.toolkit.training.lock import Busy, only_writer
 
 PIECE_ITEMS = 8192
 # What a reading in parts takes over from the model's own.
 _OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
-# So many embeddings that are no numbers are enough to stop for, if they are most of those so far.
-MANY_NO_NUMBERS = 1000
 Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 
 
@@ -65,7 +56,6 @@ class Reading:
     faces: Literal["central", "all"] = "central"
     flip: Flip = "none"
     crops: int = 0
-    crop_seconds: float = 4.0
     chunk_seconds: float = 0.0
     only_speech: bool = False
     ijb: Path | None = None
@@ -238,29 +228,18 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
             f"{model.modality!r}: leave them out"
         )
     refuse_other_reading(model, "crops, chunks and only_speech")
-    crops, crop_seconds, chunk_seconds = reading.crops, reading.crop_seconds, reading.chunk_seconds
-    if crops and chunk_seconds:
-        raise LikenessError(
-            f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
-            "them"
-        )
-    check_counts("crops", [crops], least=0)
-    if not 0.1 <= crop_seconds < math.inf or (chunk_seconds and not 1 <= chunk_seconds < math.inf):
-        raise LikenessError(
-            f"crop_seconds {crop_seconds:g}, chunk_seconds {chunk_seconds:g}: crops of at least "
-            "0.1 s and chunks of at least 1 s are allowed, or 0 for no chunks"
-        )
+    crops, chunk_seconds = reading.crops, reading.chunk_seconds
+    long.check(crops, chunk_seconds)
     bound = reading_of(model)[1]
     read = partial(
         long.read,
         crops=crops,
-        crop_seconds=crop_seconds,
         chunk_seconds=chunk_seconds,
         only_speech=reading.only_speech,
         **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
     )
     settings = {
-        "crops": f"{crops} x {crop_seconds:g} s, mean" if crops else "",
+        "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
         "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
         "pauses": "left out by energy" if reading.only_speech else "",
     }
@@ -402,17 +381,15 @@ def _embed_pieces(
     mine: range,
 ) -> None:
     """Embed those of this process's pieces that are not in the folder yet, and write them there."""
-    num_finite, no_numbers, num_done = 0, list[Bad](), 0
+    num_done = 0
     num_items = sum(len(pieces[number]) for number in mine)
     for number in mine:
         items = pieces[number]
         if not _piece_path(folder, number).is_file():
             with as_part(num_done, num_items):
                 embeddings, bad = embed(items)
-            num_finite += 0 if embeddings is None else len(embeddings.ids)
-            no_numbers += [item for item in bad if item.reason == NO_NUMBERS]
-            if len(no_numbers) >= MANY_NO_NUMBERS:
-                refuse_diverged(no_numbers, num_finite)
+            if len(items) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
+                refuse_diverged(bad, 0 if embeddings is None else len(embeddings.ids))
             files.write(_piece_path(folder, number), with_bad(embeddings, bad))
             say(
                 f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
@@ -457,9 +434,10 @@ def finish(out: Path) -> None:
     """Remove the pieces, after the result was written."""
     folder = _folder(out)
     if folder.is_dir():
-        with suppress(Busy), only_writer(folder):  # who works there now finishes by itself
-            _refuse_others(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(Busy, OSError), only_writer(folder):  # who works there finishes by itself
+            _remove_pieces(folder)
+            (folder / LOCK).unlink()
+            folder.rmdir()  # unless it holds something else
 
 
 def _folder(out: Path) -> Path:
@@ -485,20 +463,14 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
         return
     # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
-    _refuse_others(folder)
-    empty(folder)
+    _remove_pieces(folder)
     write_json(file, plan)
 
 
-def _refuse_others(folder: Path) -> None:
-    """Refuse a folder that holds something else than pieces."""
-    known = re.compile(rf"\d{{6}}\.npz|plan\.json|{re.escape(LOCK)}|\..*\.part")
-    others = [path.name for path in folder.iterdir() if not known.fullmatch(path.name)]
-    if others:
-        raise LikenessError(
-            f"{folder} would hold the pieces of this work, and holds {others[0]!r}; move that, or "
-            "choose another --out"
-        )
+def _remove_pieces(folder: Path) -> None:
+    for pattern in ("plan.json", "??????.npz", ".*.part"):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[str, str]]:

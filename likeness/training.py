@@ -27,7 +27,6 @@ from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
-from likeness.modalities.face import validation
 from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
@@ -176,8 +175,7 @@ def check_training(
         num_steps: How many steps are taken; the first two are not timed.
 
     Returns:
-        What is trained on and measured, memory, seconds of a step, hours of all steps, and what is
-        odd about the files.
+        What is trained on and measured, memory, seconds of a step, and hours of all steps.
 
     Raises:
         LikenessError: What `likeness train` would refuse.
@@ -211,8 +209,7 @@ def check_training(
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
         f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
     ]
-    odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
-    return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
+    return "\n".join(lines)
 
 
 def _duration(seconds: float) -> str:

@@ -31,9 +31,9 @@ from safetensors.torch import save_file
 from scipy.io import savemat
 
 from likeness.eval import per_item
-from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import embeddings, subjects, trials
+from likeness.eval.formats import embeddings, trials
 from likeness.eval.protocols import ijb_files
 from likeness.eval.scoring import plda
 from likeness.eval.types import Embeddings, Trials
@@ -55,8 +55,6 @@ EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))
 IDS = ("ann/1", "ann/2", "bob/1", "bob/2")
 LISTED = Trials(IDS, IDS, [0, 0, 2, 1], [1, 2, 3, 3], [True, False, True, False])  # type: ignore
 EMBEDDED = Embeddings(IDS, np.arange(12, dtype=np.float32).reshape(4, 3), {"similarity": "cosine"})
-POINTS = b"a.jpg " + b"1.5 " * 10 + b"0.9\n"
-SIDE = b"TEMPLATE_ID,SUBJECT_ID,FILENAME\n1,7,img/1.jpg\n2,9,img/3.jpg\n"
 STATE = {"conv.weight": torch.zeros(2, 3), "conv.bias": torch.ones(2)}
 HUGE = [
     struct.pack("<I", 2**32 - 1),
@@ -182,21 +180,17 @@ def write_embeddings(path: Path) -> None:
     embeddings.write(path, EMBEDDED)
 
 
-FACES = ijb_files.Faces(("a.jpg",), np.array([1]), np.array([1]))
 PLDA = plda.Plda(np.zeros(2), np.eye(2), np.zeros(2), np.eye(2), np.ones(2))
 CASES = {
     "trials": Case("t.txt", content(b"1 a b\n0 a c\n"), trials.read_trials),
     "trials gz": Case("t.gz", content(b"1 a b\n0 a c\n"), trials.read_trials, zipped=True),
-    "trials npz": Case("t.npz", write_list, trials.read_trials),
-    "scores": Case("s.txt", write_list, trials.read_scores),
     "scores parquet": Case("s.parquet", write_list, trials.read_scores, native=True),
-    "mapping": Case("m.txt", content(b"a ann\nb bob\n"), subjects.read_mapping),
     "items": Case("i.csv", content(b"path,label\na.wav,ann\nb.wav,bob\n"), read_items),
     "ark": Case("e.ark", write_embeddings, embeddings.read),
     "npz": Case("e.npz", write_embeddings, embeddings.read),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read, native=True),
     "per item": Case("p.npz", write_results, per_item.read),
-    "calibration": Case("c.json", Calibration(2.0, -1.0, (0.5,), ("snr",)).save, load_calibration),
+    "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case(
         "t.rec",
@@ -207,12 +201,7 @@ CASES = {
         "v.bin", lambda path: bin_file.write(pictures(path.parent), LISTED, path), bins.items
     ),
     "omniglot": Case("images_background.npz", write_omniglot, read_omniglot),
-    "ijb faces": Case("f.txt", content(b"a.jpg 1 1\nb.jpg 1 2\n"), ijb_files.read_faces),
-    "ijb scores": Case(
-        "f.txt", content(POINTS), lambda path: ijb_files.read_detector_scores(path, FACES)
-    ),
     "ijb pairs": Case("f.txt", content(b"1 2 1\n1 3 0\n"), ijb_files.read_template_pairs),
-    "ijb side": Case("f.csv", content(SIDE), ijb_files.read_side),
     "mat": Case("p.mat", write_agedb, pairs.read_agedb, native=True),
     "checkpoint": Case("m.safetensors", write_model, load_model),
     "weights safetensors": Case("w.safetensors", partial(save_file, STATE), read_weights),

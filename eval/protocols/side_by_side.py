@@ -15,7 +15,7 @@ from likeness.eval.comparison import Outcome
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
-from likeness.eval.paired import Matched, Paired
+from likeness.eval.paired import Paired
 from likeness.eval.progress import step
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.results import Result, metric_beside, table
@@ -94,19 +94,17 @@ def evaluate_together(
     systems: Mapping[str, tuple[Trials, Scores]],
     settings: VerificationSettings,
     *,
-    reference: str | None = None,
     subject_of: Mapping[str, str] | None = None,
     groupings: Mapping[str, Mapping[str, str]] | None = None,
     quality: Mapping[str, Mapping[str, float]] | None = None,
     failures: Failures | None = None,
 ) -> Compared:
-    """Measures several systems on lists of trials.
+    """Measures several systems on lists of trials; those on the same trials are compared with the
+    first on the same resamples.
 
     Args:
         systems: Name -> the labelled trials and their scores.
         settings: What is measured and by which rule.
-        reference: The system to which the differences of the others are taken, by default the
-            first. Systems on the same trials are compared on the same resamples.
         subject_of: Id -> subject, for intervals over subjects, see `subjects_of`.
         groupings: What the groups are, such as "sex" -> id or subject -> group. The error rates are
             then measured by group as well.
@@ -126,7 +124,7 @@ def evaluate_together(
     >>> {result.system: result.value for result in compared.results if result.metric == "eer"}
     {'good': 0.0, 'bad': 0.5}
     """
-    reference = next(iter(systems)) if reference is None else reference
+    reference = next(iter(systems))
     trials = {name: listed for name, (listed, _) in systems.items()}
     scores = {name: measured for name, (_, measured) in systems.items()}
     unpaired = _in_one_order(scores, trials, reference)
@@ -161,7 +159,7 @@ def evaluate_together(
         if failures is not None:
             results += generalised_rates(failures, own, settings, first, subject_of)
         if evaluated.resamples is not None:
-            draws = evaluated.resamples.values
+            draws = evaluated.resamples
             values = {metric: evaluated.result(metric).value for metric in draws}
             trial_list = name if name in unpaired else ""
             drawn = drawn_from(own.target, subjects)
@@ -175,20 +173,19 @@ def evaluate_together(
 
 def _in_one_order(
     scores: dict[str, Scores], trials: dict[str, Trials], reference: str
-) -> dict[str, Matched]:
+) -> list[str]:
     """Brings the scores on the trials of the reference into its order, so that all are measured on
     the same resamples; gives the systems on other trials.
     """
     if len(scores) == 1:
-        return {}
-    unpaired = {}
+        return []
+    unpaired = []
     for name in [name for name in scores if name != reference]:
-        matched = paired.match_trials(trials[reference], trials[name])
-        if matched.order is None:
-            unpaired[name] = matched
+        order = paired.matching_order(trials[reference], trials[name])
+        if order is None:
+            unpaired.append(name)
         else:
-            in_order = scores[name].values[matched.order]
-            scores[name] = Scores(in_order, scores[reference].target)
+            scores[name] = Scores(scores[name].values[order], scores[reference].target)
             trials[name] = trials[reference]
     return unpaired
 
@@ -230,31 +227,33 @@ def _rated_decisions(
     """
     values, meaning = uncertainty.trial_quality(trials, quality, "quality")
     threshold = threshold_at_eer(scores.targets, scores.nontargets)
-    ranking = uncertainty.Ranking(values, uncertainty.errors_at(scores, threshold))
-    intervals: dict[str, Bounds] = {}
-    if settings.num_resamples:
-        draws = draws_of(settings)
-        intervals = uncertainty.bounds_over_subjects(ranking, scores.target, subjects, **draws)
-    stated: uncertainty.Conventions = {
-        "quality": meaning,
-        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
-    }
-    results = [
-        metric_beside(of, name, value, ends, threshold, **own)
-        for name, value, own, ends in uncertainty.rows_of(
-            ranking, "quality_auroc", stated, intervals
-        )
-    ]
     start = float(np.sort(scores.targets)[num_allowed(uncertainty.START_FNMR, scores.targets.size)])
     missed = uncertainty.errors_at(scores, start)
+    auroc = uncertainty.drawn_auroc(values, uncertainty.errors_at(scores, threshold))
+
+    def rated(*rows: NDArray[Any]) -> float:
+        drawn = np.concatenate(rows).astype(np.int64)
+        return auroc(np.bincount(drawn, minlength=values.size))
 
     def area(target_rows: NDArray[Any], _: NDArray[Any]) -> float:
         rows = target_rows.astype(np.int64)
         return uncertainty.discard_area(values[rows], missed[rows])
 
-    name, every = f"edc_pauc({uncertainty.START_FNMR:g})", np.flatnonzero(scores.target)
+    edc = f"edc_pauc({uncertainty.START_FNMR:g})"
+    intervals: dict[str, Bounds] = {}
     if settings.num_resamples:
-        intervals = uncertainty.bounds_over_rows({name: area}, scores.target, subjects, **draws)
+        metrics = {"quality_auroc": rated, edc: area}
+        intervals = uncertainty.bounds_over_rows(
+            metrics, scores.target, subjects, **draws_of(settings)
+        )
+    stated = {
+        "quality": meaning,
+        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
+        "rule": uncertainty.AUROC_RULE,
+    }
+    every, ends = np.arange(len(scores)), intervals.get("quality_auroc")
+    found = metric_beside(of, "quality_auroc", rated(every), ends, threshold, **stated)
     rule = f"up to {uncertainty.MOST_DISCARDED:.0%} of the target trials discarded by quality"
-    edc = metric_beside(of, name, area(every, every), intervals.get(name), start, rule=rule)
-    return [*results, edc]
+    value = area(np.flatnonzero(scores.target), every)
+    beside = metric_beside(of, edc, value, intervals.get(edc), start, rule=rule)
+    return [beside] if np.isnan(found.value) else [found, beside]

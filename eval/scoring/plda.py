@@ -5,9 +5,9 @@ The score of a trial is the log-likelihood ratio of one y for both sides against
 logarithm). The defaults are Kaldi's, as its VoxCeleb recipe sets them (egs/voxceleb/v2,
 ivector/plda.cc, ivector-compute-lda, ivector-plda-scoring --normalize-length=true): the mean is
 subtracted, LDA applied if wanted, the length set to sqrt(K), PLDA fitted by EM around the mean of
-the class means; and at scoring each vector is scaled once more, in the coordinates of the PLDA, see
-`SCORING_LENGTHS`. Without that last step the scores are the likelihood ratios of the fitted model
-itself.
+the class means; and at scoring each vector is scaled once more, in the coordinates u of the PLDA:
+to sum_k u_k^2 / (psi_k + 1) = K, the value that the model expects. Without that last step the
+scores are the likelihood ratios of the fitted model itself.
 
 Brümmer & de Villiers 2010 ("The speaker partitioning problem"), Sec. 3; Ioffe 2006, "Probabilistic
 linear discriminant analysis"; Garcia-Romero & Espy-Wilson 2011 on length. Deep embeddings that were
@@ -20,7 +20,7 @@ Legend: N items, D dims, K dims after LDA, C classes, P trials.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,12 +32,7 @@ from likeness.eval.similarity import pairs
 from likeness.eval.types import Floats, check_choice
 
 FORMAT = "likeness plda 2"
-ScoringLength = Literal["kaldi", "simple", "none"]
-SCORING_LENGTHS = {
-    "kaldi": "u is scaled so that sum_k u_k^2 / (psi_k + 1) = K, the value that the model expects",
-    "simple": "u is scaled so that sum_k u_k^2 = K (Kaldi's --simple-length-normalization)",
-    "none": "u stays as it is",
-}
+ScoringLength = Literal["kaldi", "none"]
 _ARRAYS = ("mean", "lda", "centre", "transform", "psi")
 
 
@@ -46,7 +41,7 @@ class Plda:
     """mean (D,) subtracted first; lda (D, K); length_norm: rows are then scaled to sqrt(K). centre
     (K,) and transform (K, K): u = transform (x - centre) has W = I and B = diag(psi), psi (K,) >=
     0. model: digest of the embeddings' model, "" if unknown. scoring_length: how the length of u is
-    set before the likelihood ratio is taken, a name of SCORING_LENGTHS.
+    set before the likelihood ratio is taken.
     """
 
     mean: Floats
@@ -59,7 +54,7 @@ class Plda:
     scoring_length: ScoringLength = "none"
 
     def __post_init__(self) -> None:
-        check_choice("scoring_length", self.scoring_length, SCORING_LENGTHS)
+        check_choice("scoring_length", self.scoring_length, get_args(ScoringLength))
         dims, kept = len(self.mean), len(self.psi)
         shapes = [(dims,), (dims, kept), (kept,), (kept, kept), (kept,)]
         arrays = [getattr(self, name) for name in _ARRAYS]
@@ -85,9 +80,8 @@ class Plda:
         projected: Floats = (
             _prepare(rows, self.mean, self.lda, self.length_norm) - self.centre
         ) @ self.transform.T
-        if self.scoring_length != "none":
-            expected = self.psi + 1 if self.scoring_length == "kaldi" else np.ones_like(self.psi)
-            squares = np.einsum("nk,nk,k->n", projected, projected, 1 / expected)
+        if self.scoring_length == "kaldi":
+            squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
             projected = (
                 projected * np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
             )
@@ -156,8 +150,8 @@ def fit_plda(
     scoring_length: ScoringLength = "kaldi",
 ) -> Plda:
     """Fit on labelled embeddings (N, D) of classes other than those to be scored. lda_dim: K, 0 =
-    no LDA (K = D). iterations: of EM (Kaldi's default is 10). scoring_length: a name of
-    SCORING_LENGTHS; the fit does not depend on it.
+    no LDA (K = D). iterations: of EM (Kaldi's default is 10). The fit does not
+    depend on scoring_length.
 
     Raises:
         LikenessError: Shapes differ, there is NaN, there are fewer than two classes, nobody has two

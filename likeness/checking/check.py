@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ _TEXTS = {
         "Record with less gain. They can be trained on, and are kept.",
     ),
     "near-duplicate": (
-        "Items with a cosine of {near:g} or more to another one",
+        f"Items with a cosine of {NEAR} or more to another one",
         "Look whether they are copies, and keep one of each; --clean keeps the first.",
     ),
     "wrong-label": (
@@ -157,13 +157,6 @@ class Checked:
     left_out: Sequence[str]
 
 
-class Embeds(Protocol):
-    """What embeds items: a likeness.Model."""
-
-    def embed(self, inputs: Any, /) -> Embeddings:
-        """Embed items."""
-
-
 def check(
     data: File,
     modality: Modality | None = None,
@@ -174,8 +167,6 @@ def check(
     test: File | None = None,
     decode: bool | None = None,
     embeddings: File | Embeddings | None = None,
-    model: Embeds | None = None,
-    near: float = NEAR,
     clean: bool = False,
 ) -> Checked:
     """Say what is wrong with a data set before anything trains on it.
@@ -188,8 +179,6 @@ def check(
             of up to 10 hours in all are decoded.
         embeddings: embeddings of the items by their ids, or their file, to find labels that are
             likely wrong and near copies. Items without one are compared with nothing.
-        model: a likeness.Model, which embeds the items here, in place of `embeddings`.
-        near: the cosine from which on two items are called near copies.
         clean: whether items whose label is likely wrong, and near copies, are left out too.
 
     Returns:
@@ -214,14 +203,12 @@ def check(
     tested = Items.of([]) if test is None else list_items(Path(test), **listing)
     plain = folder.is_dir() and not label and not is_kaldi_folder(folder)
     vectors = None if embeddings is None else embeddings_of(embeddings)
-    if model is not None:
-        vectors = model.embed([item for item in items if item.path.is_file()])
 
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
     content = "decoded content" if decoded else "bytes"
-    result = _Result(items, kind, folder if plain else None, content, near=near, clean=clean)
+    result = _Result(items, kind, folder if plain else None, content, clean=clean)
     names = dict.fromkeys(passed_over)
     result.add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
     result.add_problems(files)
@@ -270,11 +257,10 @@ class _Result:
         root: Path | None,
         content: str,
         *,
-        near: float = NEAR,
         clean: bool = False,
     ) -> None:
         self.items, self.modality, self.root = items, modality, root
-        self.near, self.clean = near, clean
+        self.clean = clean
         self.ids, self.labels = list(items.ids), list(items.labels)
         self.label = {"speaker": "speaker", "face": "subject", "image": "class"}[modality]
         self.several = _PLURALS[self.label]
@@ -284,7 +270,6 @@ class _Result:
             "labels": self.several,
             "Labels": self.several.capitalize(),
             "content": content,
-            "near": near,
         }
         self.findings: list[Finding] = []
         self.notes: list[str] = []
@@ -393,22 +378,6 @@ class _Result:
             self.add(
                 "few-items", [(name,) for name in few], {n: f"items: {counts[n]}" for n in few}
             )
-        self._note_what_train_refuses()
-
-    def _note_what_train_refuses(self) -> None:
-        """Note that what is kept is too little to hold subjects out of the training."""
-        labels = zip(self.labels, self.left_out, strict=True)
-        kept = Counter(name for name, reason in labels if name is not None and not reason)
-        if 1 < len(kept) < LEAST_LABELS:
-            self.notes.append(
-                f"{len(kept)} {self.several} are too few for `likeness train`, which holds two out "
-                f"and trains on two or more. `likeness lists --split all` makes trials of all."
-            )
-        elif len(kept) > 1 and max(kept.values()) == 1:
-            self.notes.append(
-                f"Each {self.label} has a single item, so that `likeness train` could not test, "
-                f"and refuses them. Add items of the same {self.several}."
-            )
 
     def add_suggested(self, counts: Collection[str] | NDArray[Any]) -> bool:
         """Add the finding that the folders are no subjects; returns whether they are none."""
@@ -498,7 +467,7 @@ class _Result:
         self._add_wrong_labels(rows, unit)
 
     def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
-        pairs = near_pairs(unit, self.near)
+        pairs = near_pairs(unit, NEAR)
         graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
         _, parts = connected_components(graph, directed=False)
         groups = defaultdict(list)

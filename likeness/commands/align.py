@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands import app
-from likeness.commands.options import MinScore, input_file, size_of
+from likeness.commands.options import MinScore, app, input_file, size_of
 from likeness.toolkit.console import say
 
 

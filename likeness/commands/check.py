@@ -7,73 +7,17 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.toolkit.console import say
 
 
-def comparing(
-    embeddings: Annotated[
-        Path | None,
-        input_file(
-            "Embeddings of the items by their ids, to find labels that are likely wrong and "
-            "near copies."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="A model that embeds the items here, in place of --embeddings."),
-    ] = None,
-    trust: options.Trust = None,
-    near: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="The cosine from which on two items are called near copies."
-        ),
-    ] = 0.98,
-    clean: Annotated[
-        bool,
-        typer.Option(
-            "--clean",
-            help="Leave items whose label is likely wrong, and near copies, out of --out too.",
-        ),
-    ] = False,
-) -> None:
-    """How the items are compared with each other."""
-
-
-def writing(
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="ITEMS.csv",
-            help="Write the items that can be trained on, for `train --data`. What is left out is "
-            "in ITEMS.left-out.csv, with the reasons.",
-            callback=options.writes(".csv"),
-        ),
-    ] = None,
-    json_file: options.JsonFile = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Write FOLDER/index.html, a page that shows and plays what was found.",
-            file_okay=False,
-        ),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End with exit code 1 if anything was found.")
-    ] = False,
-) -> None:
-    """What is written of the findings."""
-
-
-@app.command(
+@options.app.command(
     epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
-    "likeness check faces --modality face --model runs/faces --page findings"
+    "likeness check faces --modality face --embeddings faces.npz --page findings"
 )
-@options.with_options(options.labelling, comparing, writing)
-def check(
+@options.with_options(options.labelling)
+def check(  # what a data set may be asked for
     context: typer.Context,
     data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
     modality: options.Modality = None,
@@ -92,27 +36,53 @@ def check(
             "up to 10 hours in all).",
         ),
     ] = None,
+    embeddings: Annotated[
+        Path | None,
+        input_file(
+            "Embeddings of the items by their ids, to find labels that are likely wrong and "
+            "near copies."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ITEMS.csv",
+            help="Write the items that can be trained on, for `train --data`. What is left out is "
+            "in ITEMS.left-out.csv, with the reasons.",
+            callback=options.writes(".csv"),
+        ),
+    ] = None,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean",
+            help="Leave items whose label is likely wrong, and near copies, out of --out too.",
+        ),
+    ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write FOLDER/index.html, a page that shows and plays what was found.",
+            file_okay=False,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with exit code 1 if anything was found.")
+    ] = False,
 ) -> None:
     """Say what is wrong with a data set before anything trains on it.
 
     That is files that cannot be read, copies, labels that look wrong, and what is in the training
     and in the test data. Findings are no error: the exit code is 0 unless --strict is given. With
-    embeddings or a model, the labels that are likely wrong are found by similarity.
+    embeddings, the labels that are likely wrong are found by similarity.
     """
     import likeness
     from likeness.checking import report
 
-    asked = context.params
-    out, page, model = asked["out"], asked["page"], asked["model"]
-    compared = asked["embeddings"] or model
-    options.refuse_idle(context, ("near", "clean"), "--embeddings or --model", compared)
-    given = options.arguments_of(context, likeness.check)
-    if model is not None:
-        given["model"] = likeness.load(model, trust=asked["trust"] or ())
-    checked = likeness.check(**given)
+    options.refuse_idle(context, ("clean",), "--embeddings", embeddings)
+    checked = likeness.check(**options.arguments_of(context, likeness.check))
     say(report.as_text(checked))
-    if asked["json_file"] is not None:
-        report.write_json(asked["json_file"], checked)
     if page is not None:
         report.write_page(page, checked, command=context.obj or "likeness check")
         say(f"the page is {page / 'index.html'}")
@@ -123,5 +93,5 @@ def check(
             f"{len(checked.items) - dropped:,} items to train on in {out}; {dropped:,} left out, "
             f"with their reasons in {report.left_out_path(out)}"
         )
-    if asked["strict"] and checked.findings:
+    if strict and checked.findings:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from likeness import recipe_files
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.toolkit.console import say
 
 
@@ -44,7 +44,7 @@ def comparing(
     """How often each variant is trained, and how they are compared."""
 
 
-@app.command(
+@options.app.command(
     epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
     "--out runs/an4-compare"
 )

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from likeness import recipe_files
-from likeness.commands import app
-from likeness.commands.options import stoppable
+from likeness.commands.options import app, stoppable
 from likeness.eval.errors import LikenessError
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.commands.options import output_file
 from likeness.eval.errors import LikenessError
 
@@ -19,9 +19,8 @@ def reading(
     ] = "none",
     faces: options.FacesTaken = "central",
     crops: Annotated[
-        int, typer.Option(min=0, help="For speech: the mean of so many evenly spaced crops.")
+        int, typer.Option(min=0, help="For speech: the mean of so many crops of 4 s.")
     ] = 0,
-    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
     chunk_seconds: Annotated[
         float, typer.Option(min=0, help="For speech: the mean of chunks of so many seconds.")
     ] = 0.0,
@@ -47,7 +46,7 @@ def sharing(
     """How the work is divided."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
     "embeddings.npz; likeness embed --join part-*.npz --out embeddings.npz"
 )

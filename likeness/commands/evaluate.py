@@ -7,16 +7,13 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
 
 def comparing(
-    reference: Annotated[
-        Path | None, typer.Option(help="The score file that the others are compared with.")
-    ] = None,
     trials: Annotated[
         Path | None, input_file("A trial list with the labels, where the score files have none.")
     ] = None,
@@ -65,9 +62,6 @@ def keeping(
             help="Keep the thresholds at the EER and each --far: a run, an .onnx or a .json file.",
         ),
     ] = None,
-    data_name: Annotated[
-        str | None, typer.Option(help="With --save-to: what the trials are called.")
-    ] = None,
     guarantee: Annotated[
         float | None,
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
@@ -76,7 +70,7 @@ def keeping(
     """Which thresholds are kept, and where."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
     "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json"
 )
@@ -109,7 +103,7 @@ def evaluate(
     options.refuse_beside_ijb(context, "scores", "fars")
     asked = context.params
     save_to = asked["save_to"]
-    options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
+    options.refuse_idle(context, ("guarantee",), "--save-to", save_to)
     from likeness.eval.small_rates import parse_plan
 
     wanted = None if plan is None else parse_plan(plan)
@@ -133,9 +127,7 @@ def evaluate(
     evaluation = likeness.evaluate(settings=settings, **given)
     stored = None
     if save_to is not None:
-        stored = evaluation.save_thresholds(
-            save_to, data=asked["data_name"], guarantee=asked["guarantee"]
-        )
+        stored = evaluation.save_thresholds(save_to, guarantee=asked["guarantee"])
     options.write_evaluation(context, evaluation)
     if wanted is not None:
         say(f"\n{evaluation.plan(*wanted)}")

@@ -41,7 +41,7 @@ def plda(
     from likeness.files import embeddings_of, names_of
 
     rows = embeddings_of(embeddings)
-    classes = labels_of(embeddings.name, rows.ids, names_of(labels, "labels"), "class")
+    classes = labels_of(embeddings.name, rows.ids, names_of(labels), "class")
     fitted = fit_plda(
         rows.matrix,
         classes,
@@ -79,7 +79,7 @@ def calibration(
     fitted = likeness.calibrate(scoring=scoring, **given)
     fitted.save(out)
     at = f"at p_target {fitted.p_target:g}"
-    say(f"calibration of {fitted.system} fitted on {trials} {at} in {out}")
+    say(f"calibration of {fitted.systems[0]} fitted on {trials} {at} in {out}")
 
 
 @app.command(epilog="Example: likeness fit fusion dev1.txt dev2.txt --out fusion.json")

@@ -49,8 +49,8 @@ ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify
 Found = Annotated[
     Path | None,
     typer.Option(
-        help="The file to write, .csv, .tsv or .json (default: to the standard output).",
-        callback=options.writes(".csv", ".tsv", ".json"),
+        help="The file to write, .csv or .tsv (default: to the standard output).",
+        callback=options.writes(".csv", ".tsv"),
     ),
 ]
 
@@ -138,7 +138,7 @@ def check(
     if rule.far is not None and model is None and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with galleries.opened(gallery) as store:
-        limit, _ = rule.decide(rule.read(model or ""), store.meta)
+        limit, _ = rule.decide(model or "", store.meta)
         checked = gallery_checks.check(store, limit)
     for doubt in checked.doubts if out is None else ():
         say(one_line(doubt.text()))
@@ -155,16 +155,8 @@ def matching(
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
     ] = "subject",
-    num_templates: Annotated[
-        int,
-        typer.Option("--templates", min=1, help="How many templates each subject has at most."),
-    ] = 1,
-    pool: Annotated[
-        Literal["best", "mean"],
-        typer.Option(help="Which score a subject with several templates gets."),
-    ] = "best",
 ) -> None:
-    """What is found, and by which templates."""
+    """What is found."""
 
 
 @app.command(
@@ -190,8 +182,7 @@ def search(
 
     loaded = _loaded(context)
     given = options.arguments_of(context, galleries.search) | {"model": loaded}
-    given["threshold"], given["source"] = rule.decide(rule.read(model), loaded.meta)
-    given["far"] = rule.far if isinstance(rule.far, float) else None
+    given["threshold"], given["source"] = rule.decide(model, loaded.meta)
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(**given | {"gallery": store}, **_listing(context))
     if out is None:
@@ -285,7 +276,7 @@ def cluster(
     from likeness import searching
 
     embeddings, files = _embeddings(context)
-    limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
+    limit, source = rule.decide(model or "", embeddings.meta)
     grouped = searching.cluster(
         embeddings,
         threshold=limit,

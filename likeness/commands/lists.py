@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.toolkit.console import say
 
 
@@ -46,7 +46,7 @@ def drawing(
     """Which subjects are listed, and which trials are drawn."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness lists voices --out lists/voices; "
     "likeness lists voices.csv --out lists --same-sex --cross-session --num-trials 100000"
 )

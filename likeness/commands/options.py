@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Command = TypeVar("Command", bound=Callable[..., None])
 
+app = typer.Typer(
+    name="likeness",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
 
@@ -254,9 +261,6 @@ def scoring(
         Path | None, input_file("Embeddings whose mean is subtracted from all others.")
     ] = None,
     durations: Durations = None,
-    strip_extension: Annotated[
-        bool, typer.Option("--strip-extension", help="Ids may differ in a file's extension.")
-    ] = False,
     missing: Annotated[
         Literal["refuse", "skip"], typer.Option(help="What becomes of ids without an embedding.")
     ] = "refuse",
@@ -266,10 +270,6 @@ def scoring(
 
 def normalising(
     plda: Annotated[Path | None, input_file("Score by this PLDA of `likeness fit plda`.")] = None,
-    scoring_length: Annotated[
-        Literal["kaldi", "simple", "none"] | None,
-        typer.Option(help="With --plda: scale vectors to another length than the file says."),
-    ] = None,
     cohort: Annotated[
         Path | None, input_file("Embeddings of other subjects, by which scores are normalised.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import app
+from likeness.commands.options import app
 from likeness.toolkit.console import say
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import app
-from likeness.commands.options import Overrides, TrainingData, names_in, stoppable
+from likeness.commands.options import Overrides, TrainingData, app, names_in, stoppable
 from likeness.toolkit.console import say
 
 
@@ -33,7 +32,7 @@ def reproduce(
 ) -> None:
     """Train and measure what a table of a paper needs, and print it beside the paper's numbers.
 
-    The tables are also written as text, Markdown and LaTeX.
+    The table is also written as text.
     """
     from likeness import reproduce as reproducing
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.commands.options import input_file
 
 
-@app.command(
+@options.app.command(
     epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json "
     "results.json"
 )

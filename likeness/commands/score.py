@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
 
-@app.command(
+@options.app.command(
     epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
     "cohort.npz --out scores.txt"
 )

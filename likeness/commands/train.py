@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from likeness import recipe_files
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
@@ -29,7 +29,7 @@ class _WithFields(typer.core.TyperCommand):
                 formatter.write_dl([(f"{k}={v}", "") for k, v in fields_of(recipe).items()])
 
 
-@app.command(
+@options.app.command(
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )

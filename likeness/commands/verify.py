@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands import app, options
+from likeness.commands import options
 from likeness.commands.options import input_file, output_file
 from likeness.eval.errors import LikenessError
 from likeness.included import about, model_for
@@ -21,7 +21,7 @@ def pairing(
     ] = None,
     out: Annotated[
         Path | None,
-        output_file("With --pairs: the table to write.", ".csv", ".tsv", ".parquet", ".json"),
+        output_file("With --pairs: the table to write.", ".csv", ".tsv"),
     ] = None,
     root: options.Root = None,
     columns: options.TrialColumns = None,
@@ -30,7 +30,7 @@ def pairing(
     """Which pairs are compared, and how they are listed."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg --model "
     "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
     "verdicts.csv"

@@ -211,10 +211,9 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     from likeness.service.app import make_app
     from likeness.service.guard import MAX_BYTES
     from likeness.service.work import Service
-    from likeness.thresholds import look_up
+    from likeness.thresholds import choose, find
     from likeness.verification import NO_DECISION
 
-    setup.rule.read(setup.model)  # refuses what is not stored before the model is loaded
     loaded = load(
         setup.model,
         detector=setup.detector,
@@ -247,7 +246,7 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
         comparer,
         gallery,
         threads=threads,
-        slider=pages.slider(*look_up(setup.model, model.meta, setup.thresholds)),
+        slider=pages.slider(*choose(find(setup.model, setup.thresholds), model.meta)),
         examples=examples,
         keeps_media=setup.keep_media,
         about=about(setup.model),

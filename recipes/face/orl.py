@@ -34,7 +34,7 @@ from likeness.backbones import GradientHistograms, SFNet
 from likeness.data import Item, faces, orl
 from likeness.frontends import INSIGHTFACE, geometric_view
 from likeness.losses import ArcFace, SimPLE
-from likeness.metrics import bounds, drawn_from, eer, query_metrics, resample
+from likeness.metrics import bounds, bounds_of, drawn_from, eer, query_metrics
 from likeness.recipe import (
     Compute,
     Memory,
@@ -197,7 +197,7 @@ def row(name: str, folds: list[Embeddings], data: Path, against: dict[str, Drawn
         precisions += [per_query[labels == label].mean() for label in np.unique(labels)]
     scores = Scores(np.concatenate(values), np.concatenate(target))
     pairs = np.unique(np.concatenate(subjects), return_inverse=True)[1].reshape(-1, 2)
-    drawn = resample({"eer": eer}, scores, pairs, num_resamples=1000, seed=0).values["eer"]
+    drawn = bounds_of({"eer": eer}, scores, pairs)[1]["eer"]
     means = np.array(precisions)[
         np.random.default_rng(0).integers(len(precisions), size=(1000, len(precisions)))
     ].mean(axis=1)

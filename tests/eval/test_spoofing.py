@@ -252,7 +252,7 @@ def test_a_countermeasure_without_spoofs_and_spoofs_without_ids_are_refused(tmp_
         likeness.evaluate(bare)
     trials, values = likeness.eval.formats.trials.read_scores(asv)
     with pytest.raises(LikenessError, match="as text"):
-        likeness.eval.formats.trials.write_scores(tmp_path / "x.npz", trials, values)
+        likeness.eval.formats.trials.write_scores(tmp_path / "x.parquet", trials, values)
 
 
 def test_a_list_without_spoofs_does_not_hide_those_of_the_scores(tmp_path) -> None:

@@ -64,7 +64,7 @@ def test_a_far_with_fewer_than_ten_errors_behind_it_is_left_out() -> None:
         found.at(False)
 
 
-def test_each_way_of_scoring_has_its_entry_and_another_model_none(tmp_path: Path) -> None:
+def test_each_way_of_scoring_and_each_model_has_its_entry(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     first, _ = measure(scores(), ORIGIN, data="first", fars=[0.1], subjects=7)
     normed, _ = measure(scores(), Origin("as_norm", {"model": "ab"}), data="n", fars=[0.1])
@@ -74,7 +74,7 @@ def test_each_way_of_scoring_has_its_entry_and_another_model_none(tmp_path: Path
     assert load(path) == (again, normed)
     other, _ = measure(scores(), Origin("cosine", {"model": "cd"}), data="o", fars=[0.1])
     save(path, other)
-    assert load(path) == (other,)
+    assert load(path) == (other, again, normed)
 
 
 def edited(**changes: Any) -> dict[str, Any]:

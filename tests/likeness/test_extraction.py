@@ -12,7 +12,6 @@ import pytest
 
 from likeness import extraction
 from likeness.eval.formats import embeddings as files
-from likeness.eval.types import Embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
@@ -156,18 +155,15 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
     of_model = ("--model", model, "--items", listed)
     embed(*of_model, "--out", tmp_path / "whole.npz")
     whole = files.read(tmp_path / "whole.npz")
-    for suffix, count in ((".parquet", 2), (".npz", 14)):
-        parts = [tmp_path / f"part{number}{suffix}" for number in range(1, count + 1)]
-        # of 14 parts each has one item; that of the eighth is broken
-        for number, part in enumerate(parts, 1):
-            embed(*of_model, "--part", f"{number}/{count}", "--out", part)
-        out = tmp_path / f"joined{suffix}"
-        err = embed("--join", *reversed(parts), "--out", out)
-        assert "broken" in err
-        again = files.read(out)
-        assert again.ids == whole.ids
-        assert np.array_equal(again.matrix, whole.matrix)
-        assert dict(again.meta) == dict(whole.meta)
+    # of 14 parts each has one item; that of the eighth is broken
+    parts = [tmp_path / f"part{number}.npz" for number in range(1, 15)]
+    for number, part in enumerate(parts, 1):
+        embed(*of_model, "--part", f"{number}/14", "--out", part)
+    assert "broken" in embed("--join", *reversed(parts), "--out", tmp_path / "joined.npz")
+    again = files.read(tmp_path / "joined.npz")
+    assert again.ids == whole.ids
+    assert np.array_equal(again.matrix, whole.matrix)
+    assert dict(again.meta) == dict(whole.meta)
     first, third = tmp_path / "1of3.npz", tmp_path / "3of3.npz"
     for number, part in ((1, first), (3, third)):
         embed(*of_model, "--part", f"{number}/3", "--out", part)
@@ -175,16 +171,10 @@ def test_parts_of_a_job_array_join_to_what_one_run_gives(
     for wrong, message in (
         ((first, third), "parts 1, 3 of 3"),
         ((first, parts[1]), "another model, list or number"),
-        ((first, first), "give each once"),
         ((tmp_path / "whole.npz",), "is no part"),
         ((first, third, "--model", model), "--join takes"),
     ):
         assert message in embed("--join", *wrong, "--out", out, ok=False)
-    made = files.read(first)
-    for key, value in (("part", "x"), ("part", "1/100000000000")):
-        changed = tmp_path / "changed.npz"
-        files.write(changed, Embeddings(made.ids, made.matrix, {**made.meta, key: value}))
-        assert "likeness: " in embed("--join", changed, "--out", out, ok=False)
-    for part in ("0/3", "4/3", "1", "a/b"):
+    for part in ("0/3", "4/3", "a/b"):
         assert "write I/N" in embed(*of_model, "--part", part, "--out", out, ok=False)
     assert not out.exists()

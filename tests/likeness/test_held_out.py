@@ -89,7 +89,9 @@ def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path
     assert verdict.same is (verdict.score >= verdict.threshold)
 
 
-def test_a_folder_without_scores_or_beside_other_scores_is_refused(trained: Path) -> None:
+def test_what_leaves_or_has_no_scores(trained: Path) -> None:
+    recipe = override(load("recipes/speaker/folders.py")[0], ["measure=none"])
+    assert measure_held_out(recipe, trained / "run", trained / "voices") is None
     assert "held-out" in refused("evaluate", trained / "voices")
     assert "alone" in refused("evaluate", trained / "run", HeldOutFiles(trained / "run").scores)
 
@@ -135,8 +137,3 @@ def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
     assert len(trials) == 15  # all pairs of 2 classes of 3 images
     assert trials.target.sum() == 6
-
-
-def test_a_recipe_without_a_measure_leaves_nothing(trained: Path) -> None:
-    recipe = override(load("recipes/speaker/folders.py")[0], ["measure=none"])
-    assert measure_held_out(recipe, trained / "run", trained / "voices") is None

@@ -23,7 +23,7 @@ from likeness.modalities import folders
 from likeness.modalities.face import images
 from likeness.modalities.synthetic import write_voices
 from likeness.modalities.synthetic_faces import write_faces
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.data.pixels import ADAFACE
 from likeness.toolkit.losses.softmax import NormFace
@@ -110,7 +110,7 @@ def test_files_are_compared_embedded_enrolled_and_searched(world: Path, without_
 given.append(run("verify", {first!r}, {second!r}, "--model", "voice.onnx", "--json", "v.json"))
 items = ["--model", "voice.onnx", "--items", "voices", "--out"]
 given.append(run("embed", *items, "onnx.npz", "--workers", "2"))
-given.append(run("embed", *items, "crops.npz", "--crops", "2", "--crop-seconds", "0.3"))
+given.append(run("embed", *items, "crops.npz", "--crops", "2"))
 model = ["--gallery", "people", "--model", "voice.onnx"]
 given.append(run("gallery", "enrol", "voices", *model))
 given.append(run("gallery", "search", {first!r}, *model, "--k", "1"))

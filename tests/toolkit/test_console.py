@@ -171,25 +171,27 @@ def test_a_process_that_is_forked_does_not_write_for_its_parent(
     assert (child.exitcode, capfd.readouterr().err) == (0, "")
 
 
-def test_bars_are_below_what_is_printed_and_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_on_a_terminal_makes_way_for_what_is_printed_and_vanishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     screen, now = Screen(), 0.0
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("TERM", "xterm")
-    steps = Steps(clock=lambda: now, has_bars=True)
+    monkeypatch.setenv("COLUMNS", "40")
+    steps = Steps(clock=lambda: now, draws=True)
     steps(Report("reading a\x1b[2J\nb", 0, 10))
     assert screen.getvalue() == ""
     now = 3.0
     steps(Report("reading a\x1b[2J\nb", 4, 10))
-    drawn = screen.getvalue()
-    assert r"reading a\x1b[2J\nb" in drawn
-    assert "4 of 10, 4 s left" in drawn
-    say(f"[bold] {LONG.expandtabs(8)}", error=True)
-    assert f"[bold] {LONG.expandtabs(8)}\n" in screen.getvalue()
+    clear, drawn = "\r\x1b[2K", r"reading a\x1b[2J\nb: 4 of 10, 4 s left"[:39]
+    assert screen.getvalue() == f"{clear}{drawn}"
+    say(LONG, error=True)
+    now = 4.0
+    steps(Report("reading a\x1b[2J\nb", 4, 10))
     steps(Report("reading a\x1b[2J\nb", 10, 10))
-    num_written = len(screen.getvalue())
     say("later", error=True)
-    assert screen.getvalue()[num_written:] == "later\n"
+    said = screen.getvalue().split(clear)
+    again = drawn.replace(", 4", ", 6")
+    assert said == ["", drawn, f"{LONG}\n", again, "later\n"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from likeness.toolkit.losses.common import checked, known_settings, positive
 from likeness.toolkit.losses.contract import KeyBank
-from likeness.toolkit.losses.pairing import Pairs, by_anchor, chunks, distance, mean, over, pair_up
+from likeness.toolkit.losses.pairing import (
+    Pairs,
+    average,
+    by_anchor,
+    chunks,
+    distance,
+    mean,
+    pair_up,
+)
 from likeness.toolkit.vmf.precision import once_in_full
 
 
@@ -39,7 +47,7 @@ class FastAP(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         value, usable = by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True))
-        return over(value, usable, "mean")
+        return average(value.masked_fill(~usable, 0.0), usable)
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: 1 - its average precision, and whether it has a positive."""

@@ -4,8 +4,7 @@ Anchors are the batch's, positives and negatives its keys (losses.common.against
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,13 +35,12 @@ from likeness.toolkit.losses.pairing import (
 from likeness.toolkit.vmf.precision import once_in_full, unit
 
 Mining = Literal["all", "hard", "semihard", "facenet", "batch_hard", "distance_weighted"]
-Reduction = Literal["nonzero", "mean", "sum"]
 
 
 class _TripletSum(torch.autograd.Function):
     """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks, or the mined ones.
 
-    Also how many terms are above 0, and how many there are. kind is "all", "hard" or "semihard".
+    Also how many terms are above 0. kind is "all", "hard" or "semihard".
     Triplets are taken a block of positive pairs at a time; the sum's gradient, one (B, Q) tensor,
     is taken with it.
     """
@@ -50,11 +48,11 @@ class _TripletSum(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool
-    ) -> Triplets:
+    ) -> tuple[Tensor, Tensor]:
         row, column = same.nonzero(as_tuple=True)
         slope = torch.zeros_like(d)
         total = d.new_zeros(())
-        above, count = row.new_zeros(()), row.new_zeros(())  # int64: exact
+        above = row.new_zeros(())  # int64: exact
         for some in chunks(len(row), d.shape[1], d.device):
             anchor, positive = row[some], column[some]
             # The gap (m, Q) is above 0 where the negative is closer.
@@ -71,10 +69,10 @@ class _TripletSum(torch.autograd.Function):
             )
             slope.index_add_(0, anchor, weight, alpha=-1.0)
             slope[anchor, positive] += weight.sum(1)  # each pair occurs once
-            total, above, count = total + term.sum(), above + (term > 0).sum(), count + mined.sum()
+            total, above = total + term.sum(), above + (term > 0).sum()
         ctx.save_for_backward(slope)
-        ctx.mark_non_differentiable(above, count)
-        return total, above, count
+        ctx.mark_non_differentiable(above)
+        return total, above
 
     @staticmethod
     @once_in_full
@@ -82,36 +80,29 @@ class _TripletSum(torch.autograd.Function):
         return grad * ctx.saved_tensors[0], None, None, None, None, None
 
 
-def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Triplets:
-    """The sum over the given triplets, how many are above 0, how many there are, (1,) each."""
+def _terms_of(
+    d: Tensor, triplets: Triplets, margin: float, *, smooth: bool = False
+) -> tuple[Tensor, ...]:
+    """The sum over the given triplets, and how many are above 0, (1,) each."""
     a, p, n = triplets
     violation = d[a, p] - d[a, n] + margin
     term = log1p_exp(violation) if smooth else violation.relu()
-    return term.sum()[None], (term > 0).sum()[None], a.new_full((1,), len(a))
+    return term.sum()[None], (term > 0).sum()[None]
 
 
 def _sums(
-    d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool
+    d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, *, smooth: bool = False
 ) -> tuple[Tensor, ...]:
     """What _TripletSum gives, (1,) each."""
-    settings = (margin, kind, smooth)
-    sums = _TripletSum.apply(d, same, other, *settings)  # type: ignore[no-untyped-call]
-    return tuple(number[None] for number in cast(Triplets, sums))
-
-
-def _reduced(sums: Sequence[Tensor], reduction: Reduction) -> Tensor:
-    """Reduce what _TripletSum gives, of one block or of several."""
-    total, above, count = (number.sum() for number in sums)
-    if reduction == "sum":
-        return total
-    return total / (above if reduction == "nonzero" else count).clamp(min=1)
+    total, above = _TripletSum.apply(d, same, other, margin, kind, smooth)  # type: ignore[no-untyped-call]
+    return total[None], above[None]
 
 
 class Triplet(nn.Module):
     """Triplet loss. Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017.
 
-    [d(a, p) - d(a, n) + margin]+ over mined triplets, with d = |a - k| of unit rows. No triplets:
-    0, connected to z.
+    [d(a, p) - d(a, n) + margin]+, the mean of what is above 0 among mined triplets, with d = |a -
+    k| of unit rows. No triplets: 0, connected to z.
 
     Args:
         num_classes: Not used.
@@ -122,8 +113,6 @@ class Triplet(nn.Module):
             "distance_weighted": see mine_distance_weighted.
         smooth: Softplus in place of the hinge.
         squared: Squared distances.
-        reduction: Mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum"
-            (FaceNet).
 
     Example:
         >>> loss = Triplet(8, mining="batch_hard")
@@ -141,23 +130,19 @@ class Triplet(nn.Module):
         mining: Mining = "all",
         smooth: bool = False,
         squared: bool = False,
-        reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim = dim
-        self.margin, self.mining, self.smooth = margin, mining, smooth
-        self.squared, self.reduction = squared, reduction
+        self.dim, self.margin, self.mining = dim, margin, mining
+        self.smooth, self.squared = smooth, squared
         self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return _reduced(
-            by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False),
-            self.reduction,
-        )
+        pairs = pair_up(self.bank, z, y, z_key, normalise=True)
+        return average(*by_anchor(self._terms, pairs, again=False))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
-        """A block's triplets: their sum, how many are above 0 and how many there are, (1,) each."""
+        """A block's triplets: their sum and how many are above 0, (1,) each."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys, squared=self.squared)
         if self.mining == "batch_hard":
@@ -169,8 +154,8 @@ class Triplet(nn.Module):
                 d.detach().sqrt() if self.squared else d, same, other, self.dim
             )
         else:
-            return _sums(d, same, other, self.margin, self.mining, self.smooth)
-        return _terms_of(d, triplets, self.margin, self.smooth)
+            return _sums(d, same, other, self.margin, self.mining, smooth=self.smooth)
+        return _terms_of(d, triplets, self.margin, smooth=self.smooth)
 
 
 class SNRTriplet(nn.Module):
@@ -186,7 +171,6 @@ class SNRTriplet(nn.Module):
         mining: "all", "hard", "semihard" or "batch_hard", as in Triplet.
         normalise: Divide rows by their norm first.
         zero_mean: Adds zero_mean * mean_i |sum_d z_id|, the paper's regulariser.
-        reduction: As in Triplet.
 
     Example:
         >>> loss = SNRTriplet(8, mining="semihard")
@@ -204,26 +188,24 @@ class SNRTriplet(nn.Module):
         mining: Literal["all", "hard", "semihard", "batch_hard"] = "all",
         normalise: bool = False,
         zero_mean: float = 0.0,
-        reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim = dim
-        self.margin, self.mining, self.reduction = margin, mining, reduction
+        self.dim, self.margin, self.mining = dim, margin, mining
         self.normalise, self.zero_mean = normalise, zero_mean
         self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
-        value = _reduced(by_anchor(self._terms, pairs, again=False), self.reduction)
+        value = average(*by_anchor(self._terms, pairs, again=False))
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
-        """A block's triplets: their sum, how many are above 0 and how many there are, (1,) each."""
+        """A block's triplets: their sum and how many are above 0, (1,) each."""
         ratio, same, other = noise_to_signal(pairs)
         if self.mining != "batch_hard":
-            return _sums(ratio, same, other, self.margin, self.mining, False)
-        return _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin, False)
+            return _sums(ratio, same, other, self.margin, self.mining)
+        return _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin)
 
 
 class EasyPositive(nn.Module):
@@ -355,10 +337,8 @@ class MarginLoss(nn.Module):
             return total[None], above[None], of_row[a].sum()[None]
         # A positive pair is in as many triplets as its anchor has negatives, and the other way
         # round.
-        positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same, "nonzero")
-        negative, num_negative = summed(
-            (of_row[:, None] - d + self.margin).relu(), other, "nonzero"
-        )
+        positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same)
+        negative, num_negative = summed((of_row[:, None] - d + self.margin).relu(), other)
         of_positive, of_negative = other.sum(1), same.sum(1)
         return (
             of_positive * positive + of_negative * negative,

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, is_tensor
 from likeness.eval.progress import report
 from likeness.eval.types import Embeddings, name_first
-from likeness.toolkit.backbones.part_outputs import is_tensor
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.readers import read_beside
 from likeness.toolkit.data.reading import (

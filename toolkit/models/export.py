@@ -10,7 +10,7 @@ import inspect
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -66,13 +66,10 @@ class Smaller(NamedTuple):
         calibration: Items of the kind that the model will see, from which int8 takes the ranges of
             what flows through the network. None: the ranges are taken anew for each input, when
             the model runs.
-        measure: Takes the new model's file before it gets its name, and returns what is to be kept
-            of the measurement in the file's description. It refuses the model by a ValueError.
     """
 
     precision: precision.Precision
     calibration: Sequence[Item] | None = None
-    measure: Callable[[Path], Mapping[str, Any]] | None = None
 
 
 def export(
@@ -101,8 +98,7 @@ def export(
         smaller: A precision below float32; None for float32.
 
     Raises:
-        LikenessError: The embeddings differ, the network cannot be exported, no size is known,
-            or `smaller.measure` refuses the model.
+        LikenessError: The embeddings differ, the network cannot be exported, or no size is known.
     """
     check_exportable(model, path)
     embedder = in_torch(model).cpu().eval()
@@ -130,9 +126,6 @@ def export(
         assert written is not None
         parity = compare(embedder, written[0], batches)
         _refuse_apart(parity, path, exact=smaller is None)
-        if smaller is not None and smaller.measure is not None:
-            description["cost"] = dict(smaller.measure(temporary))
-            write(proto, {onnx.KEY: json.dumps(description)}, temporary)
     return parity
 
 

@@ -156,7 +156,6 @@ def test_a_point_of_the_map_is_told_by_its_name(page: Any) -> None:
     about.locator("ul button").first.click()
     first = points["neighbours"][points["ids"].index(hostile)][0]
     assert points["ids"][first] in about.locator("strong").text_content()
-    page.locator(".map select").first.select_option("t-SNE")
     assert dialogs == []
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.calibration import Calibration, fit_calibration, load_calibration
+from likeness.eval.calibration import Fusion, fit_fusion, load_fusion
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
@@ -160,7 +160,7 @@ def test_calibration_with_all_quality_measures(folder):
     how = {"cohort": folder / "c.npz", "top_n": 9, "durations": folder / "seconds"}
     measures = ("log_norm", "log_duration", "cohort_mean")
     calibrate(folder, quality=measures, p_target=0.1, **how)
-    fitted = load_calibration(folder / "c.json")
+    fitted = load_fusion(folder / "c.json")
     assert fitted.p_target == 0.1
     assert fitted.names == tuple(f"{name}_{side}" for name in measures for side in ("low", "high"))
     score(folder, cohort=folder / "c.npz", top_n=9)
@@ -175,13 +175,12 @@ def test_calibration_with_all_quality_measures(folder):
         for quality in (np.log(norms), np.log(seconds), closest)
         for side in (np.minimum, np.maximum)
     ]
+    columns = np.stack(columns, axis=1)
     target = read_trials(folder / "trials").target
-    by_hand = fit_calibration(raw, target, quality=np.stack(columns, axis=1), p_target=0.1)
-    np.testing.assert_allclose(fitted.slope, by_hand.slope, rtol=1e-2)
+    by_hand = fit_fusion(raw, target, quality=columns, names=fitted.names, p_target=0.1)
+    np.testing.assert_allclose(fitted.weights, by_hand.weights, rtol=1e-2)
     score(folder, calibration=folder / "c.json", **how)
-    np.testing.assert_allclose(
-        scores(folder), by_hand.apply(raw, np.stack(columns, axis=1)), rtol=1e-2, atol=2e-2
-    )
+    np.testing.assert_allclose(scores(folder), by_hand.apply(raw, columns), rtol=1e-2, atol=2e-2)
 
 
 def test_durations_of_models_are_sums(folder):
@@ -197,7 +196,7 @@ def test_durations_of_models_are_sums(folder):
     probe = np.array([1.5 + int(probe_id.split("u")[1]) for probe_id in trials.probe_ids])[
         trials.probe
     ]
-    fitted = load_calibration(folder / "c.json")
+    fitted = load_fusion(folder / "c.json")
     np.testing.assert_allclose(
         llr, fitted.apply(raw, np.sort(np.log(np.stack([enrol, probe], axis=1)), axis=1))
     )
@@ -235,7 +234,7 @@ def test_warnings_are_told(folder):
     [
         ({"norm": "x"}, "unknown norm 'x'; choose one of as, s, z, t"),
         ({"similarity": "cosin"}, "did you mean 'cosine'"),
-        ({"calibration": "trials"}, "not a calibration file"),
+        ({"calibration": "trials"}, "no calibration"),
         ({"calibration": "mood.json"}, "its quality measures are mood"),
         ({"cohort": "short.npz", "top_n": 2}, "with one D"),
         ({"subtract_mean": "short.npz"}, "with one D"),
@@ -250,7 +249,7 @@ def test_warnings_are_told(folder):
 def test_what_cannot_be_scored_is_refused(folder, how, message):
     files.write(folder / "short.npz", Embeddings(("a", "b", "c"), np.eye(3)))
     files.write(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
-    Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
+    Fusion((1.0,), 0.0, ("",), (1.0,), ("mood",)).save(folder / "mood.json")
     write(folder / "unknown", ["x s1/u1 1", "s2/u2 z 0"])
     write(folder / "one_model", ["m1 s1/u1 1"])
     write(folder / "no_model", ["m1 s1/u1 1", "n s1/u1 0"])

@@ -413,6 +413,14 @@ def test_what_a_checkpoint_could_not_be_loaded_with_is_refused_before_training(
     assert not (pets / "refused").exists()
 
 
+def test_no_part_inside_a_part_chooses_a_file_of_weights() -> None:
+    inner = {"call": "toolkit.backbones.vit.ViT", "args": {"weights": "secret.pt", "dim": 8}}
+    head = {"call": "toolkit.backbones.head.Head", "args": {}}
+    joined = {"call": "toolkit.models.embedder.Joined", "args": {"network": inner, "head": head}}
+    part = restore(joined, "backbone", kind="module")
+    assert part.keywords["network"].keywords["weights"] == ""
+
+
 # ---------------------------------------------------------------- a network in several files
 
 BLOCKS = """from torch import nn

@@ -102,7 +102,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
     network = image_tower(tiny_hub.save(name, tmp_path))
     registers = getattr(network.config, "num_register_tokens", 0)
     x = torch.randn(2, 3, 32, 32)
-    gem = pool_places("GeM", 2.0, learned=False)
+    gem = pool_places("GeM")
     with torch.no_grad():
         tokens = network(x).last_hidden_state
         if name == "convnext":
@@ -115,7 +115,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
         for pooling, pooled in (("mean", tokens.mean(1)), ("GeM", gem(tokens))):
             if name == "convnext":
                 pooled = network.layernorm(pooled)
-            part = hub.backbone(str(tmp_path), pooling=pooling, power=2.0, learn_power=False, dim=5)
+            part = hub.backbone(str(tmp_path), pooling=pooling, dim=5)
             backbone = part(3).eval()
             lacking = backbone.network.load_state_dict(weights.network.state_dict(), strict=False)
             assert not lacking.missing_keys
@@ -123,7 +123,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
             torch.testing.assert_close(backbone(x), theirs, rtol=1e-5, atol=1e-5)
             assert backbone.dim == 5
             names = {key.partition(".")[0] for key in backbone.state_dict()}
-            assert names == {"network", "project"}
+            assert names == {"network", "project", *(["pool"] if pooling == "GeM" else [])}
 
 
 @pytest.mark.parametrize("name", tiny_hub.SPEECH)

@@ -244,8 +244,6 @@ SETTINGS = {
     "size=(100_000, 100_000)": "(height, width)",
     "rate_hz='16k'": "rate_hz is '16k'",
     "mean=(0.5, 0.5)": "three for red, green and blue",
-    "std=0": "above 0",
-    "std=(1, 1, 0)": "above 0",
     "lengths='count'": "none, relative, counts",
 }
 

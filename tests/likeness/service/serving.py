@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from likeness import open_gallery
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.modalities.face import images
 from likeness.models.load import load_to_embed
 from likeness.models.run import load_model
@@ -89,7 +89,7 @@ def service_of(
     model: Loaded,
     gallery: Any = None,
     *,
-    calibration: Calibration | None = None,
+    calibration: Fusion | None = None,
     threshold: float | None = None,
     **offered: Any,
 ) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.thresholds import Thresholds, measure
 from likeness.eval.types import Scores
@@ -71,7 +71,7 @@ def test_voices_on_the_page(browser: Any, voices: Path, tmp_path: Path) -> None:
         serving(
             untrained(SPEAKER, tmp_path / "m.safetensors"),
             threshold=-1.0,
-            calibration=Calibration(8.0, -3.0, p_target=0.25),
+            calibration=Fusion((8.0,), -3.0, p_target=0.25),
         ) as url,
         page_of(browser, url) as page,
     ):

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 
 from likeness import open_gallery
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.model import Model
 from likeness.toolkit.models.loaded import Loaded
 from tests.likeness.service.serving import SPEAKER, asking, service_of, untrained
@@ -43,7 +43,7 @@ def uploads(*files: bytes) -> list[tuple[str, tuple[str, bytes]]]:
 def test_verify_says_what_the_command_says(
     model: Loaded, paths: list[Path], files: list[bytes]
 ) -> None:
-    calibration = Calibration(8.0, -3.0, p_target=0.2)
+    calibration = Fusion((8.0,), -3.0, p_target=0.2)
     expected = Model(model, calibration).verify(paths[0], paths[9])
     ask = asking(service_of(model, calibration=calibration))
     got = ask("POST", "/verify", files={"first": files[0], "second": files[9]})

@@ -26,7 +26,7 @@ from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models import load as loading
 from likeness.recipe_files import located
 from likeness.toolkit.backbones.head import Head
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.data.images import encode
@@ -35,8 +35,7 @@ from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.joined import Joined
+from likeness.toolkit.models.embedder import Joined, TorchEmbedder
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.recipe import load as load_recipe
 from tests import tiny_hub

@@ -301,7 +301,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_torchaudio_and_speechbrain_import() -> None:
     code = """
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 torchaudio = import_torchaudio()
 assert import_torchaudio() is torchaudio
 import torch

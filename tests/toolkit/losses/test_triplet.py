@@ -84,16 +84,9 @@ def test_triplet_is_its_formula_over_the_mined_triplets(
                     or (mining == "semihard" and -0.3 <= gap < 0)
                 ]
     terms = [math.log1p(math.exp(gap + 0.3)) if smooth else max(gap + 0.3, 0.0) for gap in values]
-    expected = {
-        "nonzero": sum(terms) / max(sum(term > 0 for term in terms), 1),
-        "mean": sum(terms) / max(len(terms), 1),
-        "sum": sum(terms),
-    }
-    for reduction in ("nonzero", "mean", "sum"):
-        loss = Triplet(
-            5, margin=0.3, mining=mining, smooth=smooth, squared=squared, reduction=reduction
-        )
-        assert float(loss(z, y, z_key)) == pytest.approx(expected[reduction], rel=1e-10)
+    expected = sum(terms) / max(sum(term > 0 for term in terms), 1)
+    loss = Triplet(5, margin=0.3, mining=mining, smooth=smooth, squared=squared)
+    assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("case", ["close0", "close1"])
@@ -225,16 +218,9 @@ def test_snr_triplet_is_its_formula(mining: Any, crossed: bool) -> None:
         ]
     terms = [max(gap + 0.3, 0.0) for gap in values]
     penalty = 0.1 * float(np.mean([abs(row.sum()) for row in z.numpy()]))
-    for reduction, count in (
-        ("mean", len(terms)),
-        ("nonzero", sum(term > 0 for term in terms)),
-        ("sum", 1),
-    ):
-        loss: Any = SNRTriplet(
-            5, margin=0.3, mining=mining, zero_mean=0.1, reduction=reduction
-        ).double()  # type: ignore[arg-type]
-        expected = sum(terms) / max(count, 1) + penalty
-        assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
+    loss: Any = SNRTriplet(5, margin=0.3, mining=mining, zero_mean=0.1).double()  # type: ignore[arg-type]
+    expected = sum(terms) / max(sum(term > 0 for term in terms), 1) + penalty
+    assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("crossed", [False, True])

@@ -37,11 +37,7 @@ from likeness.toolkit.models.loaded import Loaded
 
 def make(kind: str) -> TorchEmbedder:
     torch.manual_seed(0)
-    backbone = (
-        ResNet(20, dim=12, width=4)
-        if kind == "resnet"
-        else ECAPA(20, dim=12, channels=16, attention_channels=8, se_channels=8)
-    )
+    backbone = ResNet(20, dim=12, width=4) if kind == "resnet" else ECAPA(20, dim=12, channels=16)
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             # as after training: padded frames are no longer zero behind it

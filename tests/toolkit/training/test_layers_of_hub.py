@@ -1,11 +1,6 @@
-"""Depths and adapters go by the names of layers; here, for every family of the hub.
-
-What is expected is found without names: a parameter lies before whatever it changes.
-"""
+"""Adapters go by the names of layers; here, for every family of the hub."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +8,6 @@ from torch import Tensor, nn
 
 from likeness.toolkit.backbones.hub import FAMILIES, HubImage, HubSpeech, configuration
 from likeness.toolkit.models.adapter import choose
-from likeness.toolkit.training.tuning import depths
 from tests import tiny_hub
 
 DEPTH = 5
@@ -53,51 +47,6 @@ def blocks_of(backbone: nn.Module) -> list[nn.Module]:
         (modules for modules in by_class.values() if len(modules) == DEPTH),
         key=lambda modules: sum(value.numel() for value in modules[-1].parameters()),
     )
-
-
-def first_of(value: Any) -> Any:
-    return value[0] if isinstance(value, tuple) else value
-
-
-def found_depths(backbone: nn.Module, x: Tensor) -> dict[str, int]:
-    """The depth of each trainable parameter by what it changes.
-
-    What changes the input of block k + 1 and not that of block k is in block k or between the two,
-    so it has the depth k. What changes the embedding alone has one more than the last block.
-    """
-    passed: list[Tensor] = []  # the input and the output of each block, in the order of their work
-    for block in blocks_of(backbone):
-        block.register_forward_pre_hook(
-            lambda _, inputs, named: passed.append(inputs[0] if inputs else named["hidden_states"]),
-            with_kwargs=True,
-        )
-        block.register_forward_hook(lambda _, inputs, output: passed.append(first_of(output)))
-    z = backbone(x)
-    assert len(passed) == 2 * DEPTH
-    names = [name for name, value in backbone.named_parameters() if value.requires_grad]
-    parameters = [backbone.get_parameter(name) for name in names]
-    result = {}
-    for place, value in enumerate((*passed, z)):
-        gradients = torch.autograd.grad(
-            value.sum(), parameters, allow_unused=True, retain_graph=True
-        )
-        for name, gradient in zip(names, gradients, strict=True):
-            if gradient is not None:
-                result.setdefault(name, (place + 1) // 2 + (place == 2 * DEPTH))
-    return result
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_parameter_has_the_depth_of_its_block(name: str) -> None:
-    backbone, x = build(name)
-    expected = found_depths(backbone, x)
-    # Where blocks normalise first, the norm at the end is defined before the blocks.
-    if name.endswith("large"):
-        late = {f"network.encoder.layer_norm.{part}" for part in ("weight", "bias")}
-        assert {expected.pop(key) for key in late} == {DEPTH + 1}
-    by_name = depths([key for key, _ in backbone.named_parameters()])
-    assert {key: by_name[key] for key in expected} == expected
-    assert set(expected.values()) == set(range(DEPTH + 2))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -22,7 +22,7 @@ from likeness.modalities import folders
 from likeness.modalities.image import images, small_sets
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.console import Interrupted
 from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.data.items import Item
