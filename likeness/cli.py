@@ -5,7 +5,6 @@ is slow to import is imported there inside the functions that use it, so that `-
 files are scored without torch.
 """
 
-import itertools
 import os
 import re
 import shlex
@@ -42,6 +41,7 @@ from likeness.commands import (
     train,
     verify,
 )
+from likeness.commands.options import app
 from likeness.errors import one_sentence
 from likeness.eval.errors import LikenessError
 from likeness.eval.temporary import remove_abandoned_folders
@@ -78,17 +78,9 @@ def name_of(module: ModuleType) -> str:
     return module.__name__.rpartition(".")[2]
 
 
-app = typer.Typer(
-    cls=_Groups,
-    name="likeness",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app.add_typer(fit.app)
+app.add_typer(gallery.app)
 _common = typer.Typer(add_completion=False)
-for module in itertools.chain(*GROUPS.values()):
-    app.add_typer(module.app)
 
 
 @_common.command()
@@ -112,7 +104,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(cls=_Groups)
 def likeness(
     version: Annotated[
         bool,

@@ -11,8 +11,6 @@ from likeness.commands import options
 from likeness.commands.options import output_file
 from likeness.eval.errors import LikenessError
 
-app = typer.Typer()
-
 
 def reading(
     flip: Annotated[
@@ -48,7 +46,7 @@ def sharing(
     """How the work is divided."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
     "embeddings.npz; likeness embed --join part-*.npz --out embeddings.npz"
 )

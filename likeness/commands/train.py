@@ -14,8 +14,6 @@ from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 class _WithFields(typer.core.TyperCommand):
     """The command, whose help lists the fields of the recipe that is named."""
@@ -31,7 +29,7 @@ class _WithFields(typer.core.TyperCommand):
                 formatter.write_dl([(f"{k}={v}", "") for k, v in fields_of(recipe).items()])
 
 
-@app.command(
+@options.app.command(
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
