@@ -5,25 +5,18 @@ come next.
 import inspect
 import math
 import shlex
-import statistics
-import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
-from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.held_out import HeldOut
@@ -31,22 +24,14 @@ from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
 from likeness.toolkit.console import warn
-from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.items import Items
 from likeness.toolkit.data.labels import LabelPattern
 from likeness.toolkit.data.listing import is_kaldi_folder, list_items
-from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.run import Run
-from likeness.toolkit.training.start import ReadInitial
-from likeness.toolkit.training.train import fit, step
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 _COMMANDS = 3
-_SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart", "prometheus_client")
-_EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def prepare_recipe(
@@ -163,69 +148,6 @@ def warn_of_labels(recipe: Recipe, data: Path) -> None:
         warn(f"{finding.text} {finding.remedy}")
 
 
-def check_training(
-    recipe: Recipe, data: Path, *, read_initial: ReadInitial, num_steps: int = 6
-) -> str:
-    """Take a few steps of a recipe on its data, and say what all of it takes. Nothing is kept.
-
-    Args:
-        recipe: The recipe.
-        data: Its data.
-        read_initial: Reads the network that the recipe's init names.
-        num_steps: How many steps are taken; the first two are not timed.
-
-    Returns:
-        What is trained on and measured, memory, seconds of a step, and hours of all steps.
-
-    Raises:
-        LikenessError: What `likeness train` would refuse.
-    """
-    planned = plan(recipe, data)
-    recipe, first = planned.recipe, planned.views[Draw(0, 0, 0)]
-    if isinstance(first, Bad):  # one sentence, where training would have a line for each
-        raise LikenessError(first.reason)
-    short = replace(
-        recipe,
-        measure=None,
-        schedule=replace(recipe.schedule, steps=num_steps, warmup_steps=0, eval_every=0, watch=""),
-        tuning=replace(recipe.tuning, freeze_until=0, average_last=0),
-    )
-    begun: list[float] = []
-
-    def timed(run: Run, batch: Batch, of: Recipe) -> Tensor:
-        begun.append(time.perf_counter())
-        return step(run, batch, of)
-
-    with temporary_folder() as folder:
-        items, out = planned.items, folder / "run"
-        fit(short, data=data, out=out, items=items, step=timed, read_initial=read_initial)
-    seconds = statistics.median(np.diff(begun[2:])) if len(begun) > 3 else math.nan
-    lines = [f"{len(planned.items):,} items of {len(planned.classes):,} classes are trained on"]
-    if recipe.measure is not None:
-        lines += [f"{len(planned.held_out()):,} items are measured"]
-    steps = recipe.schedule.steps
-    lines += [
-        f"memory: {_peak_gib():.1f} GiB",
-        f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
-        f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
-    ]
-    return "\n".join(lines)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
-
-
-def _peak_gib() -> float:
-    """The most memory so far: of the GPU, or else of this process."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**30
-    import resource  # not on Windows
-
-    unit = 1 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
-
-
 def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:
     """Say what may come next.
 
@@ -236,7 +158,7 @@ def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | Non
         held_out: The trials of held-out items that the run has, if there are any.
 
     Returns:
-        At most three commands. Each can be run as it is, in this order.
+        At most three commands, in this order.
     """
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
     commands, serving = [], []
@@ -246,12 +168,10 @@ def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | Non
         commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
         serving = ["--far", far]
     commands += _embed(recipe, data, out, trust)
-    if all(map(find_spec, _SERVICE_PACKAGES)):
-        commands.append(_line("serve", "--model", out, *serving, *trust))
+    commands.append(_line("serve", "--model", out, *serving, *trust))
     if recipe.modality == "embedding":
         return commands[:1]  # a head is joined with its model before anything else is done
-    if all(map(find_spec, _EXPORT_PACKAGES)):
-        commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
+    commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
     return commands[:_COMMANDS]
 
 

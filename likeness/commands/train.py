@@ -11,7 +11,6 @@ import typer
 
 from likeness import recipe_files
 from likeness.commands import options
-from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
 app = typer.Typer()
@@ -39,8 +38,9 @@ class _WithFields(typer.core.TyperCommand):
 def train(
     context: typer.Context,
     recipe: options.Recipe,
-    overrides: options.Overrides = None,
+    out: Annotated[Path, typer.Option(help="The folder for checkpoints and log.")],
     data: options.TrainingData = Path("data"),
+    overrides: options.Overrides = None,
     label: options.LabelPattern = "",
     test: Annotated[
         Path | None,
@@ -49,19 +49,8 @@ def train(
             "trains (default: a fifth of the subjects is held out)."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder for checkpoints and log.  [required]")
-    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Take six steps, keep nothing, and say what memory and how many hours all of them "
-            "take, and what is odd about the files.",
-        ),
     ] = False,
     log: Annotated[
         list[str] | None,
@@ -85,17 +74,12 @@ def train(
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import check_training, next_commands, prepare_recipe, warn_of_labels
+    from likeness.training import next_commands, prepare_recipe, warn_of_labels
     from likeness.training_page import report_run
 
     loaded, variant = load(recipe_files.located(recipe))
     given = options.arguments_of(context, prepare_recipe)
     chosen = prepare_recipe(**given | {"recipe": override(loaded, overrides or [])})
-    if check:
-        say(check_training(chosen, data, read_initial=read_initial))
-        return
-    if out is None:
-        raise LikenessError("--out is missing: it names the folder for checkpoints and log")
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first and resume and not holds_checkpoint(out):
         say(f"{out} holds no run to go on with; training begins at the first step", error=True)
