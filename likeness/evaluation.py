@@ -14,7 +14,7 @@ from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import compared_trials, read_failures
 from likeness.eval.formats.provenance import likeness_version
-from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
+from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings
 from likeness.eval.protocols.verification import evaluate as evaluate_values
@@ -327,8 +327,8 @@ def evaluate(
         scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
             `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
             names to these, or a sequence. Differences are to the first. In a sequence a file is
-            called by its name, and what `score` gives by its `system`. `Scores` and files of lines
-            `label score` know no subjects, so their intervals are over trials and say so.
+            called by its name, and what `score` gives by its `system`. `Scores` know no subjects,
+            so their intervals are over trials and say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
         columns: which column of the trial list is which, or without one of the score files, where
@@ -464,11 +464,9 @@ def _read(
         return None, system, None
     if isinstance(system, Scored):
         trials, values, origin = system.trials, system.values, system.origin
-    elif is_bare(path := Path(system)):
-        return None, read_bare_scores(path), None
     else:
-        name, origin = str(system), read_origin(path)
-        trials, values = read_scores(path, labels, columns="" if labels is not None else columns)
+        name, origin = str(system), read_origin(Path(system))
+        trials, values = read_scores(system, labels, columns="" if labels is not None else columns)
     check_labels(name, trials.target)
     assert trials.target is not None
     return trials, Scores(values, trials.target), origin

@@ -113,7 +113,7 @@ def embed_files(
     if ray is not None:
         from likeness import ray_embedding
 
-        pieces = ray_embedding.embed(partial(_load, model, reading), listed, ray, **sizes)
+        pieces = ray_embedding.embed(partial(load, model, reading), listed, ray, **sizes)
         write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
         return
     with ExitStack() as stack:
@@ -131,11 +131,6 @@ def embed_files(
                 finish(out)
                 raise
             finish(out)
-
-
-def _load(model: str, reading: Reading) -> Loaded:
-    """The model on a machine of a cluster."""
-    return load(model, reading)[0]
 
 
 def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) -> None:

@@ -91,7 +91,7 @@ def read_embeddings(path: str | PathLike[str], *more: str | PathLike[str]) -> Em
     for file, part in zip(more, read[1:], strict=True):
         if part.meta != read[0].meta:
             raise LikenessError(f"{file} is of another model, or read otherwise, than {path}")
-    ids = [id for part in read for id in part.ids]
+    ids = tuple(id for part in read for id in part.ids)
     return Embeddings(ids, np.concatenate([part.matrix for part in read]), read[0].meta)
 
 

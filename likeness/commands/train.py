@@ -74,8 +74,7 @@ def train(
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import next_commands, prepare_recipe, warn_of_labels
-    from likeness.training_page import report_run
+    from likeness.training import next_commands, prepare_recipe, report_run, warn_of_labels
 
     loaded, variant = load(recipe_files.located(recipe))
     given = options.arguments_of(context, prepare_recipe)
