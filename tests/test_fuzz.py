@@ -114,6 +114,10 @@ def write_onnx(path: Path) -> None:
 
 
 def read_records(path: Path) -> None:
+    """Read a .rec file with the index of the whole one."""
+    with TemporaryDirectory() as folder:
+        RECORDS.write(pictures(Path(folder)), Path(folder), name="t")
+        (Path(folder) / "t.idx").replace(path.with_suffix(".idx"))
     for item in recordio.items(path):
         with item.open() as file:
             read = file.read()

@@ -10,10 +10,8 @@ import typer
 from likeness.commands import options
 from likeness.commands.options import input_file
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Example: likeness bench --model runs/voices --model likeness:voice --trials trials.txt "
     "--root voices --conditions mp3,opus,8khz,noise20,reverb,quiet20 --report report/bench"
 )

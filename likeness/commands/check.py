@@ -11,10 +11,8 @@ from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
     "likeness check faces --modality face --embeddings faces.npz --page findings"
 )

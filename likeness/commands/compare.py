@@ -13,8 +13,6 @@ from likeness import recipe_files
 from likeness.commands import options
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 def comparing(
     seeds: Annotated[
@@ -46,7 +44,7 @@ def comparing(
     """How often each variant is trained, and how they are compared."""
 
 
-@app.command(
+@options.app.command(
     epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
     "--out runs/an4-compare"
 )

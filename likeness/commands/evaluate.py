@@ -12,8 +12,6 @@ from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 def comparing(
     trials: Annotated[
@@ -72,7 +70,7 @@ def keeping(
     """Which thresholds are kept, and where."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
     "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json"
 )

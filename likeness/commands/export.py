@@ -16,13 +16,34 @@ from likeness.included import resolved
 from likeness.presence import check_written
 from likeness.toolkit.console import say
 
-app = typer.Typer()
+
+def running(
+    size: Annotated[
+        str,
+        typer.Option(metavar="HEIGHTxWIDTH", help="Of images, where the model does not say it."),
+    ] = "",
+    runtime: Annotated[
+        Literal["likeness", "sherpa-onnx"],
+        typer.Option("--for", help="What loads the file: every ONNX Runtime, or sherpa-onnx."),
+    ] = "likeness",
+    precision: Annotated[
+        Literal["float32", "float16", "int8"],
+        typer.Option(help="float16 stores weights in half of the bytes, int8 in a quarter."),
+    ] = "float32",
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="For int8: items like those that the model will see."),
+    ] = None,
+    root: options.Root = None,
+) -> None:
+    """What the file is for, and how small it is."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
     "small.onnx --precision int8 --calibrate recordings"
 )
+@options.with_options(running)
 def export(
     context: typer.Context,
     model: Annotated[
@@ -43,25 +64,6 @@ def export(
             "fine-tuned as others are."
         ),
     ] = None,
-    size: Annotated[
-        str,
-        typer.Option(metavar="HEIGHTxWIDTH", help="Of images, where the model does not say it."),
-    ] = "",
-    runtime: Annotated[
-        Literal["likeness", "sherpa-onnx"],
-        typer.Option("--for", help="What loads the file: every ONNX Runtime, or sherpa-onnx."),
-    ] = "likeness",
-    precision: Annotated[
-        Literal["float32", "float16", "int8"],
-        typer.Option(help="float16 stores weights in half of the bytes, int8 in a quarter."),
-    ] = "float32",
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, help="With int8: items like those that the model will see, for speed."
-        ),
-    ] = None,
-    root: options.Root = None,
     frontend: options.Frontend = "wespeaker",
     trust: options.Trust = None,
 ) -> None:
@@ -77,12 +79,19 @@ def export(
         say(f"joined model of {joined.dim} dimensions, scored by {joined.similarity}, in {out}")
         return
     check_written(out, (".onnx",))
+    asked = context.params
+    runtime, precision, calibrate = asked["runtime"], asked["precision"], asked["calibrate"]
     if precision != "float32" and runtime != "likeness":
         raise LikenessError(
             f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
         )
     options.refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
-    height_width = options.size_of(size) if size else None
+    if precision == "int8" and calibrate is None:
+        raise LikenessError(
+            "--precision int8 takes its ranges from items like those that the model will see; give "
+            "them by --calibrate"
+        )
+    height_width = options.size_of(asked["size"]) if asked["size"] else None
 
     # These are slow to import, so that what is wrong was refused before.
     from likeness.exports import writing
@@ -94,5 +103,5 @@ def export(
     elif precision == "float32":
         writing.plain(model, loaded, out, height_width)
     else:
-        calibration = None if calibrate is None else writing.calibrating(loaded, calibrate, root)
-        writing.smaller(loaded, out, height_width, precision, calibration)
+        items = [] if calibrate is None else writing.calibrating(loaded, calibrate, asked["root"])
+        writing.smaller(loaded, out, height_width, precision, items)

@@ -12,8 +12,6 @@ from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 def measuring(
     fpirs: Annotated[
@@ -36,7 +34,7 @@ def measuring(
     """What is measured, and by which rule."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
     "--json results.json; "
     "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"

@@ -10,8 +10,6 @@ import typer
 from likeness.commands import options
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 def drawing(
     split: Annotated[
@@ -48,7 +46,7 @@ def drawing(
     """Which subjects are listed, and which trials are drawn."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness lists voices --out lists/voices; "
     "likeness lists voices.csv --out lists --same-sex --cross-session --num-trials 100000"
 )

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Command = TypeVar("Command", bound=Callable[..., None])
 
+app = typer.Typer(
+    name="likeness",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
 

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import Overrides, TrainingData, names_in, stoppable
+from likeness.commands.options import Overrides, TrainingData, app, names_in, stoppable
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 @app.command(epilog="Example: likeness reproduce simple/8 --data data --out runs/papers")
@@ -34,7 +32,7 @@ def reproduce(
 ) -> None:
     """Train and measure what a table of a paper needs, and print it beside the paper's numbers.
 
-    The table is also written as text.
+    The tables are also written as text, Markdown and LaTeX.
     """
     from likeness import reproduce as reproducing
 

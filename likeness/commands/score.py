@@ -12,10 +12,8 @@ from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
     "cohort.npz --out scores.txt"
 )

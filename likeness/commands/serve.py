@@ -12,8 +12,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.progress import reported_to
 from likeness.included import VOICE
 
-app = typer.Typer()
-
 
 def listening(
     host: Annotated[
@@ -59,7 +57,7 @@ def listening(
     """Where and to whom the server answers."""
 
 
-@app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
+@options.app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
 @options.with_options(options.deciding, options.loading, listening)
 def serve(
     context: typer.Context,

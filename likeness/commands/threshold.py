@@ -12,10 +12,8 @@ from likeness.commands.options import output_file
 from likeness.included import VOICE
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
     "lobby.json"
 )

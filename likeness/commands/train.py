@@ -14,8 +14,6 @@ from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 class _WithFields(typer.core.TyperCommand):
     """The command, whose help lists the fields of the recipe that is named."""
@@ -31,7 +29,7 @@ class _WithFields(typer.core.TyperCommand):
                 formatter.write_dl([(f"{k}={v}", "") for k, v in fields_of(recipe).items()])
 
 
-@app.command(
+@options.app.command(
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
@@ -84,8 +82,13 @@ def train(  # its options are those of a command, each of which is typed alone
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import check_training, next_commands, prepare_recipe, warn_of_labels
-    from likeness.training_page import report_run
+    from likeness.training import (
+        check_training,
+        next_commands,
+        prepare_recipe,
+        report_run,
+        warn_of_labels,
+    )
 
     loaded, variant = load(recipe_files.located(recipe))
     given = options.arguments_of(context, prepare_recipe)

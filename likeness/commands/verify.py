@@ -13,8 +13,6 @@ from likeness.eval.errors import LikenessError
 from likeness.included import about, model_for
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 def pairing(
     pairs: Annotated[
@@ -32,7 +30,7 @@ def pairing(
     """Which pairs are compared, and how they are listed."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg --model "
     "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
     "verdicts.csv"

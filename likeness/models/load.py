@@ -39,7 +39,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
@@ -77,6 +77,8 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
         LikenessError: The file is of another kind, its sizes contradict its weights, or its
             architecture is not known.
     """
+    if frontend not in get_args(Frontend):
+        raise LikenessError(f"front-end {frontend!r}: must be one of {get_args(Frontend)}")
     refuse_missing_model(model)
     if is_included(model):
         return _load_onnx(onnx_file(model), frontend, trust)

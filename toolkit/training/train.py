@@ -171,14 +171,10 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 assert batch is not None
                 batch = on_device(batch, device, recipe.compute)
                 run.optimizer.zero_grad(set_to_none=True)
-                try:
-                    with autocast:
-                        loss = step(run, batch, recipe)
-                        assert not loss.ndim, "the loss is not one number"
-                        assert loss.requires_grad, "the loss has no gradient"
-                except ValueError as error:
-                    keeper.watch.explain(run.step, rate, error)
-                    raise
+                with autocast:
+                    loss = step(run, batch, recipe)
+                assert not loss.ndim, "the loss is not one number"
+                assert loss.requires_grad, "the loss has no gradient"
                 _descend(run, recipe, loss, keeper, rate)
             run.step += 1
             if keeper.after_step(rate):

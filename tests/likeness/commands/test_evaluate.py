@@ -65,28 +65,6 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
-def test_groups_of_two_lists_do_not_share_a_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Subjects that only target trials tell are found for each list anew."""
-    report: dict[str, str] = {}
-    monkeypatch.setattr(
-        "likeness.eval.reports.verification.write_page",
-        lambda _, compared, **more: report.update(compared.subject_of) or folder / "page.html",
-    )
-    (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
-    (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
-    ids = ("a1", "a2", "b1", "b2", "c1", "c2")
-    files.write(
-        folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4)))
-    )
-    lists = [folder / "one.txt", folder / "two.txt"]
-    likeness.evaluate(lists, FAST, embeddings=folder / "all.npz").report(folder / "out")
-    assert report["a1"] == report["a2"]
-    assert report["c1"] == report["c2"]
-    assert len({report["a1"], report["c1"], report["b2"]}) == 3
-
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [

@@ -23,7 +23,6 @@ from likeness.eval.types import Scores
 from likeness.modalities.face import align
 from likeness.service.inputs import miniature
 from likeness.service.pages import MAX_EXAMPLES, read_examples, slider
-from likeness.toolkit.data import images
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.gallery import media
@@ -130,22 +129,6 @@ def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any
     assert ask("POST", "/faces", files={"file": crop}).status_code == 422
 
 
-def test_a_photograph_may_have_as_many_pixels_as_in_a_command(
-    photographs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask = asking(service_of(photographs))
-    both = {"first": photograph(), "second": photograph()}
-    assert ask("POST", "/verify", files=both).status_code == 200
-    assert "67 megapixels (JPEG 200)" in ask("GET", "/health").json()["takes"]["text"]
-    monkeypatch.setattr(images, "MAX_PIXELS", 96 * 128 - 1)
-    with pytest.raises(LikenessError, match="96 x 128 pixels"):
-        decode_bytes(photograph(), "")
-    for path, files in (("/verify", both), ("/faces", {"file": photograph()})):
-        refused = ask("POST", path, files=files)
-        assert refused.status_code == 422
-        assert "96 x 128 pixels" in refused.json()["error"]
-
-
 def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None:
     rng = np.random.default_rng(0)
     values = np.concatenate((rng.normal(2, 1, 200), rng.normal(0, 1, 2000)))
@@ -180,6 +163,14 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
     service = service_of(crops, examples=examples)
     ask = asking(service)
     assert len(ask("GET", "/examples").json()["examples"]) == 3
+    for subject in range(30):
+        for shot in range(3):
+            path = tmp_path / "many" / f"{subject:02}" / f"{shot}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(crop))
+    many = [one.name for one in read_examples(tmp_path / "many", "face", 100_000)]
+    # two of each folder, so that there are two of one subject to compare
+    assert many == [f"{i:02}/{shot}.png" for i in range(MAX_EXAMPLES // 2) for shot in (0, 1)]
     (folder / "ann/1.png").write_text("changed")  # they were read at the start
     got = ask("GET", "/examples/0")
     assert (got.content, got.headers["content-type"]) == (encode(crop), "image/png")
@@ -190,20 +181,6 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
     assert stranger("GET", "/examples/0").status_code == 401
     with pytest.raises(LikenessError):
         read_examples(folder, "speaker", 100_000)
-
-
-def test_of_many_examples_each_folder_gives_two(tmp_path: Path) -> None:
-    picture = encode(np.zeros((2, 2, 3), np.uint8))
-    for subject in range(30):
-        for shot in range(3):
-            path = tmp_path / f"{subject:02}" / f"{shot}.png"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(picture)
-    examples = read_examples(tmp_path, "face", 1000)
-    assert len(examples) == MAX_EXAMPLES
-    # so that there are two of one subject to compare
-    half = range(MAX_EXAMPLES // 2)
-    assert [one.name for one in examples] == [f"{i:02}/{shot}.png" for i in half for shot in (0, 1)]
 
 
 def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path: Path) -> None:

