@@ -46,6 +46,7 @@ from likeness.toolkit.models.onnx import Session
 from tests import tiny
 from tests.modalities.face import bin_file
 from tests.scripts import loaded
+from tests.tiny_yunet import tiny_yunet
 
 RECORDS = loaded(Path(__file__).with_name("recordio_writer.py"))
 EXAMPLES = int(os.environ.get("LIKENESS_FUZZ_EXAMPLES", "40"))
@@ -97,20 +98,6 @@ def pictures(folder: Path) -> list[Item]:
 
 def write_model(path: Path) -> None:
     (tiny.untrained(path.parent) / "last.safetensors").replace(path)
-
-
-def write_onnx(path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["z"])],
-        "g",
-        [helper.make_tensor_value_info("x", kind, ["batch", 4])],
-        [helper.make_tensor_value_info("z", kind, ["batch", 2])],
-        [helper.make_tensor("w", kind, [4, 2], [0.5] * 8)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
 
 
 def read_records(path: Path) -> None:
@@ -180,7 +167,7 @@ CASES = {
         read_weights,
         native=True,
     ),
-    "onnx": Case("m.onnx", write_onnx, Session, native=True),
+    "onnx": Case("m.onnx", tiny_yunet, Session, native=True),
     "shard": Case("t-000000.tar", write_shard, shards.items),
     "png": Case("i.png", partial(write_image, "PNG"), read_image),
     "jpeg": Case("i.jpg", partial(write_image, "JPEG"), read_image),

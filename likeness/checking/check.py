@@ -412,6 +412,7 @@ class Checked:
         self._add("wrong-label", [(row,) for row in details], details)
 
 
+# Its parameters are the options of the command.
 def check(
     data: File,
     modality: Modality | None = None,
