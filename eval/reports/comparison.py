@@ -1,5 +1,5 @@
-"""What `likeness compare` writes: a comparison as JSON, as aligned text and LaTeX (booktabs), and
-as one self-contained HTML page with curves.
+"""What `likeness compare` writes: a comparison as JSON, as aligned text, Markdown and LaTeX
+(booktabs), and as one self-contained HTML page with curves.
 """
 
 import json
@@ -29,7 +29,7 @@ _OPTIMISTIC = "bootstrap over trials, of the mean over seeds: optimistic, trials
 
 
 def write(out: Path, comparison: Comparison, logs: Logs, *, command: str) -> None:
-    """Write comparison.json, table.txt, table.tex and report/index.html.
+    """Write comparison.json, table.txt, table.md, table.tex and report/index.html.
 
     Each file is written whole or not at all.
 
@@ -43,6 +43,7 @@ def write(out: Path, comparison: Comparison, logs: Logs, *, command: str) -> Non
     texts = {
         "comparison.json": to_json(comparison, command=command),
         "table.txt": table(comparison),
+        "table.md": markdown(comparison),
         "table.tex": latex(comparison),
         "report/index.html": html(comparison, logs, command=command),
     }
@@ -146,6 +147,13 @@ def table(comparison: Comparison) -> str:
     """
     parts = [*map(aligned, _tables(comparison)), notes(comparison)]
     return "\n\n".join(map("\n".join, parts)) + "\n"
+
+
+def markdown(comparison: Comparison) -> str:
+    """The same tables and notes in Markdown."""
+    tables = map(piped, _tables(comparison))
+    listed = "\n".join(f"- {_plain(note)}" for note in notes(comparison))
+    return "\n\n".join([*tables, listed]) + "\n"
 
 
 def latex(comparison: Comparison) -> str:
@@ -298,6 +306,18 @@ def tabular(rows: Sequence[Sequence[str]]) -> str:
     columns = "l" + "r" * (len(rows[0]) - 1)
     begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", end, ""])
+
+
+def _plain(text: str) -> str:
+    one_line = text.replace("|", r"\|").replace("\n", " ")
+    # A star that begins a line would begin a list.
+    return "\\" + one_line if one_line.startswith("* ") else one_line
+
+
+def piped(rows: Sequence[Sequence[str]]) -> str:
+    """The head and the rows of a table in Markdown."""
+    head, *body = (f"| {' | '.join(map(_plain, row))} |" for row in rows)
+    return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 
 
 _TEX = {

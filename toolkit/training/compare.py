@@ -6,7 +6,7 @@ out/VARIANT/seed-N/
     (values of each item), result.json (with which a changed recipe or data set is refused)
 out/tune/
     the trials of each variant and a run folder for each trial, with --tune
-out/comparison.json, table.txt, table.tex, report/index.html
+out/comparison.json, table.txt, table.md, table.tex, report/index.html
     the result, worked out anew from the score files each time
 """
 

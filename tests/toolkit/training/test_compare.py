@@ -34,7 +34,7 @@ from likeness.eval.comparison import (
     summarise,
 )
 from likeness.eval.formats.trials import write_scores
-from likeness.eval.reports.comparison import html, latex, table, to_json
+from likeness.eval.reports.comparison import html, latex, markdown, table, to_json
 from likeness.eval.types import Scores
 from likeness.eval.verification import eer, min_dcf
 from likeness.modalities import folders
@@ -495,6 +495,10 @@ def awkward() -> Comparison:
 
 
 def test_what_is_written_of_awkward_names_is_escaped(whole: Path) -> None:
+    tables = [block.splitlines() for block in markdown(awkward()).split("\n\n") if block[:1] == "|"]
+    assert len(tables) == 2
+    for lines in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     rows = [line for line in latex(awkward()).splitlines() if line.endswith(r" \\")]
     assert len({len(re.findall(r"(?<!\\)&", line)) for line in rows}) == 2  # of two tables
     assert not any(re.search(r"(?<!\\)[%#_]|[^\x00-\x7f]", line) for line in rows)
