@@ -12,13 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import (
-    is_bare,
-    read_bare_scores,
     read_pairs,
     read_scores,
     read_trials,
@@ -350,37 +347,3 @@ def test_lists_come_from_pipes():
         pipe.write(b"1 a b\n0 a c\n")
         pipe.close()
         assert read_trials(f"/dev/fd/{read}").probe_ids == ("b", "c")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1 0.5\n0 -2\n1 3\n",
-        "0.5,target\n-2,nontarget\n3,target\n",
-        "# by x\nTrue\t0.5\nFalse\t-2\nTrue\t3\n",
-        "label,score\n1,0.5\n0,-2\n1,3\n",
-    ],
-)
-def test_scores_without_ids(put, text):
-    path = put(text)
-    assert is_bare(path)
-    scores = read_bare_scores(path)
-    assert scores.values.tolist() == [0.5, -2, 3]
-    assert scores.target.tolist() == [True, False, True]
-    assert likeness.evaluate(path).eer == likeness.evaluate(scores).eer
-    with pytest.raises(LikenessError, match="no ids"):
-        likeness.evaluate(path, trials=put("1 a b\n0 a c\n", "trials.txt"))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("1 0\n0 1\n", "header line"),
-        ("1 0.5\n2 0.3\n", "no label"),
-        ("1 0.5\ntarget 0.3\n", "no label"),
-        ("label score\n1 0.5\n0 nan\n", "finite score"),
-    ],
-)
-def test_scores_without_ids_that_cannot_be_known(put, text, says):
-    with pytest.raises(LikenessError, match=says):
-        read_bare_scores(put(text))
