@@ -26,7 +26,7 @@ from likeness.eval.scoring.score import Scored
 from likeness.eval.spoofing import spoof_results
 from likeness.eval.thresholds import Thresholds
 from likeness.eval.types import Embeddings, Scores, Trials
-from likeness.eval.uncertainty import sides_with
+from likeness.eval.uncertainty import trial_quality
 from likeness.files import (
     ColumnNames,
     File,
@@ -408,7 +408,8 @@ def evaluate(
         )
     if labelled:
         for name, of_system in embedded.items():
-            sides_with(labelled[name][0], frozenset(of_system.ids))  # refuses what has none
+            there = dict.fromkeys(of_system.ids, 1.0)
+            trial_quality(labelled[name][0], there, "embedding")  # refuses what has none
         compared = evaluate_together(
             labelled,
             settings,

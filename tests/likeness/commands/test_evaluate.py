@@ -95,7 +95,10 @@ def test_groups_of_two_lists_do_not_share_a_name(
         (("--save-to", "nowhere"), "no place"),
         (("--save-to", "other.json"), "of model two"),
         (("--save-to", "t.json", "--guarantee", "95"), "0.95"),
-        (("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"), "has no embedding"),
+        (
+            ("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"),
+            "have no embedding",
+        ),
     ],
 )
 def test_what_cannot_be_written_leaves_nothing(
