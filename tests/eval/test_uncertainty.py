@@ -24,6 +24,7 @@ from likeness.eval.uncertainty import (
     risk_coverage,
     trial_quality,
 )
+from tests.eval.all_pairs import all_pairs
 
 # Few distinct values make ties; risks between 0 and 1 are those of queries whose neighbours tie.
 answers = st.lists(
@@ -132,19 +133,14 @@ def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() ->
             trial_quality(Trials(("a", "m"), ("n",), [0, 1], [0, 0]), {"a": 1.0} | without)
 
 
-def subject_trials(num: int = 12) -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
+def subject_trials() -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
     """All pairs of three items of each subject; bad items have a low quality and noisy scores."""
-    rng = np.random.default_rng(4)
-    ids = tuple(f"s{s:02}/{i}" for s in range(num) for i in range(3))
-    of = np.repeat(np.arange(num), 3)
-    quality = np.round(rng.random(len(ids)), 1)
-    i, j = np.triu_indices(len(ids), 1)
-    target = of[i] == of[j]
-    noise = rng.standard_normal(i.size) * (1.5 - np.minimum(quality[i], quality[j]))
-    scores = Scores(2.0 * target + noise, target)
-    trials = Trials(ids, ids, i, j, target)
-    pairs = np.stack([of[i], of[j]], axis=1)
-    return trials, scores, pairs, dict(zip(ids, quality.tolist(), strict=True))
+    trials, scores, pairs = all_pairs(12, 3, gap=4.0)
+    quality = np.round(np.random.default_rng(4).random(36), 1)
+    noise = np.random.default_rng(5).standard_normal(len(trials))
+    noise *= 1 - np.minimum(quality[trials.enrol], quality[trials.probe])
+    by_id = dict(zip(trials.enrol_ids, quality.tolist(), strict=True))
+    return trials, Scores(scores.values + 5 * noise, scores.target), pairs, by_id
 
 
 def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws() -> None:
