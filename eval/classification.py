@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Floats, check_choice, check_counts
+from likeness.eval.uncertainty import quality_auroc
 
 _RANGE = (-9.0, 9.0)  # of the log of a temperature, relative to the spread of the logits
 
@@ -160,17 +161,8 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     >>> auroc([3.0, 1.0, 2.0, 1.0], [True, True, False, False])
     0.625
     """
-    from scipy.stats import rankdata  # slow to import, needed here only
-
     values, right = _confidence(confidence, correct)
-    num_right = int(right.sum())
-    num_wrong = values.size - num_right
-    if not (num_right and num_wrong):
-        raise LikenessError(
-            f"auroc: {num_right} correct and {num_wrong} wrong items; it needs at least one of each"
-        )
-    above = rankdata(values)[right == 1].sum() - num_right * (num_right + 1) / 2
-    return float(above / (num_right * num_wrong))
+    return quality_auroc(values, 1 - right)
 
 
 def _scores(name: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:

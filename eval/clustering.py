@@ -1,7 +1,7 @@
 """Grouping unknown items by their embeddings: how many subjects are there, and which is whose?"""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,59 +79,6 @@ def cluster(
         cut = fcluster(tree, nearest - threshold, criterion="distance")
         return _by_size(np.asarray(cut, dtype=np.int64))
     return _by_size(_cut_into(tree, num_clusters or 1))
-
-
-class Fit(NamedTuple):
-    """How well items (N,) sit in their clusters.
-
-    Attributes:
-        own: The mean score with the other items of the cluster; NaN for an item alone.
-        other: The highest mean score with all items of another cluster; NaN where there is none.
-        nearest: The number of that cluster; 0 where there is none.
-    """
-
-    own: NDArray[np.float64]
-    other: NDArray[np.float64]
-    nearest: Counts
-
-
-@step("looking at the clusters")
-def fit_of(rows: ArrayLike, clusters: Counts, *, similarity: str = "cosine") -> Fit:
-    """How well each item sits in its cluster, by the mean scores with the items of each cluster.
-
-    Args:
-        rows: Raw embeddings (N, D).
-        clusters: Of each item (N,), as `cluster` gives them; 0 stands for none.
-        similarity: A name of `likeness.eval.similarity`.
-
-    Example:
-        >>> fit = fit_of([[1, 0], [1, 0], [0, 1]], np.array([1, 1, 2]))
-        >>> fit.own.tolist(), fit.nearest.tolist()
-        ([1.0, 1.0, nan], [2, 2, 1])
-    """
-    values = np.asarray(rows, dtype=np.float32)
-    scores = matrix(values, values, similarity).astype(np.float64)
-    count = int(clusters.max(initial=0))
-    member = clusters[:, None] == np.arange(1, count + 1)
-    sizes = member.sum(axis=0)
-    sums = scores @ member
-    own_row = np.arange(len(values)), np.maximum(clusters, 1) - 1
-    inside = clusters > 0
-    others = sums / np.maximum(sizes, 1)
-    alone = np.full(len(values), np.nan)
-    if not count:
-        return Fit(alone, alone.copy(), np.zeros(len(values), dtype=np.int64))
-    company = inside & (sizes[own_row[1]] > 1)
-    without_self = sums[own_row] - np.diagonal(scores)
-    own = np.where(company, without_self / np.maximum(sizes[own_row[1]] - 1, 1), np.nan)
-    others[member] = -np.inf
-    best = others.max(axis=1)
-    there = np.isfinite(best)
-    return Fit(
-        own,
-        np.where(there, best, np.nan),
-        np.where(there, others.argmax(axis=1) + 1, 0).astype(np.int64),
-    )
 
 
 def agreement(labels: Sequence[str], clusters: Counts) -> dict[str, float]:

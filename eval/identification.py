@@ -415,7 +415,7 @@ def _search(
     own_score = _own_scores(mate, order, each, pairs_of)
     rival = np.full(mate.size, -np.inf)
     above, tied = np.zeros(mate.size, np.int64), np.zeros(mate.size, np.int64)
-    highest, highest_probe, floor = np.empty(0), np.empty(0, np.int64), -np.inf
+    highest: _Highest = np.empty(0), np.empty(0, np.int64), -np.inf
     cuts = borders(starts, order.size, TILE).tolist()
     step = max(1, CELLS // min(TILE, order.size))
     for begin, end in pairwise(cuts):
@@ -436,23 +436,32 @@ def _search(
                 marks = own_score[rows][behind, None].astype(scores.dtype)
                 above[rows][behind] += np.count_nonzero(scores[behind] > marks, axis=1)
                 tied[rows][behind] += np.count_nonzero(scores[behind] == marks, axis=1)
-            if keep and not highest.size and scores.size > keep:
-                # a first floor, or the whole first block would pass
-                lowest = np.partition(scores, scores.size - keep, axis=None)[scores.size - keep]
-                floor = float(np.nextafter(lowest, scores.dtype.type(-np.inf)))
-            if keep and (best > floor).any():
-                at = np.nonzero(scores > floor)
-                highest = np.concatenate([highest, scores[at]])
-                highest_probe = np.concatenate([highest_probe, start + at[0]])
-                if highest.size > keep:
-                    kept = np.argpartition(-highest, keep - 1)[:keep]
-                    highest, highest_probe = highest[kept], highest_probe[kept]
-                    floor = float(highest.min())
+            if keep and (best > highest[2]).any():
+                highest = _with_higher(highest, scores, start, keep)
             done = first * mate.size + rows.stop * templates.size
             report("searching", done, order.size * mate.size)
-    falling = np.argsort(-highest, kind="stable")
-    of_highest = highest[falling], highest_probe[falling]
+    falling = np.argsort(-highest[0], kind="stable")
+    of_highest = highest[0][falling], highest[1][falling]
     return Searched(own_score, rival, above, tied, *of_highest, starts.size)
+
+
+_Highest = tuple[Floats, Counts, float]
+"""The largest scores, their probes, and what a score must exceed to be one of them."""
+
+
+def _with_higher(highest: _Highest, scores: NDArray[Any], start: int, keep: int) -> _Highest:
+    """The `keep` largest scores, also of some more (rows, S) of the probes from `start` on."""
+    values, probes, floor = highest
+    if not values.size and scores.size > keep:  # a first floor, or the whole block would pass
+        lowest = np.partition(scores, scores.size - keep, axis=None)[scores.size - keep]
+        floor = float(np.nextafter(lowest, scores.dtype.type(-np.inf)))
+    at = np.nonzero(scores > floor)
+    values, probes = np.concatenate([values, scores[at]]), np.concatenate([probes, start + at[0]])
+    if values.size > keep:
+        kept = np.argpartition(-values, keep - 1)[:keep]
+        values, probes = values[kept], probes[kept]
+        floor = float(values.min())
+    return values, probes, floor
 
 
 def _own_scores(

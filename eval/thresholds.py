@@ -173,9 +173,12 @@ class Thresholds:
             if point.at == "eer" if far == "eer" else _is_rate(point, far):
                 return point
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
+        remedy = f"measure that one by --far, on {LEAST_ERRORS} / FAR nontarget trials or more"
+        if self.unlabelled:
+            remedy = "estimate another one by `likeness threshold --far RATE`"
         raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
-            f"these, or measure that one by --far; it takes {LEAST_ERRORS} / FAR nontarget trials"
+            f"these, or {remedy}"
         )
 
     def __str__(self) -> str:

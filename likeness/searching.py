@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from likeness.eval.clustering import Method, agreement, fit_of
+from likeness.eval.cleaning import fit_of
+from likeness.eval.clustering import Method, agreement
 from likeness.eval.clustering import cluster as cluster_rows
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import labels_of
@@ -281,7 +282,8 @@ class Clusters:
         from likeness.eval.reports.search import clustering
         from likeness.files import media_of
 
-        fit = fit_of(self.embeddings.matrix, self.numbers, similarity=self.similarity)
+        inside = self.numbers > 0
+        fit = fit_of(self.embeddings.unit()[inside], self.numbers[inside] - 1)
         return clustering(
             Path(folder),
             self.embeddings.ids,

@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from likeness.eval.clustering import Fit
+from likeness.eval.cleaning import Fit
 from likeness.eval.identification import Searched, rank_hits, tpir
 from likeness.eval.progress import step
 from likeness.eval.protocols.retrieval import Answers
@@ -291,7 +291,7 @@ def clustering(
         folder: Where it is written; it is made if it does not exist.
         ids: N items.
         clusters: Of each item (N,), from 1 by size; 0 stands for none.
-        fit: How well each item sits in its cluster.
+        fit: How well each item that is in a cluster fits it.
         how: How the clusters were found, as a sentence.
         command: Makes the page again.
         media: Shows an item by its id.
@@ -304,13 +304,17 @@ def clustering(
     sizes = np.bincount(clusters, minlength=count + 1)
     left_out = f", {sizes[0]:,} items belong to none" if sizes[0] else ""
     alone = int((sizes[1:] == 1).sum())
+    inside = np.flatnonzero(clusters)
+    own = np.full(len(ids), np.nan)
+    own[inside] = fit.own
+    named = [ids[i] for i in inside.tolist()]
     sections = {
         "Clusters": prose(
             f"{len(ids):,} items in {count:,} clusters, of which {alone:,} "
             f"{'has' if alone == 1 else 'have'} a single item{left_out}. {how}"
         ),
-        "Doubtful items": _doubtful(ids, clusters, fit, shown),
-        "Items by cluster": _items(ids, clusters, fit, sizes, shown),
+        "Doubtful items": _doubtful(named, fit, shown),
+        "Items by cluster": _items(ids, clusters, own, sizes, shown),
         "Images and sound": prose(shown.note()),
         "Recompute": block("command", text=command),
     }
@@ -318,37 +322,42 @@ def clustering(
     return write(Path(folder) / "index.html", "Clusters", about, sections)
 
 
-def _doubtful(ids: Sequence[str], clusters: Counts, fit: Fit, media: Media) -> Markup:
+def _doubtful(ids: Sequence[str], fit: Fit, media: Media) -> Markup:
     """The items that are nearly as similar to another cluster as to their own."""
     margin = fit.own - fit.other
-    known = np.flatnonzero(~np.isnan(margin))
+    known = np.flatnonzero(np.isfinite(margin))
+    near = fit.looks_like + 1
     if not known.size:
         return EMPTY
     rows = [
         {
             "score": number(margin[i], 3),
-            "sides": [(media.show(ids[i]), f"{ids[i]}: in {clusters[i]}, near {fit.nearest[i]}")],
+            "sides": [(media.show(ids[i]), f"{ids[i]}: in {fit.numbers[i] + 1}, near {near[i]}")],
             "number": "",
         }
         for i in known[np.argsort(margin[known], kind="stable")][:_NUM_DOUBTFUL].tolist()
     ]
     text = prose(
-        "Look and listen here first. The score is that with the item's own cluster minus that with "
-        "the most similar other cluster: near 0 the item may belong to either."
+        "Look and listen here first. The score is the cosine to the mean of the other items of its "
+        "cluster minus that to the mean of the nearest other one: near 0 the item may belong to "
+        "either."
     )
     head = "Item, its cluster, and the other one"
     return text + block("trials", caption="Least certain", head=head, rows=rows)
 
 
-def _items(ids: Sequence[str], clusters: Counts, fit: Fit, sizes: Counts, media: Media) -> Markup:
-    """The items of each cluster, the most typical first, each with its mean score with the rest."""
+def _items(
+    ids: Sequence[str], clusters: Counts, own: Floats, sizes: Counts, media: Media
+) -> Markup:
+    """The items of each cluster, the most typical first, each with its cosine to the mean of the
+    others.
+    """
     parts = {}
     for cluster in [*range(1, min(len(sizes) - 1, _NUM_CLUSTERS) + 1), *([0] if sizes[0] else [])]:
         inside = np.flatnonzero(clusters == cluster)
-        own = np.where(np.isnan(fit.own[inside]), np.inf, -fit.own[inside])
-        order = inside[np.argsort(own, kind="stable")]
+        order = inside[np.argsort(-own[inside], kind="stable")]  # NaN of an item alone is last
         items = [
-            {"id": ids[i], "shown": media.show(ids[i]), "score": number(fit.own[i], 3)}
+            {"id": ids[i], "shown": media.show(ids[i]), "score": number(own[i], 3)}
             for i in order[:_NUM_ITEMS].tolist()
         ]
         for item in items:

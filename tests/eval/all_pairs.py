@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likeness.eval.types import Scores, Trials
 
@@ -19,3 +20,18 @@ def all_pairs(
     target = subjects[:, 0] == subjects[:, 1]
     values = np.random.default_rng(seed).standard_normal(a.size) + gap * target
     return Trials(ids, ids, a, b, target), Scores(values, target), subjects
+
+
+def people(
+    num: int, seed: int, gap: float, *, shared: float = 0.8, noise: float = 1.0
+) -> tuple[Scores, NDArray[np.int64]]:
+    """All pairs of people, each also with themselves, and (P, 2) who is compared.
+
+    Who resembles many has a high effect: a nontarget score is the sum of two effects and noise.
+    """
+    rng = np.random.default_rng(seed)
+    pairs = np.stack(np.triu_indices(num), axis=1)
+    is_target = pairs[:, 0] == pairs[:, 1]
+    effects = shared * rng.standard_normal(num)[pairs].sum(axis=1)
+    values = noise * rng.standard_normal(len(pairs)) + np.where(is_target, gap, effects)
+    return Scores(values, is_target), pairs

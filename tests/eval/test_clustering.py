@@ -12,7 +12,7 @@ from scipy.stats import entropy
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
-from likeness.eval.clustering import agreement, cluster, fit_of
+from likeness.eval.clustering import agreement, cluster
 from likeness.eval.diversity import cluster_diversity, feature_diversity, spectral_decay
 from likeness.eval.similarity import matrix
 
@@ -61,23 +61,6 @@ def test_hdbscan_finds_the_groups_and_leaves_out_the_rest() -> None:
     rows, labels = blobs(noise=0.02)
     found = cluster(rows, method="hdbscan")
     assert found.tolist() == [*(labels[:-1] + 1).tolist(), 0]
-
-
-def test_the_fit_is_the_mean_score_with_the_others() -> None:
-    rows, _ = blobs()
-    numbers = cluster(rows, threshold=0.5)
-    numbers[0] = 0
-    fit, scores = fit_of(rows, numbers), matrix(rows.astype(np.float32), rows.astype(np.float32))
-    for i, number in enumerate(numbers):
-        company = [j for j in range(len(rows)) if j != i and number and numbers[j] == number]
-        assert np.isnan(fit.own[i]) == (not company)
-        if company:
-            assert fit.own[i] == pytest.approx(scores[i, company].mean(), abs=1e-5)
-        others = {
-            k: scores[i, numbers == k].mean() for k in range(1, numbers.max() + 1) if k != number
-        }
-        assert fit.nearest[i] == max(others, key=lambda k: others[k])
-        assert fit.other[i] == pytest.approx(max(others.values()), abs=1e-5)
 
 
 @pytest.mark.parametrize(

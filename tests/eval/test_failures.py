@@ -41,15 +41,13 @@ def test_generalised_rates_are_those_of_counting_every_trial(seed, num_failed) -
     evaluation = likeness.evaluate(scored, settings, trials=trials, failures=failed)
     found = {r.metric: r for r in evaluation.results}
     threshold = found["tar_at_far(0.1)"].threshold
-    accepted = [
-        threshold is not None and not {a, b} & failed and v >= threshold for a, b, _, v in rows
-    ]
+    limit = np.inf if threshold is None else threshold
     for name, target in (("gfar", False), ("gfrr", True)):
-        of = [ok for ok, row in zip(accepted, rows, strict=True) if row[2] == target]
+        of = [not {a, b} & failed and v >= limit for a, b, t, v in rows if t == target]
         expected = sum(ok != target for ok in of) / len(of)
         assert found[f"{name}(0.1)"].value == pytest.approx(expected)
-    assert found["fte"].value == sum(id in failed for id in trials.enrol_ids) / 8
-    assert found["fta"].value == sum(id in failed for id in trials.probe_ids) / 8
+    for name, ids in (("fte", trials.enrol_ids), ("fta", trials.probe_ids)):
+        assert found[name].value == sum(id in failed for id in ids) / 8
 
 
 def test_iso_terms_stand_beside_ours_in_the_table_and_the_json(tmp_path) -> None:

@@ -24,7 +24,7 @@ from likeness.eval.small_rates import (
     parse_plan,
     upper_bound,
 )
-from likeness.eval.types import Scores
+from tests.eval.all_pairs import people
 from tests.scripts import run_command
 
 
@@ -45,15 +45,6 @@ def test_the_rule_of_three_is_near_the_bound() -> None:
     for n in (30, 100, 10_000):
         assert upper_bound(0, n) < 3 / n < 1.06 * upper_bound(0, n)
     assert upper_bound(0, 0) == 1.0
-
-
-def people(n: int, seed: int, gap: float) -> tuple[Scores, np.ndarray]:
-    """All pairs of n people, who resemble others more or less."""
-    rng = np.random.default_rng(seed)
-    a, b = np.triu_indices(n)
-    shared = rng.normal(size=n)
-    values = rng.normal(size=a.size) + np.where(a == b, gap, 0.8 * (shared[a] + shared[b]))
-    return Scores(values, a == b), np.stack([a, b], axis=1)
 
 
 def test_where_no_error_was_seen_the_results_have_the_exact_bound() -> None:

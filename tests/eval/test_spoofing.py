@@ -70,17 +70,13 @@ def tandems(asv, cm) -> list[tuple[float, float, float, float, float]]:
     bona_fide, found = [*cm[0], *cm[1]], []
     for a in limits(*asv):
         miss, fa, spoof = errors_at(asv, a)
-        best = None
-        for c in limits(*cm):
-            blocked = share(bona_fide, lambda x, c=c: x < c)
-            passed = share(cm[2], lambda x, c=c: x >= c)
-            total = blocked + (1 - blocked) * miss
-            apart = abs(total - (1 - blocked) * fa)
-            if best is None or apart < best[0] - 1e-12:
-                best = apart, blocked, passed
-        if miss < fa and spoof > 0 and best[1] < 1:
-            crit = abs(fa / spoof - best[2] / (1 - best[1]))
-            found.append((crit, spoof * best[2]))
+        options = [errors_at((bona_fide, cm[2]), c) for c in limits(*cm)]
+        apart = [abs(blocked + (1 - blocked) * (miss - fa)) for blocked, _ in options]
+        blocked, passed = next(
+            of for of, gap in zip(options, apart, strict=True) if gap <= min(apart) + 1e-12
+        )
+        if miss < fa and spoof > 0 and blocked < 1:
+            found.append((abs(fa / spoof - passed / (1 - blocked)), spoof * passed))
     return found
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.stats import beta, binom, norm
 
 from likeness.eval.errors import LikenessError
@@ -25,6 +24,7 @@ from likeness.eval.guarantee import (
 from likeness.eval.scoring.origin import Origin, read_origin, write_origin
 from likeness.eval.thresholds import LEAST_ERRORS, OverSubjects, Thresholds, load, measure, save
 from likeness.eval.types import Scores
+from tests.eval.all_pairs import people
 
 ORIGIN = Origin("cosine, model ab", {"model": "ab", "similarity": "cosine"}, trials="t.txt")
 
@@ -165,18 +165,10 @@ def test_a_curve_says_what_any_threshold_means_and_no_more_than_the_data_support
     assert load(tmp_path / "t.json") == (entry,)
 
 
-def of_subjects(num: int) -> tuple[Scores, OverSubjects]:
-    """A target trial of each subject, and a nontarget trial of every two."""
-    own = np.repeat(np.arange(num)[:, None], 2, axis=1)
-    pairs = np.concatenate([own, np.stack(np.triu_indices(num, 1), axis=1)])
-    rng = np.random.default_rng(num)
-    values = rng.standard_normal(len(pairs)) + 3 * (np.arange(len(pairs)) < num)
-    return Scores(values, np.arange(len(pairs)) < num), OverSubjects(0.95, pairs)
-
-
 def test_a_guaranteed_rate_is_stored_with_what_stands_behind_it(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    given, asked = of_subjects(100)
+    given, pairs = people(100, 0, 3)
+    asked = OverSubjects(0.95, pairs)
     plain = save(path, measure(given, ORIGIN, data="x", fars=[0.1, 0.2])[0])
     sure = measure(given, ORIGIN, data="x", fars=[0.1], subjects=100, guarantee=asked)[0]
     kept = save(path, sure)
@@ -215,11 +207,6 @@ def test_the_count_is_the_largest_whose_clopper_pearson_bound_is_the_rate(
         assert k + 1 == size or beta.ppf(confidence, k + 2, size - k - 1) > far
 
 
-def complete(num: int) -> NDArray[np.int64]:
-    """All pairs of subjects."""
-    return np.stack(np.triu_indices(num, 1), axis=1)
-
-
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=40
@@ -246,7 +233,9 @@ def test_no_two_trials_share_a_subject_and_none_could_be_added(
 
 
 def test_every_pair_and_every_trial_of_a_pair_is_drawn_equally_often() -> None:
-    pairs = np.repeat(complete(4), 3, axis=0)  # six pairs of three trials
+    pairs = np.repeat(
+        np.stack(np.triu_indices(4, 1), axis=1), 3, axis=0
+    )  # six pairs of three trials
     values = np.arange(18.0)
     counts = np.zeros(18)
     for seed in range(3000):
@@ -258,25 +247,11 @@ def test_every_pair_and_every_trial_of_a_pair_is_drawn_equally_often() -> None:
     assert np.abs(counts - expected).max() < 4.5 * math.sqrt(expected)
 
 
-def population(num: int, rng: np.random.Generator) -> tuple[Scores, NDArray[np.int64]]:
-    """All pairs of some subjects: a nontarget score is the sum of two effects and noise.
-
-    A subject who resembles many has a high effect. The sum is normal with variance 1 + 1 + 1/4.
-    """
-    pairs = complete(num)
-    effects = rng.standard_normal(num)
-    nontarget = effects[pairs].sum(axis=1) + 0.5 * rng.standard_normal(len(pairs))
-    own = np.repeat(np.arange(num)[:, None], 2, axis=1)
-    values = np.concatenate([np.full(num, 50.0), nontarget])
-    return Scores(values, np.arange(values.size) < num), np.concatenate([own, pairs])
-
-
 @pytest.mark.parametrize("num", [60, pytest.param(110, marks=pytest.mark.slow)])
 def test_the_rate_is_exceeded_as_rarely_as_stated(num: int) -> None:
-    rng = np.random.default_rng(num)
     repeats, exceeded = 1000, 0
-    for _ in range(repeats):
-        scores, subjects = population(num, rng)
+    for seed in range(repeats):
+        scores, subjects = people(num, seed, 50, shared=1.0, noise=0.5)
         threshold, guarantee = guaranteed_threshold(scores, subjects, FAR, confidence=CONFIDENCE)
         exceeded += norm.sf(threshold / math.sqrt(2.25)) > FAR
     # Scores do not tie, so the chance is the binomial tail itself, up to the gap between the limit
@@ -290,7 +265,7 @@ def test_the_rate_is_exceeded_as_rarely_as_stated(num: int) -> None:
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_the_threshold_is_the_lowest_score_that_the_count_allows(seed: int) -> None:
-    scores, subjects = population(70, np.random.default_rng(seed))
+    scores, subjects = people(70, seed, 50)
     threshold, guarantee = guaranteed_threshold(scores, subjects, FAR)
     drawn = independent_scores(scores.nontargets, subjects[~scores.target])
     assert guarantee.pairs == drawn.size == 35

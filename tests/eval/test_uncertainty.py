@@ -24,6 +24,7 @@ from likeness.eval.uncertainty import (
     risk_coverage,
     trial_quality,
 )
+from tests.eval.all_pairs import all_pairs
 
 # Few distinct values make ties; risks between 0 and 1 are those of queries whose neighbours tie.
 answers = st.lists(
@@ -123,28 +124,23 @@ def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() ->
     norms = {"a": 3.0, "b": 1.0, "c": 2.0}
     trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
     models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
-    for of, expected, word in ((trials, [2, 3, 1], "lower norm"), (models, [2, 3], "probe side")):
+    for of, expected, word in ((trials, [2, 3, 1], "lower norm"), (models, [2, 3], "as far as")):
         values, message = trial_quality(of, norms)
         assert values.tolist() == expected
         assert word in message
-    for lacking in (Trials(("a", "x"), ("c",), [0, 1], [0, 0]), Trials(("m",), ("n",), [0], [0])):
-        with pytest.raises(LikenessError):
-            trial_quality(lacking, norms)
+    for without in (norms, {"m": np.inf, "n": np.nan}):
+        with pytest.raises(LikenessError, match="'m' and 'n'"):
+            trial_quality(Trials(("a", "m"), ("n",), [0, 1], [0, 0]), {"a": 1.0} | without)
 
 
-def subject_trials(num: int = 12) -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
+def subject_trials() -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
     """All pairs of three items of each subject; bad items have a low quality and noisy scores."""
-    rng = np.random.default_rng(4)
-    ids = tuple(f"s{s:02}/{i}" for s in range(num) for i in range(3))
-    of = np.repeat(np.arange(num), 3)
-    quality = np.round(rng.random(len(ids)), 1)
-    i, j = np.triu_indices(len(ids), 1)
-    target = of[i] == of[j]
-    noise = rng.standard_normal(i.size) * (1.5 - np.minimum(quality[i], quality[j]))
-    scores = Scores(2.0 * target + noise, target)
-    trials = Trials(ids, ids, i, j, target)
-    pairs = np.stack([of[i], of[j]], axis=1)
-    return trials, scores, pairs, dict(zip(ids, quality.tolist(), strict=True))
+    trials, scores, pairs = all_pairs(12, 3, gap=4.0)
+    quality = np.round(np.random.default_rng(4).random(36), 1)
+    noise = np.random.default_rng(5).standard_normal(len(trials))
+    noise *= 1 - np.minimum(quality[trials.enrol], quality[trials.probe])
+    by_id = dict(zip(trials.enrol_ids, quality.tolist(), strict=True))
+    return trials, Scores(scores.values + 5 * noise, scores.target), pairs, by_id
 
 
 def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws() -> None:

@@ -4,7 +4,6 @@ closed forms and published numbers.
 
 from __future__ import annotations
 
-import gzip
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +17,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from likeness.eval import verification
 from likeness.eval.errors import LikenessError
+from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.verification import (
     actual_dcf,
     balanced_accuracy,
@@ -37,7 +37,6 @@ from likeness.eval.verification import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "verification_metrics__bruteforce.npz"
-SHARED = Path(__file__).parents[2].parent / "shared"
 
 tied = st.lists(st.integers(-4, 4), min_size=1, max_size=14)
 spread = st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=14)
@@ -49,15 +48,11 @@ def brute_points(target, nontarget):
     """Every operating point (threshold, far, frr) by ascending threshold, in exact fractions:
     accept iff score >= threshold.
     """
-    thresholds = [*sorted(set(target) | set(nontarget)), math.inf]
-    return [
-        (
-            t,
-            Fraction(sum(s >= t for s in nontarget), len(nontarget)),
-            Fraction(sum(s < t for s in target), len(target)),
-        )
-        for t in thresholds
-    ]
+    points = []
+    for t in [*sorted(set(target) | set(nontarget)), math.inf]:
+        far = Fraction(sum(s >= t for s in nontarget), len(nontarget))
+        points.append((t, far, Fraction(sum(s < t for s in target), len(target))))
+    return points
 
 
 def brute_eer(target, nontarget, method):
@@ -133,11 +128,9 @@ def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, 
     value = min_dcf(target, nontarget, p_target=p, c_miss=c_miss, c_fa=c_fa)
     assert value == pytest.approx(float(brute_dcf(*scores, p, c_miss, c_fa)), abs=1e-12)
     threshold = min_dcf_threshold(target, nontarget, p_target=p, c_miss=c_miss, c_fa=c_fa)
-    cost = c_miss * p * np.mean(target < threshold) + c_fa * (1 - p) * np.mean(
-        nontarget >= threshold
-    )
-    assert cost / min(c_miss * p, c_fa * (1 - p)) == pytest.approx(value, abs=1e-12)
-    assert value <= 1 + 1e-12
+    rates = np.mean(target < threshold), np.mean(nontarget >= threshold)
+    costs = c_miss * p, c_fa * (1 - p)
+    assert np.dot(costs, rates) / min(costs) == pytest.approx(value, abs=1e-12)
 
 
 @given(pairs)
@@ -163,14 +156,11 @@ def test_the_search_for_the_minimum_cost_misses_nothing(monkeypatch, bits):
                     thresholds = np.unique(target)
                     misses = np.append([np.sum(target < t) for t in thresholds], num_targets)
                     accepts = np.append([np.sum(nontarget >= t) for t in thresholds], 0)
-                    cost = misses * (p / min(p, 1 - p) / num_targets) + accepts * (
-                        (1 - p) / min(p, 1 - p) / num_nontargets
-                    )
+                    cost = misses * (p / min(p, 1 - p) / num_targets)
+                    cost = cost + accepts * ((1 - p) / min(p, 1 - p) / num_nontargets)
                     assert min_dcf(target, nontarget, p_target=p) == cost.min()
-                    assert (
-                        min_dcf_threshold(target, nontarget, p_target=p)
-                        == np.append(thresholds, np.inf)[np.argmin(cost)]
-                    )
+                    best = np.append(thresholds, np.inf)[np.argmin(cost)]
+                    assert min_dcf_threshold(target, nontarget, p_target=p) == best
 
 
 @pytest.mark.parametrize("rule", ["strict", "nearest", "interpolated"])
@@ -208,12 +198,8 @@ def test_min_cllr_is_pav_on_tied_groups(scores):
     p = IsotonicRegression(y_min=0, y_max=1).fit(x, y).predict(x)
     with np.errstate(divide="ignore"):
         llr = np.log(p) - np.log1p(-p) - np.log(target.size / nontarget.size)
-    expected = (
-        (np.mean(np.logaddexp(0, -llr[y == 1])) + np.mean(np.logaddexp(0, llr[y == 0])))
-        / 2
-        / np.log(2)
-    )
-    assert min_cllr(target, nontarget) == pytest.approx(expected, abs=1e-7)
+    costs = [np.mean(np.logaddexp(0, sign * llr[y == of])) for of, sign in ((1, -1), (0, 1))]
+    assert min_cllr(target, nontarget) == pytest.approx(sum(costs) / 2 / np.log(2), abs=1e-7)
     assert -1e-12 <= min_cllr(target, nontarget) <= min(1.0, cllr(target, nontarget)) + 1e-12
 
 
@@ -263,33 +249,15 @@ def test_golden(case):
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-def test_voxsrc23_published_numbers():
-    folder = SHARED / "data" / "protocols" / "voxsrc23_val"
-    if not folder.is_dir():
-        pytest.skip("../shared is absent")
-    lines = {
-        name: gzip.decompress((folder / f"{name}.txt.gz").read_bytes()).decode().splitlines()
-        for name in ("scores", "trials")
-    }
-    scored = [line.split() for line in lines["scores"]]
-    labels = {
-        (enrol, probe): label == "1"
-        for label, enrol, probe in (line.split() for line in lines["trials"])
-    }
-    values = np.array([float(s) for s, _, _ in scored])
-    is_target = np.array([labels[enrol, probe] for _, enrol, probe in scored])
-    target, nontarget = values[is_target], values[~is_target]
+def test_voxsrc23_published_numbers(shared):
+    folder = shared / "data" / "protocols" / "voxsrc23_val"
+    trials, scores = read_scores(folder / "scores.txt.gz", read_trials(folder / "trials.txt.gz"))
+    target, nontarget = scores[trials.target], scores[~trials.target]
     assert round(100 * eer(target, nontarget), 4) == 4.0948
-    assert [round(min_dcf(target, nontarget, p_target=p), 6) for p in (0.05, 0.01, 0.001)] == [
-        0.214243,
-        0.323345,
-        0.484323,
-    ]
-    assert [round(tar_at_far(target, nontarget, far), 6) for far in (0.1, 0.01, 0.001)] == [
-        0.979528,
-        0.906726,
-        0.774264,
-    ]
+    for p, cost in ((0.05, 0.214243), (0.01, 0.323345), (0.001, 0.484323)):
+        assert round(min_dcf(target, nontarget, p_target=p), 6) == cost
+    for far, tar in ((0.1, 0.979528), (0.01, 0.906726), (0.001, 0.774264)):
+        assert round(tar_at_far(target, nontarget, far), 6) == tar
 
 
 def test_gaussians_have_the_closed_form_eer_and_min_dcf():

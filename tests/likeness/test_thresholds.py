@@ -62,7 +62,7 @@ def test_a_stored_threshold_decides_and_says_where_it_comes_from(
     assert np.mean(nontargets >= values[values < stored["threshold"]].max()) > 0.5
     assert stored["same"] is (stored["score"] >= stored["threshold"])
     assert "FAR 50 %, measured on trials.txt: 4 subjects, 28 trials, 20" in shown
-    assert "more trials" in refused(*compare, "--far", 0.01)
+    assert "nontarget trials" in refused(*compare, "--far", 0.01)
     for wrong, word in (
         (("--far", 0.5, "--threshold", 0.3), "one of them"),
         (("--far", "1%"), "eer"),
