@@ -39,7 +39,7 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     if name in tiny_hub.IMAGES:
         return HubImage(3, config=config, dim=6).eval(), torch.randn(1, 3, 32, 32)
     in_dim = {"w2v-bert": 160, "whisper": 80}.get(name, 1)
-    backbone = HubSpeech(in_dim, config=config, pooling="MFA", dim=6)
+    backbone = HubSpeech(in_dim, config=config, pooling="MHFA", dim=6)
     return backbone.eval(), torch.randn(1, 4000 // in_dim, in_dim)
 
 
