@@ -56,6 +56,7 @@ class ImageResNet(nn.Module):
     takes = "images"
     left_out: tuple[str, ...] = ("fc.",)
 
+    # So many, because releases and recipes differ in each of them.
     def __init__(
         self,
         in_dim: int,

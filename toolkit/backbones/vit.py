@@ -45,6 +45,7 @@ class FaceViT(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
 
+    # So many, because releases and recipes differ in each of them.
     def __init__(
         self,
         in_dim: int,
@@ -141,6 +142,7 @@ class ViT(nn.Module):
     takes = "images"
     left_out: tuple[str, ...] = ("head.", "mask_token")
 
+    # So many, because releases and recipes differ in each of them.
     def __init__(
         self,
         in_dim: int,
