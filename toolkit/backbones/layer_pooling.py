@@ -101,8 +101,6 @@ class _Weighted(nn.Module):
     Eq 5 and 6), which is ASTP of toolkit/backbones/pooling.py.
     """
 
-    only_last = False
-
     def __init__(self, num_layers: int, channels: int):
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(num_layers))
@@ -122,8 +120,6 @@ class _MHFA(nn.Module):
     side. The names are those of the authors' release, whose last layer, pooling_fc, is the
     `project` of the backbone here.
     """
-
-    only_last = False
 
     def __init__(self, num_layers: int, channels: int, heads: int, compressed: int):
         super().__init__()
