@@ -108,12 +108,12 @@ def beside(cell: Cell, data: Path, out: Path) -> Path:
     file = out / "voice" / "+".join(SYSTEMS) / cell.name / "joined" / "last.safetensors"
     if file.exists():
         return file.parent
-    opened = [checkpoint.load(model / "last.safetensors", checkpoint.FORMAT) for model in models]
-    descriptions = [description for _, description in opened]
+    opened = [checkpoint.read(model / "last.safetensors", checkpoint.FORMAT) for model in models]
+    descriptions = [description for _, description, _ in opened]
     # One front-end feeds all of them.
     assert all(other["frontend"] == descriptions[0]["frontend"] for other in descriptions)
     tensors = {}
-    for number, (own, _) in enumerate(opened):
+    for number, (own, _, _) in enumerate(opened):
         for key, value in own.items():
             part, _, rest = key.partition(".")
             name = f"backbone.networks.{number}.{rest}" if part == "backbone" else key
@@ -208,7 +208,7 @@ def package(folder: Path, model: Path, parts: Sequence[Tested]) -> None:
     It refuses recordings for which it is of no use: short ones, and those that end below 7 kHz.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors, description = checkpoint.load(model / "last.safetensors", checkpoint.FORMAT)
+    tensors, description, _ = checkpoint.read(model / "last.safetensors", checkpoint.FORMAT)
     description |= {"read": describe(PACKAGED_READ, "read")}
     checkpoint.save(folder / "last.safetensors", tensors, description, checkpoint.FORMAT)
     meta = likeness.load(folder).meta

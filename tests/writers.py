@@ -67,7 +67,7 @@ def write_model(folder: Path, version: int) -> None:
 
 
 def read_model(folder: Path) -> object:
-    tensors, state = checkpoint.load(folder / "m.safetensors", "t/1")
+    tensors, state, _ = checkpoint.read(folder / "m.safetensors", "t/1")
     assert bool((tensors["a"] == state["version"]).all())
     return state["version"]
 

@@ -64,8 +64,7 @@ class BNInception(nn.Module):
         batch_norm: "trained", "fixed" or "frozen", see images.hold_still.
         head_scale: A factor on the linear layer's initial weights, see ImageResNet.
         weights: A local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the
-            vectors of shape (1, C) of its older form are taken too). Its classifier is left out,
-            and `started_from` says so.
+            vectors of shape (1, C) of its older form are taken too). Its classifier is left out.
 
     Raises:
         LikenessError: The file does not fit.
@@ -105,7 +104,7 @@ class BNInception(nn.Module):
         self.last_linear = nn.Linear(channels, dim) if dim else nn.Identity()
         if isinstance(self.last_linear, nn.Linear):
             self.last_linear.weight.data.mul_(head_scale)
-        self.started_from = start_from(self, weights)
+        start_from(self, weights)
         hold_still(self, batch_norm)
 
     def _add(self, name: str, channels_in: int, channels: int, size: int, stride: int = 1) -> None:

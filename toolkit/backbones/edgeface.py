@@ -48,7 +48,7 @@ class EdgeFace(nn.Module):
         dim: The size of the embeddings.
         size: "xs" is edgeface_xs_gamma_06, "s" is edgeface_s_gamma_05; "xxs" and "base" have full
             linear layers.
-        weights: A local file to start from; `started_from` says what was taken.
+        weights: A local file to start from.
 
     Raises:
         LikenessError: The size is another one, or the file does not fit.
@@ -62,7 +62,7 @@ class EdgeFace(nn.Module):
         one_of("EdgeFace", "size", size, _SHAPES)
         self.in_dim, self.dim = in_dim, dim
         self.model = _EdgeNeXt(in_dim, dim, _SHAPES[size])
-        self.started_from = start_from(self, weights)
+        start_from(self, weights)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""

@@ -22,6 +22,10 @@ from torch.nn.functional import normalize
 
 from likeness.eval.errors import LikenessError
 
+# The least sigma(e) of ScoreNorm, as a share of the root mean square of sigma over all directions.
+# So an embedding that resembles nobody in a small cohort has finite scores.
+_FLOOR = 0.1
+
 
 def check_embeddings(x: Tensor, name: str, in_dim: int) -> None:
     """Refuse what is not a batch of embeddings (B, in_dim).
@@ -122,8 +126,6 @@ class ScoreNorm(nn.Module):
 
     Args:
         in_dim: The size of the embeddings that it takes and gives.
-        floor: The least sigma(e), as a share of the root mean square of sigma over all directions.
-            So an embedding that resembles nobody in a small cohort has finite scores.
 
     Example:
         >>> cohort = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -139,10 +141,9 @@ class ScoreNorm(nn.Module):
     mean: Tensor  # (in_dim,)
     moment: Tensor  # (in_dim, in_dim)
 
-    def __init__(self, in_dim: int, *, floor: float = 0.1):
+    def __init__(self, in_dim: int):
         super().__init__()
         self.in_dim = self.dim = in_dim
-        self.floor = floor
         self.register_buffer("mean", torch.zeros(in_dim))
         # torch.eye imports torch's compiler, a second's work, where models are restored
         self.register_buffer("moment", torch.zeros(in_dim, in_dim).fill_diagonal_(1 / in_dim))
@@ -162,7 +163,7 @@ class ScoreNorm(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             unit = normalize(x.float() - self.mean)
             variance = ((unit @ self.moment) * unit).sum(dim=1, keepdim=True)
-        least = self.floor**2 * self.moment.diagonal().mean()
+        least = _FLOOR**2 * self.moment.diagonal().mean()
         return unit / variance.clamp(min=least).sqrt().sqrt()
 
     @torch.no_grad()

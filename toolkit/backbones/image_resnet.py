@@ -46,7 +46,7 @@ class ImageResNet(nn.Module):
         head_scale: A factor on the linear layer's initial weights, for losses to which |z| is a
             concentration (10 to 50 in nivMF's release).
         weights: A local file of torchvision's ImageNet weights to start from. Its classifier is
-            left out, and `started_from` says so.
+            left out.
 
     Raises:
         LikenessError: A word is not one of these, or the file does not fit.
@@ -56,6 +56,7 @@ class ImageResNet(nn.Module):
     takes = "images"
     left_out: tuple[str, ...] = ("fc.",)
 
+    # So many, because releases and recipes differ in each of them.
     def __init__(
         self,
         in_dim: int,
@@ -98,7 +99,7 @@ class ImageResNet(nn.Module):
                 nn.init.zeros_(getattr(module, f"bn{module.num_layers}").weight)
         if isinstance(self.fc, nn.Linear):
             self.fc.weight.data.mul_(head_scale)
-        self.started_from = start_from(self, weights)
+        start_from(self, weights)
         hold_still(self, batch_norm)
 
     def train(self, mode: bool = True) -> ImageResNet:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError, one_of
-from likeness.toolkit.backbones.weights import first_names, load_published, read_weights
+from likeness.toolkit.backbones.weights import load_published, read_weights
 
 BatchNorm = Literal["trained", "fixed", "frozen"]
 
@@ -90,17 +90,7 @@ def hold_still(network: nn.Module, batch_norm: BatchNorm) -> None:
                 module.requires_grad_(False)
 
 
-def start_from(network: nn.Module, path: str) -> str:
-    """Load a published file into a fresh network.
-
-    Returns:
-        What came from where and which tensors were left out, as a text; "" for an empty path, which
-        loads nothing.
-    """
-    if not path:
-        return ""
-    state = read_weights(path)
-    left_out = load_published(network, state, path)
-    return f"{len(state) - len(left_out)} tensors of {path}, {len(left_out)} left out" + (
-        f" ({first_names(list(left_out))})" if left_out else ""
-    )
+def start_from(network: nn.Module, path: str) -> None:
+    """Load a published file into a fresh network; an empty path loads nothing."""
+    if path:
+        load_published(network, read_weights(path), path)

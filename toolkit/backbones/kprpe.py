@@ -40,7 +40,7 @@ class KPRPEViT(FaceViT):
             heads, and how much wider the hidden layer of a block is. 512, 24, 16 and 3 are the
             release's base, 512, 12, 8 and 5 its small network.
         image_size: The edge of the images in pixels.
-        weights: A local file to start from; `started_from` says what was taken.
+        weights: A local file to start from.
 
     Raises:
         LikenessError: The images have another shape, or the file does not fit.
@@ -78,7 +78,7 @@ class KPRPEViT(FaceViT):
         self.register_buffer("buckets", offset_buckets(self.side), persistent=False)
         places = [(x / 112, y / 112) for x, y in TEMPLATE]
         self.register_buffer("template", torch.tensor([places]), persistent=False)
-        self.started_from = start_from(self, weights)
+        start_from(self, weights)
 
     def forward(
         self, images: Tensor, lengths: Tensor | None = None, keypoints: Tensor | None = None

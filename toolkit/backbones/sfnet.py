@@ -49,6 +49,7 @@ class SFNet(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
 
+    # So many, because releases and recipes differ in each of them.
     def __init__(
         self,
         in_dim: int,

@@ -45,6 +45,7 @@ class FaceViT(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
 
+    # So many, because releases and recipes differ in each of them.
     def __init__(
         self,
         in_dim: int,
@@ -131,7 +132,7 @@ class ViT(nn.Module):
         layer_scale: Whether the branches of a block are scaled by learned weights.
         registers: The number of register tokens.
         weights: A local file to start from. The DINO head or classifier in it and DINOv2's
-            mask_token (which only its training uses) are left out, and `started_from` says so.
+            mask_token (which only its training uses) are left out.
 
     Raises:
         LikenessError: A side of an image is no multiple of patch, or the file does not fit.
@@ -141,6 +142,7 @@ class ViT(nn.Module):
     takes = "images"
     left_out: tuple[str, ...] = ("head.", "mask_token")
 
+    # So many, because releases and recipes differ in each of them.
     def __init__(
         self,
         in_dim: int,
@@ -170,7 +172,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, dim) if dim else nn.Identity()
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         _draw(self)
-        self.started_from = start_from(self, weights)
+        start_from(self, weights)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""

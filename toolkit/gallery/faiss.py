@@ -1,8 +1,8 @@
 """A gallery of millions in one process, searched by FAISS.
 
 FAISS (Johnson, Douze, Jegou: Billion-scale similarity search with GPUs, 2017; the extra "faiss")
-proposes candidates, which are scored exactly. Somebody may be missed, so measure
-likeness.toolkit.gallery.gallery.recall before relying on it.
+proposes candidates, which are scored exactly. Somebody may be missed, so compare with a gallery in
+the same folder, which compares all, before relying on it.
 """
 
 import math

@@ -378,28 +378,6 @@ def refuse_absent(place: str | PathLike[str]) -> None:
         )
 
 
-def recall(gallery: Gallery, exact: Gallery, probes: Embeddings, k: int = 10) -> float:
-    """Measures the recall@k of a gallery against exact search.
-
-    This is the share of the k best subjects by `exact` that `gallery` finds too, as a mean over the
-    probes. Subjects with a score equal to the k-th best count as found.
-
-    Args:
-        gallery: The gallery to measure.
-        exact: A gallery of the same subjects, at least one, that searches exactly.
-        probes: Raw embeddings (Q, D), at least one.
-        k: How many subjects are searched for.
-
-    Returns:
-        The recall, from 0 to 1.
-    """
-    shares = []
-    for mine, best in zip(gallery.search(probes, k), exact.search(probes, k), strict=True):
-        least = best[-1].score - 1e-6 * max(1.0, abs(best[-1].score))
-        shares.append(sum(match.score >= least for match in mine) / len(best))
-    return float(np.mean(shares))
-
-
 def parsed(place: str | PathLike[str]) -> tuple[str, Address]:
     """Reads where a gallery lies.
 

@@ -177,22 +177,15 @@ def _sort_metadata(path: Path) -> None:
         file.write(text.ljust(size))
 
 
-def load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and JSON of a file written by `save`.
+def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
+    """Return tensors and JSON of a file written by `save`, and its SHA-256.
+
+    All three come from the same bytes. The file is not mapped into memory, because it may shrink
+    while it is read, and that would end the process.
 
     Raises:
         LikenessError: The file is of another kind or version, or damaged. The message says what it
             is.
-    """
-    tensors, state, _ = read(path, kind)
-    return tensors, state
-
-
-def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], str]:
-    """Return what `load` returns, and the file's SHA-256.
-
-    All three come from the same bytes. The file is not mapped into memory, because it may shrink
-    while it is read, and that would end the process.
     """
     content = path.read_bytes()
     try:

@@ -54,11 +54,10 @@ class _OnCPU(nn.modules.batchnorm._BatchNorm):
         variance = (second / count - mean.square()).clamp(min=0.0)
         self._track(mean, variance * count / (count - 1).clamp(min=1))
         scale = (variance + self.eps).rsqrt()
-        if self.affine:
-            scale = scale * self.weight.double()
         shift = -mean * scale
         if self.affine:
-            shift = shift + self.bias.double()
+            scale = scale * self.weight.double()
+            shift = self.bias.double() - mean * scale
         return (wide * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
     @torch.no_grad()

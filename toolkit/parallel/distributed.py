@@ -7,6 +7,7 @@ collectives is in toolkit/parallel/spread.py.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,6 +26,11 @@ from likeness.toolkit.models.embed import embedded_rows, refuse_diverged
 from likeness.toolkit.models.loaded import Embedder, ReadParts
 
 Result = TypeVar("Result")
+# What gloo and NCCL say where a process is gone.
+_LOST = re.compile(
+    "connection closed by peer|connection reset|broken pipe|timed out|timeout|nccl|remote process",
+    re.IGNORECASE,
+)
 
 # The group
 # --------------------------------------------------------------------------------------------------
@@ -89,17 +95,8 @@ def is_main() -> bool:
 
 def is_lost(error: BaseException) -> bool:
     """Say whether an error of a collective means that another process does not answer any more."""
-    text = str(error).lower()
-    signs = (
-        "connection closed by peer",
-        "connection reset",
-        "broken pipe",
-        "timed out",
-        "timeout",
-        "nccl",
-        "remote process",
-    )
-    return world() > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in signs)
+    is_sign = _LOST.search(str(error)) is not None
+    return world() > 1 and isinstance(error, RuntimeError) and is_sign
 
 
 def wait() -> None:

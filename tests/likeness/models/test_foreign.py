@@ -192,7 +192,7 @@ def forget() -> None:
 
 
 def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> None:
-    _, stated = checkpoint.load(trained(pets, voices) / "last.safetensors", checkpoint.FORMAT)
+    _, stated, _ = checkpoint.read(trained(pets, voices) / "last.safetensors", checkpoint.FORMAT)
     assert stated["frontend"] == {
         "call": "petnets.nets.Levels",
         "args": {"bands": 8},

@@ -213,7 +213,7 @@ def test_training_makes_subjects_clearer(tmp_path: Path) -> None:
 
 def test_a_checkpoint_states_the_model_of_its_embeddings(file: Path, tmp_path: Path) -> None:
     likeness.train("head:residual", file, tmp_path / "head", settings=FEW)
-    _, state = checkpoint.load(tmp_path / "head" / "last.safetensors", checkpoint.FORMAT)
+    _, state, _ = checkpoint.read(tmp_path / "head" / "last.safetensors", checkpoint.FORMAT)
     assert state["frontend"]["args"] == {"dim": DIM, "model": META["model"]}
     # other embeddings are another run
     embeddings.write(file, made(meta={**META, "model": "b" * 64}))
@@ -394,7 +394,7 @@ def test_joining_runs_nothing_that_a_head_names(
     hostile = tmp_path / "hostile_net.py"
     hostile.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     path = tmp_path / "head" / "last.safetensors"
-    tensors, state = checkpoint.load(path, checkpoint.FORMAT)
+    tensors, state, _ = checkpoint.read(path, checkpoint.FORMAT)
     for number, package in enumerate((str(hostile), "hostile_net", "os", 3)):
         part = {"call": "hostile_net.Net", "args": {}, "package": package, "version": ""}
         checkpoint.save(path, tensors, state | {"recipe": {"x": part}}, checkpoint.FORMAT)

@@ -71,21 +71,6 @@ def test_histograms_are_their_definition(
         )
 
 
-def test_a_ramp_fills_the_bins_of_its_direction() -> None:
-    """Grey levels that grow to the right, downwards and to the left: 0, pi / 2 and pi lie between
-    bins 7 and 0, 1 and 2, 3 and 4 of eight.
-    """
-    ramp = torch.arange(16.0, dtype=torch.float64).expand(16, 16)
-    result = oriented_gradients(
-        torch.stack([ramp, ramp.T, ramp.flip(1)]), cells=2, bins=8, sigma=0.0
-    )
-    for image, bins in zip(result, ((7, 0), (1, 2), (3, 4)), strict=True):
-        assert image[..., list(bins)].min() > 0.5
-        assert image.square().sum() == pytest.approx(
-            float(image[..., list(bins)].square().sum()), rel=1e-9
-        )
-
-
 @given(seed=st.integers(0, 1000), gain=st.floats(1e-3, 1e3), offset=st.floats(-10, 10))
 @settings(max_examples=10, deadline=None)
 def test_light_and_the_mirror_image_change_nothing(seed: int, gain: float, offset: float) -> None:

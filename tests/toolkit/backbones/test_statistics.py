@@ -167,14 +167,3 @@ def test_what_cannot_be_normalised_is_refused() -> None:
             estimated(np.full((6, 4), value), np.array([0, 0, 1, 1, 2, 2]))
     with pytest.raises(ValueError, match="takes embeddings \\(B, 4\\)"):
         ScoreNorm(4)(torch.zeros(2, 3))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_does_not_round_the_constants(dtype: torch.dtype) -> None:
-    rng = np.random.default_rng(2)
-    head = estimated(rng.normal(size=(60, 32)) + 4.0, np.arange(60) // 3)
-    x = torch.from_numpy(rng.normal(size=(9, 32)) + 4.0).float()
-    alone = head(x)
-    with torch.autocast("cpu", dtype=dtype):
-        assert torch.equal(head(x), alone)
-        assert head(x.to(dtype)).dtype == torch.float32

@@ -18,7 +18,6 @@ from likeness.toolkit.backbones.bninception import BNInception
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.sfnet import SFNet
 from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.backbones.weights import load_published, load_wespeaker, read_weights
 
@@ -168,27 +167,13 @@ def test_dino_s_forms_are_understood() -> None:
             assert equal(fresh, state, but="head.")
 
 
-def test_another_architecture_is_refused_with_its_names_and_nothing_changes() -> None:
-    fresh = IRESNET(3)
-    before = {name: value.clone() for name, value in fresh.state_dict().items()}
-    other = trained(SFNet(3, dim=8, width=4, depth=10, image_size=32))
-    with pytest.raises(ValueError, match=r"missing") as caught:
-        load_published(fresh, other)
-    assert "layer1.0.conv1.weight (4, 3, 3, 3) for (4, 4, 3, 3)" in str(caught.value)
-    assert equal(fresh, before)
-    with pytest.raises(ValueError, match=r"1 of another shape \(pos_embed"):
-        load_published(VIT(3, image_size=12), trained(VIT(3)))
-
-
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_a_constructor_starts_from_a_local_file_and_says_so(tmp_path: Path, suffix: str) -> None:
+def test_a_constructor_starts_from_a_local_file(tmp_path: Path, suffix: str) -> None:
     state = trained(RESNET(3)) | {"fc.weight": torch.zeros(1000, 32), "fc.bias": torch.zeros(1000)}
     path = tmp_path / f"resnet{suffix}"
     save_file(state, path) if suffix == ".safetensors" else torch.save(OrderedDict(state), path)
     network = RESNET(3, weights=str(path), batch_norm="frozen")
     assert equal(network, state, but="fc.")
-    assert network.started_from.startswith(f"{len(state) - 2} tensors of {path}, 2 left out (fc.")
-    assert RESNET(3).started_from == ""
     with pytest.raises(ValueError, match=r"1 of another shape \(conv1.weight"):
         RESNET(1, weights=str(path))
 

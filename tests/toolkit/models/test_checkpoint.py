@@ -19,6 +19,7 @@ from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
+from likeness.toolkit.models.parts import restore
 from likeness.toolkit.training.recipe import Recipe
 
 RECIPE = Recipe(
@@ -58,9 +59,15 @@ def test_a_checkpoint_needs_no_recipe(tmp_path: Path) -> None:
     assert checkpoint.find_model(tmp_path).name == checkpoint.BEST
 
 
+def test_a_class_is_found_where_an_earlier_version_had_it() -> None:
+    for module in ("small", "image_resnet"):
+        described = {"call": f"toolkit.backbones.{module}.SmallCNN", "args": {"dim": 4}}
+        assert restore(described, "backbone", kind="module")(1).dim == 4
+
+
 def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> None:
     saved(tmp_path / "whole")
-    tensors, description = checkpoint.load(tmp_path / "whole", checkpoint.FORMAT)
+    tensors, description, _ = checkpoint.read(tmp_path / "whole", checkpoint.FORMAT)
     (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-100])
     bent = tensors | {"backbone.seg_1.bias": torch.zeros(9)}
     checkpoint.save(tmp_path / "bent", bent, description, checkpoint.FORMAT)
@@ -101,7 +108,7 @@ def test_equal_models_have_equal_bytes_and_one_digest(tmp_path: Path) -> None:
     for number in range(8):  # safetensors writes its metadata in one of two orders, by chance
         checkpoint.save(tmp_path / str(number), tensors, {"name": 'é"\\\n\x7f', "n": 1}, "t/1")
     assert len({(tmp_path / str(number)).read_bytes() for number in range(8)}) == 1
-    loaded, state = checkpoint.load(tmp_path / "0", "t/1")
+    loaded, state, _ = checkpoint.read(tmp_path / "0", "t/1")
     assert state == {"name": 'é"\\\n\x7f', "n": 1}
     assert all(torch.equal(loaded[name], value) for name, value in tensors.items())
 
@@ -109,7 +116,7 @@ def test_equal_models_have_equal_bytes_and_one_digest(tmp_path: Path) -> None:
 def test_a_file_that_changes_after_it_was_read_changes_no_weight(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     checkpoint.save(path, {"a": torch.ones(1000)}, {}, "t/1")
-    tensors, _ = checkpoint.load(path, "t/1")
+    tensors, _, _ = checkpoint.read(path, "t/1")
     with path.open("rb+") as file:
         file.write(b"\1" * path.stat().st_size)
     assert torch.equal(tensors["a"], torch.ones(1000))

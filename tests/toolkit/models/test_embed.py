@@ -115,20 +115,6 @@ def test_items_in_several_inputs_are_averaged_by_length(voices: Path, workers: i
         np.testing.assert_allclose(row, expected, atol=1e-5 * np.abs(expected).max())
 
 
-def read_short(item: Item) -> np.ndarray:
-    wave: np.ndarray = audio.read(item)[: 3000 if item.id.endswith(("0", "1")) else None]
-    return wave
-
-
-def test_on_a_cpu_only_short_inputs_are_batched(voices: Path) -> None:
-    seen: list[tuple[int, ...]] = []
-    embedder = make("resnet")
-    embedder.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))
-    embed(embedder, numbered(voices), read_short, batch_size=4)
-    assert max(batch for batch, _ in seen) == 4
-    assert all(batch * samples <= 2**14 for batch, samples in seen if batch > 1)
-
-
 def read_very_short(item: Item) -> np.ndarray:
     wave: np.ndarray = audio.read(item)[: 2000 if item.id.endswith("-3") else None]
     return wave
