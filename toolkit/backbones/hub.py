@@ -484,7 +484,7 @@ class HubSpeech(nn.Module):
     Args:
         in_dim: The size of a frame, which the configuration states too.
         config: The configuration as JSON text; `configuration` makes it.
-        pooling: "mean", "weighted" or "MHFA"; see toolkit/backbones/layer_pooling.py.
+        pooling: "mean", "weighted", "MHFA" or "MFA"; see toolkit/backbones/layer_pooling.py.
         dim: The size of the embeddings; 0 leaves the pooled vector as it is.
         heads: The number of heads of MHFA.
         compressed: The size of keys and values of MHFA.

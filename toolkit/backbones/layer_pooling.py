@@ -1,7 +1,7 @@
 """Pooling for pretrained networks: over the layers and frames of speech, over the places of images.
 
 A self-supervised speech network keeps what tells speakers apart in its lower and middle layers, so
-two of the poolings for speech look at all layers. Padded frames count in none of them.
+three of the poolings for speech look at all layers. Padded frames count in none of them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from likeness.toolkit.backbones.pooling import pool, precise
 
-LayerPooling = Literal["mean", "weighted", "MHFA"]
+LayerPooling = Literal["mean", "weighted", "MHFA", "MFA"]
 _SMALLEST = 1e-6  # GeM's floor under what is raised to a power
 
 
@@ -34,9 +34,10 @@ def pool_layers(
     - weighted: a learned weighting of all layers, and of its sum mean and deviation under attention
       (2C); `_Weighted` has the equations.
     - MHFA: multi-head factorised attentive pooling (heads * compressed); see `_MHFA`.
+    - MFA: multi-layer feature aggregation, all blocks side by side (2 (L - 1) C); see `_MFA`.
 
     Args:
-        name: One of the three.
+        name: One of the four.
         num_layers: L, at least 2.
         channels: C.
         heads: For MHFA: the number of attention heads.
@@ -52,8 +53,10 @@ def pool_layers(
         return _LastMean(), channels
     if name == "weighted":
         return _Weighted(num_layers, channels), 2 * channels
-    assert name == "MHFA", name
-    return _MHFA(num_layers, channels, heads, compressed), heads * compressed
+    if name == "MHFA":
+        return _MHFA(num_layers, channels, heads, compressed), heads * compressed
+    assert name == "MFA", name
+    return _MFA(num_layers, channels), 2 * (num_layers - 1) * channels
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -138,6 +141,28 @@ class _MHFA(nn.Module):
         attention = scores.softmax(dim=1)  # (B, T, heads)
         with torch.autocast(values.device.type, enabled=False):  # which would multiply in 16 bits
             return torch.matmul(attention.transpose(1, 2), values).flatten(1)
+
+
+class _MFA(nn.Module):
+    """Multi-layer feature aggregation (Zhang et al. 2022, MFA-Conformer, Sec. 2.3).
+
+    What all blocks give is put side by side, H_t = LayerNorm([h_t^1; ...; h_t^(L-1)]), and pooled
+    to mean and deviation under channel-wise attention (ASTP of toolkit/backbones/pooling.py); batch
+    norm follows. The input of the first block is left out, as there.
+    """
+
+    only_last = False
+
+    def __init__(self, num_layers: int, channels: int):
+        super().__init__()
+        size = (num_layers - 1) * channels
+        self.norm = nn.LayerNorm(size)
+        self.attentive, _ = pool("ASTP", size)
+        self.normalise = nn.BatchNorm1d(2 * size)
+
+    def forward(self, layers: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        joined = self.norm(torch.cat(list(layers[1:]), dim=2))
+        return torch.as_tensor(self.normalise(self.attentive(joined.transpose(1, 2), mask)))
 
 
 def pool_places(name: Literal["mean", "GeM"]) -> nn.Module:

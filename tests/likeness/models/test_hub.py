@@ -190,7 +190,7 @@ def test_whisper_pools_the_frames_that_the_extractor_marks(samples: int, tmp_pat
         np.testing.assert_allclose(together[0], theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA"])
+@pytest.mark.parametrize("pooling", ["mean", "weighted", "MHFA", "MFA"])
 @pytest.mark.parametrize("name", EXACT)
 def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -> None:
     """A batch of lengths from a tenth to the whole, with rubbish in the padding."""
@@ -250,7 +250,7 @@ SPEECH: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in IN_DIM),
 ]
 GRADIENTS = [
-    *((*each, pooling) for each in SPEECH for pooling in ("mean", "weighted", "MHFA")),
+    *((*each, pooling) for each in SPEECH for pooling in ("mean", "weighted", "MHFA", "MFA")),
     *(
         (name, {}, pooling)
         for name in tiny_hub.IMAGES

@@ -146,6 +146,16 @@ def by_loops(name: str, p: dict[str, Tensor], layers: list[Tensor]) -> Tensor:
     if name == "weighted":
         x = torch.stack([mixed(p["weights"], layers, t) for t in range(frames)], dim=1)
         return attentive(p, x)
+    if name == "MFA":
+        columns = []
+        for t in range(frames):
+            joined = torch.cat([layer[t] for layer in layers[1:]])
+            centred = joined - joined.mean()
+            normed = centred / (centred.square().mean() + 1e-5).sqrt()
+            columns.append(normed * p["norm.weight"] + p["norm.bias"])
+        z = attentive(p, torch.stack(columns, dim=1))
+        z = (z - p["normalise.running_mean"]) / (p["normalise.running_var"] + 1e-5).sqrt()
+        return z * p["normalise.weight"] + p["normalise.bias"]
     heads = []
     for head in range(3):
         scores, values = [], []
