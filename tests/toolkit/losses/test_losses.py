@@ -36,7 +36,6 @@ from likeness.toolkit.losses.contract import (
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.pair import SNRContrastive
 from likeness.toolkit.losses.simple import SimPLE, polarlike
-from likeness.toolkit.losses.softmax import generalised_product
 from likeness.toolkit.training.memory import Bank
 from likeness.toolkit.training.recipe import Optim
 from likeness.toolkit.vmf.precision import unit
@@ -186,33 +185,6 @@ def test_simple_without_positives_or_negatives_is_defined() -> None:
     assert bool(torch.isfinite(loss(z, torch.arange(8))))
     assert bool(torch.isfinite(loss(z, torch.zeros(8, dtype=torch.int64))))
     assert loss(z[:1], torch.zeros(1, dtype=torch.int64)).item() == 0.0
-
-
-def test_simple_with_r_1_alpha_half_is_binary_cross_entropy() -> None:
-    z, y = batch()
-    loss = SimPLE(5, b_theta=0.0, r=1.0, alpha=0.5, b=0.0, reduction="joint").double()
-    pairs = ~torch.eye(8, dtype=torch.bool)
-    expected = nn.functional.binary_cross_entropy_with_logits(
-        (z @ z.T)[pairs], (y[:, None] == y)[pairs].double()
-    )
-    assert loss(z, y).item() == pytest.approx(0.5 * float(expected), rel=1e-12)
-
-
-def test_simple_separates_pairs_of_free_embeddings() -> None:
-    """What it is for: gradient steps on the embeddings themselves bring every positive pair above
-    every negative one, and above the threshold -b.
-    """
-    z, y = batch(size=12)
-    z.requires_grad_()
-    loss = SimPLE(5, r=1.5, alpha=0.3, b=-1.0).double()
-    optimizer = torch.optim.Adam([z, *loss.parameters()], lr=0.05)
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss(z, y).backward()
-        optimizer.step()
-    pairs = torch.triu(torch.ones(12, 12, dtype=torch.bool), diagonal=1)
-    scores, same = generalised_product(z, z, 0.3)[pairs], (y[:, None] == y)[pairs]
-    assert bool(scores[same].min() > -loss.b > scores[~same].max())
 
 
 @pytest.mark.parametrize("start", [1.0, -1.0])
