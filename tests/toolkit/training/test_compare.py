@@ -348,7 +348,7 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
         with pytest.raises(ValueError, match=named):
             again(chosen, terms=compare.Terms(allow_different=allowed))
     ranges = {"arcface": {"sampling.batch_size": Choice((4, 8))}}
-    with pytest.raises(ValueError, match=r"RANGES of arcface change sampling\.batch_size"):
+    with pytest.raises(ValueError, match="change sampling"):
         again({"arcface": chosen["arcface"]}, terms=compare.Terms(ranges=ranges, num_trials=2))
     assert not (tmp_path / "out").exists()
     result = again(
