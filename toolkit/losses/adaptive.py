@@ -121,6 +121,7 @@ class MagFace(NormFace):
         wrap: What happens beyond pi: see cos_plus_margin. "easy" is the release's default.
     """
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

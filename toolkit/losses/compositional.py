@@ -44,6 +44,7 @@ class DCML(nn.Module):
         torch.Size([])
     """
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

@@ -46,6 +46,7 @@ class InterTopK(SubCenterArcFace):
         torch.Size([])
     """
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

@@ -202,6 +202,7 @@ class ArcFace(nn.Module):
 
     spreads_classes = True
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,
@@ -275,6 +276,7 @@ class CosFace(NormFace):
         LikenessError: scale is not positive, or b_theta is no cosine.
     """
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

@@ -64,6 +64,7 @@ class MemVir(nn.Module):
     past_proxies: Tensor  # (S, C, D)
     remembered: Tensor  # the number of steps that were remembered; step n is in place n modulo S
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

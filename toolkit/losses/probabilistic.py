@@ -64,6 +64,7 @@ class ProbabilisticNCA(nn.Module):
 
     noise: Tensor
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

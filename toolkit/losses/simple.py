@@ -222,6 +222,7 @@ class SimPLE(nn.Module):
         'simple:0.3'
     """
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

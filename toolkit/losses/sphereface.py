@@ -197,6 +197,7 @@ class SphereFace2(nn.Module):
 
     spreads_classes = True
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

@@ -73,6 +73,7 @@ class VMF(nn.Module):
     alpha: Tensor
     noise: Tensor
 
+    # many parameters: each is a setting of the paper or of its release
     @known_settings
     def __init__(
         self,

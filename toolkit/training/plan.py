@@ -131,18 +131,7 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
         items=summed,
         recipe=json.dumps(description, sort_keys=True),
     )
-    return Plan(
-        recipe=recipe,
-        data=data,
-        items=items,
-        classes=classes,
-        labels=labels,
-        shards=shards,
-        views=views,
-        trials=trials,
-        description=description,
-        fingerprint=summed,
-    )
+    return Plan(recipe, data, items, classes, labels, shards, views, trials, description, summed)
 
 
 def _check_rows(recipe: Recipe) -> None:

@@ -214,7 +214,7 @@ def tune(
     num_trials = min(num_trials, _grid_size(search) or num_trials)
     for number in range(len(trials), num_trials):
         settings = _proposed(search, trials, maximise)
-        say(f"tuning {variant}: trial {number + 1} of {num_trials}: {_shown(settings)}")
+        say(f"tuning {variant}: trial {number + 1} of {num_trials}: {', '.join(_texts(settings))}")
         trials.append(_tried(inner, search, settings, out / variant / f"trial-{number}", score))
         if failed := trials[-1]["failed"]:
             say(f"tuning {variant}: trial {number + 1} failed: {failed}")
@@ -227,7 +227,8 @@ def tune(
             f"{trials[0]['failed']}; narrow its RANGES"
         )
     best = (max if maximise else min)(finished, key=lambda trial: trial["score"])
-    return _with(recipe, best["settings"]), Tuned(metric, best["settings"], best["score"], trials)
+    chosen = best["settings"]
+    return override(recipe, _texts(chosen)), Tuned(metric, chosen, best["score"], trials)
 
 
 def _stated(recipe: Recipe, search: Search, data: str) -> str:
@@ -288,7 +289,7 @@ def _tried(
     """One trial: its settings, and its score (that of each seed, too) or why it failed."""
     trial: dict[str, Any] = {"settings": settings, "score": None, "failed": ""}
     try:
-        changed = _with(recipe, settings)
+        changed = override(recipe, _texts(settings))
         if search.seeds == 1:
             return trial | {"score": score(changed, folder)}
         values = [
@@ -300,15 +301,8 @@ def _tried(
     return trial | {"score": float(np.median(values)), "seeds": values}
 
 
-def _with(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
-    return override(recipe, [f"{field}={as_text(value)}" for field, value in settings.items()])
-
-
-def _shown(settings: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{field}={value:.4g}" if isinstance(value, float) else f"{field}={as_text(value)}"
-        for field, value in settings.items()
-    )
+def _texts(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{field}={as_text(value)}" for field, value in settings.items()]
 
 
 def _distributions(ranges: Ranges) -> dict[str, Any]:

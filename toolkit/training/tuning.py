@@ -138,19 +138,13 @@ def prepare(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
 
 def _adapt(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
     """Add adapters; return the parameters of all that is neither one of them nor new."""
-    lora, fresh = tuning.lora, fresh_parts(embedder)
+    fresh = fresh_parts(embedder)
     before = {
         name: parameter.requires_grad
         for name, parameter in embedder.named_parameters()
         if is_in(name, fresh)
     }
-    adapter.add(
-        embedder.backbone,
-        rank=lora.rank,
-        alpha=lora.alpha,
-        targets=lora.targets,
-        dropout=lora.dropout,
-    )
+    adapter.add(embedder.backbone, **vars(tuning.lora))
     embedder.to(next(embedder.backbone.parameters()).device)
     named = dict(embedder.named_parameters())
     for name, trained in before.items():  # peft lets everything stand still but its adapters
@@ -161,16 +155,11 @@ def _adapt(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not is_in(name, fresh)
     )
     embedder.train(embedder.training)
-    added = {
-        id(parameter)
-        for _, layer in adapter.layers_of(embedder)
-        for name, parameter in layer.named_parameters()
-        if not name.startswith("base_layer.")
-    }
+    # peft holds the backbone still but for its adapters
     return [
         parameter
         for name, parameter in named.items()
-        if parameter.requires_grad and id(parameter) not in added and not is_in(name, fresh)
+        if parameter.requires_grad and not name.startswith(_BACKBONE)
     ]
 
 

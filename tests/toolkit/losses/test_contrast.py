@@ -62,45 +62,40 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
     raw = (z @ keys.T).numpy()
     everyone = [(i, *sides(y, i)) for i in range(10)]
 
+    of_pairs = [(i, p, negative) for i, positive, negative in everyone for p in positive]
+
+    def equals(loss: Any, values: Any) -> None:
+        assert float(loss(z, y, z_key)) == pytest.approx(mean(values), rel=1e-12)
+
     angle = np.arccos(np.clip(c, -1, 1))
-    expected = mean(
-        softplus(lse(16 * c[i, n] for n in negative) - 16 * math.cos(angle[i, p] - 0.2))
-        for i, positive, negative in everyone
-        for p in positive
+    equals(
+        TupletMargin(5, margin=0.2, scale=16.0),
+        (
+            softplus(lse(16 * c[i, n] for n in negative) - 16 * math.cos(angle[i, p] - 0.2))
+            for i, p, negative in of_pairs
+        ),
     )
-    assert float(TupletMargin(5, margin=0.2, scale=16.0)(z, y, z_key)) == pytest.approx(
-        expected, rel=1e-12
+    equals(
+        NTXent(5, temperature=0.2),
+        (softplus(lse(c[i, n] / 0.2 for n in others) - c[i, p] / 0.2) for i, p, others in of_pairs),
     )
-
-    expected = mean(
-        softplus(lse(c[i, n] / 0.2 for n in negative) - c[i, p] / 0.2)
-        for i, positive, negative in everyone
-        for p in positive
-    )
-    assert float(NTXent(5, temperature=0.2)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
-
     terms = [
         lse(c[i, j] / 0.2 for j in positive + negative) - mean(c[i, p] / 0.2 for p in positive)
         for i, positive, negative in everyone
         if positive
     ]
-    assert float(SupCon(5, temperature=0.2)(z, y, z_key)) == pytest.approx(mean(terms), rel=1e-12)
-    assert float(
-        SupCon(5, temperature=0.2, without_positives="zero")(z, y, z_key)
-    ) == pytest.approx(sum(terms) / 10, rel=1e-12)
+    equals(SupCon(5, temperature=0.2), terms)
+    equals(SupCon(5, temperature=0.2, without_positives="zero"), [*terms, 0.0])
 
-    size = np.bincount(y.numpy())
+    size, price = np.bincount(y.numpy()), 0.02 * float(z.square().sum(1).mean())
     terms = [
-        math.log1p(sum(math.exp(raw[i, n] - raw[i, p]) / size[y[n]] for n in negative))
-        for i, positive, negative in everyone
-        for p in positive
+        math.log1p(sum(math.exp(raw[i, n] - raw[i, p]) / size[y[n]] for n in negative)) + price
+        for i, p, negative in of_pairs
     ]
-    expected = mean(terms) + 0.02 * float(z.square().sum(1).mean())
-    assert float(NPair(5, l2=0.02)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
-    a, p = [0, 1, 2, 3], [4, 5, 6, 7]
-    expected = mean(lse(raw[i, j] for j in p) - raw[i, k] for i, k in zip(a, p, strict=True))
+    equals(NPair(5, l2=0.02), terms)
     if not crossed:
-        assert float(NPair(5, pairs="one")(z, y)) == pytest.approx(expected, rel=1e-12)
+        pairs = zip([0, 1, 2, 3], [4, 5, 6, 7], strict=True)
+        equals(NPair(5, pairs="one"), [lse(raw[i, 4:8]) - raw[i, p] for i, p in pairs])
 
     # of the anchor's negatives among the keys, and of the key's among the anchors
     def push(i: int, p: int) -> float:
@@ -109,18 +104,12 @@ def test_tuples_are_their_formulas(crossed: bool) -> None:
             + [0.8 - d[n, p] for n in range(10) if y[n] != y[p]]
         )
 
-    expected = mean(
-        max(d[i, p] + push(i, p), 0.0) ** 2 / 2 for i, positive, _ in everyone for p in positive
-    )
-    assert float(LiftedStructure(5, margin=0.8)(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
-
-    terms = [
-        max(lse(d[i, p] for p in positive) + lse(0.8 - d[i, n] for n in negative), 0.0)
-        for i, positive, negative in everyone
-    ]
-    made = LiftedStructure(5, margin=0.8, generalised=True)(z, y, z_key)
-    alone = max(lse(0.8 - d[9, n] for n in range(9)), 0.0)
-    assert float(made) == pytest.approx((sum(terms) + alone) / 10, rel=1e-12)
+    terms = [max(d[i, p] + push(i, p), 0.0) ** 2 / 2 for i, p, _ in of_pairs]
+    equals(LiftedStructure(5, margin=0.8), terms)
+    pulls = [lse(d[i, p] for p in positive) if positive else 0.0 for i, positive, _ in everyone]
+    pushes = [lse(0.8 - d[i, n] for n in negative) for i, _, negative in everyone]
+    terms = [max(a + b, 0.0) for a, b in zip(pulls, pushes, strict=True)]
+    equals(LiftedStructure(5, margin=0.8, generalised=True), terms)
 
 
 @pytest.mark.parametrize("crossed", [False, True])

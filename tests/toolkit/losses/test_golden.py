@@ -34,165 +34,129 @@ from likeness.toolkit.losses.triplet import Angular, MarginLoss, SNRTriplet, Tri
 from likeness.toolkit.losses.weighted import CirclePair, MultiSimilarity
 from tests.toolkit.losses.drawn import GOLDEN, SMOOTH_ROWS, GivenBank, close, read
 
+Settled = Callable[[dict[str, Any]], Any]
+
+
+def of(make: Any, *same: str, fixed: dict[str, Any] | None = None, **named: str) -> Settled:
+    """A loss with settings of the release, which has them under the same or under other names, and
+    with fixed ones.
+    """
+
+    def settled(h: dict[str, Any]) -> Any:
+        names = dict(zip(same, same, strict=True)) | named
+        return partial(make, **{ours: h[theirs] for ours, theirs in names.items()}, **(fixed or {}))
+
+    return settled
+
+
+DETACHED = {"wrap": "none", "grad": "detached"}
+BALL = {"riemannian": True, "epsilon": 1e-5}
 # file -> the loss with the settings of the release
-CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "standard__vmf_embeddings": lambda _: Softmax,
-    "arcface__pml": lambda h: partial(ArcFace, margin=h["margin"], scale=h["scale"]),
-    "arcface__insightface": lambda _: partial(
-        ArcFace, margin=0.5, scale=64.0, wrap="none", grad="detached"
-    ),
-    "combined_arc__insightface": lambda _: partial(
-        ArcFace, margin=0.5, scale=64.0, wrap="none", grad="detached"
-    ),
+CASES: dict[str, Settled] = {
+    "standard__vmf_embeddings": of(Softmax),
+    "arcface__pml": of(ArcFace, "margin", "scale"),
+    "arcface__insightface": of(ArcFace, fixed=DETACHED),
+    "combined_arc__insightface": of(ArcFace, fixed=DETACHED),
     # it clamps at 3.14159
-    "arcface_cgd__opensphere": lambda h: partial(
-        ArcFace, margin=h["m"], scale=h["s"], wrap="clamp", grad="detached"
+    "arcface_cgd__opensphere": of(
+        ArcFace, margin="m", scale="s", fixed={"wrap": "clamp", "grad": "detached"}
     ),
-    "arcface__vmf_embeddings": lambda h: partial(
-        ArcFace, margin=h["m"], wrap="none", learn_scale=True
-    ),
-    "aam_softmax__speechbrain": lambda h: partial(ArcFace, margin=h["margin"], scale=h["scale"]),
-    "aam_softmax_easy__speechbrain": lambda h: partial(
-        ArcFace, margin=h["margin"], scale=h["scale"], wrap="easy"
-    ),
-    "cosine__vmf_embeddings": lambda _: Cosine,
+    "arcface__vmf_embeddings": of(ArcFace, margin="m", fixed={"wrap": "none", "learn_scale": True}),
+    "aam_softmax__speechbrain": of(ArcFace, "margin", "scale"),
+    "aam_softmax_easy__speechbrain": of(ArcFace, "margin", "scale", fixed={"wrap": "easy"}),
+    "cosine__vmf_embeddings": of(Cosine),
     "normalized_softmax__pml": lambda h: partial(NormFace, scale=1 / h["temperature"]),
-    "norm_soft__azgo14": lambda h: partial(NormSoft, temperature=h["temperature"]),
-    "hyperbolic_c1e-05__vmf_embeddings": lambda h: partial(
-        Hyperbolic, c=h["c"], riemannian=True, epsilon=1e-5
-    ),
-    "hyperbolic_c0.1__vmf_embeddings": lambda h: partial(
-        Hyperbolic, c=h["c"], riemannian=True, epsilon=1e-5
-    ),
-    "hyperbolic_c1__vmf_embeddings": lambda h: partial(
-        Hyperbolic, c=h["c"], riemannian=True, epsilon=1e-5
-    ),
-    "cosface__pml": lambda h: partial(CosFace, margin=h["margin"], scale=h["scale"]),
-    "cosface__insightface": lambda h: partial(CosFace, margin=h["m"], scale=h["s"]),
-    "cosface_cgd__opensphere": lambda h: partial(CosFace, margin=h["m"], scale=h["s"]),
-    "am_softmax__speechbrain": lambda h: partial(CosFace, margin=h["margin"], scale=h["scale"]),
-    "subcenter_arcface__pml": lambda h: partial(
-        SubCenterArcFace, margin=h["margin"], scale=h["scale"], num_subcentres=h["sub_centers"]
-    ),
+    "norm_soft__azgo14": of(NormSoft, "temperature"),
+    "hyperbolic_c1e-05__vmf_embeddings": of(Hyperbolic, "c", fixed=BALL),
+    "hyperbolic_c0.1__vmf_embeddings": of(Hyperbolic, "c", fixed=BALL),
+    "hyperbolic_c1__vmf_embeddings": of(Hyperbolic, "c", fixed=BALL),
+    "cosface__pml": of(CosFace, "margin", "scale"),
+    "cosface__insightface": of(CosFace, margin="m", scale="s"),
+    "cosface_cgd__opensphere": of(CosFace, margin="m", scale="s"),
+    "am_softmax__speechbrain": of(CosFace, "margin", "scale"),
+    "subcenter_arcface__pml": of(SubCenterArcFace, "margin", "scale", num_subcentres="sub_centers"),
     "intertopk_subcenter__wespeaker": lambda h: partial(
-        InterTopK,
-        margin=h["margin"],
+        of(InterTopK, "margin", "scale", hardest="k_top", num_subcentres="K")(h),
         penalty=h["mp"] * h["margin"] / 0.2,
-        hardest=h["k_top"],
-        scale=h["scale"],
-        num_subcentres=h["K"],
     ),
-    "lsoftmax__pml": lambda h: partial(LSoftmax, margin=h["margin"]),
-    "sphereface_pml__pml": lambda h: partial(
-        SphereFace, margin=h["margin"], lam_start=0.0, lam_min=0.0
-    ),
-    "asoftmax__wespeaker": lambda h: partial(SphereFace, margin=h["margin"]),
-    "sphereface_r__opensphere": lambda h: partial(SphereFaceR, margin=h["m"], scale=h["s"]),
+    "lsoftmax__pml": of(LSoftmax, "margin"),
+    "sphereface_pml__pml": of(SphereFace, "margin", fixed={"lam_start": 0.0, "lam_min": 0.0}),
+    "asoftmax__wespeaker": of(SphereFace, "margin"),
+    "sphereface_r__opensphere": of(SphereFaceR, margin="m", scale="s"),
     "sphereface2_c__opensphere": lambda h: partial(
-        SphereFace2,
-        alpha=h["alpha"],
-        scale=h["r"],
-        margin=h["m"],
-        t=h["t"],
+        of(SphereFace2, "alpha", "t", scale="r", margin="m", fixed={"grad": "detached"})(h),
         weight=h["lw"] / h["r"],
-        grad="detached",
     ),
-    "sphereface2_c__wespeaker": lambda h: partial(
-        SphereFace2, alpha=h["lam"], scale=h["s"], margin=h["m"], t=h["t"]
+    "sphereface2_c__wespeaker": of(SphereFace2, "t", alpha="lam", scale="s", margin="m"),
+    "sphereface2_a__wespeaker": of(
+        SphereFace2, "t", alpha="lam", scale="s", margin="m", fixed={"kind": "A"}
     ),
-    "sphereface2_a__wespeaker": lambda h: partial(
-        SphereFace2, kind="A", alpha=h["lam"], scale=h["s"], margin=h["m"], t=h["t"]
+    "circle_class__own": of(CircleSoftmax, margin="m", scale="gamma"),
+    "curricularface__curricularface": of(
+        CurricularFace, margin="m", scale="s", fixed={"debias": False}
     ),
-    "circle_class__own": lambda h: partial(CircleSoftmax, margin=h["m"], scale=h["gamma"]),
-    "curricularface__curricularface": lambda h: partial(
-        CurricularFace, margin=h["m"], scale=h["s"], debias=False
-    ),
-    "magface__magface": lambda _: MagFace,
-    "magface_easy__magface": lambda _: partial(MagFace, wrap="easy"),
+    "magface__magface": of(MagFace),
+    "magface_easy__magface": of(MagFace, fixed={"wrap": "easy"}),
     "adaface__adaface": lambda h: partial(
-        AdaFace, margin=h["m"], h=h["h"], scale=h["s"], momentum=1 - h["t_alpha"]
+        of(AdaFace, "h", margin="m", scale="s")(h), momentum=1 - h["t_alpha"]
     ),
-    "center__own": lambda _: partial(CenterLoss, weight=1.0, classify=False, centre_grad="loss"),
-    "proxynca__official": lambda h: partial(ProxyNCA, scale=h["scale"]),
+    "center__own": of(CenterLoss, fixed={"weight": 1.0, "classify": False, "centre_grad": "loss"}),
+    "proxynca__official": of(ProxyNCA, "scale"),
     "proxyncapp__official": lambda h: partial(ProxyNCAPlusPlus, temperature=1 / h["scale"] ** 2),
     "proxynca__pml": lambda h: partial(ProxyNCAPlusPlus, temperature=1 / h["softmax_scale"]),
     "proxynca_s9__pml": lambda h: partial(ProxyNCAPlusPlus, temperature=1 / h["softmax_scale"]),
-    "proxyanchor__pml": lambda h: partial(ProxyAnchor, margin=h["margin"], scale=h["alpha"]),
-    "proxyanchor__official": lambda h: partial(
-        ProxyAnchor, margin=h["m"], scale=h["alpha"], epsilon=1e-12
-    ),
+    "proxyanchor__pml": of(ProxyAnchor, "margin", scale="alpha"),
+    "proxyanchor__official": of(ProxyAnchor, margin="m", scale="alpha", fixed={"epsilon": 1e-12}),
     "softtriple__pml": lambda h: partial(
-        SoftTriple,
-        scale=h["la"],
+        of(SoftTriple, "margin", scale="la", num_centres="centers_per_class")(h),
         gamma=1 / h["gamma"],
-        margin=h["margin"],
-        num_centres=h["centers_per_class"],
         tau=0.0,
     ),
     # it adds 1e-8 to the softmax's denominator
-    "proxy_gml__proxygml": lambda h: partial(
-        ProxyGML, num_proxies=h["N"], ratio=h["r"], weight=h["weight_lambda"], scale=1.0
-    ),
+    "proxy_gml__proxygml": of(ProxyGML, num_proxies="N", ratio="r", weight="weight_lambda"),
     # it adds 1e-12 to a probability before its logarithm
-    "group_loss__grouploss": lambda h: partial(
-        GroupLoss,
-        temperature=h["temperature"],
-        num_steps=h["num_iter_gtg"],
-        num_anchors=h["num_labeled_points_class"],
+    "group_loss__grouploss": of(
+        GroupLoss, "temperature", num_steps="num_iter_gtg", num_anchors="num_labeled_points_class"
     ),
-    "bce_pair__own": lambda h: partial(PairBCE, scale=h["scale"], bias=h["bias"], learn_bias=False),
-    "amc_pair__own": lambda h: partial(AMC, margin=h["m"]),
-    "contrastive__pml": lambda h: partial(
-        Contrastive, positive_margin=h["pos_margin"], negative_margin=h["neg_margin"]
-    ),
-    "snr_contrastive__pml": lambda h: partial(
+    "bce_pair__own": of(PairBCE, "scale", "bias", fixed={"learn_bias": False}),
+    "amc_pair__own": of(AMC, margin="m"),
+    "contrastive__pml": of(Contrastive, positive_margin="pos_margin", negative_margin="neg_margin"),
+    "snr_contrastive__pml": of(
         SNRContrastive,
-        positive_margin=h["pos_margin"],
-        negative_margin=h["neg_margin"],
-        normalise=True,
+        positive_margin="pos_margin",
+        negative_margin="neg_margin",
+        fixed={"normalise": True},
     ),
-    "snr_triplet__pml": lambda h: partial(SNRTriplet, margin=h["margin"]),
-    "snr_triplet_normalised__pml": lambda h: partial(
-        SNRTriplet, margin=h["margin"], normalise=True
-    ),
-    "triplet_all__pml": lambda h: partial(Triplet, margin=h["margin"]),
-    "triplet_soft__pml": lambda h: partial(Triplet, margin=h["margin"], smooth=True),
-    "triplet_hard__pml": lambda h: partial(Triplet, margin=h["margin"], mining="hard"),
-    "triplet_semihard__pml": lambda h: partial(Triplet, margin=h["margin"], mining="semihard"),
-    "triplet_batchhard__pml": lambda h: partial(Triplet, margin=h["margin"], mining="batch_hard"),
-    "margin__pml": lambda h: partial(
-        MarginLoss, margin=h["margin"], beta=h["beta"], learn_beta=False
-    ),
-    "angular__pml": lambda h: partial(Angular, alpha=h["alpha"], negatives="raw"),
+    "snr_triplet__pml": of(SNRTriplet, "margin"),
+    "snr_triplet_normalised__pml": of(SNRTriplet, "margin", fixed={"normalise": True}),
+    "triplet_all__pml": of(Triplet, "margin"),
+    "triplet_soft__pml": of(Triplet, "margin", fixed={"smooth": True}),
+    "triplet_hard__pml": of(Triplet, "margin", fixed={"mining": "hard"}),
+    "triplet_semihard__pml": of(Triplet, "margin", fixed={"mining": "semihard"}),
+    "triplet_batchhard__pml": of(Triplet, "margin", fixed={"mining": "batch_hard"}),
+    "margin__pml": of(MarginLoss, "margin", "beta", fixed={"learn_beta": False}),
+    "angular__pml": of(Angular, "alpha", fixed={"negatives": "raw"}),
     # The hard case has equal rows: the cosine 1 of D products is off by D u = 2^-53 D, and so the
     # sine by sqrt(2 D u), which is multiplied by scale sin(margin) = 6.4: 4e-7 for D = 16, 1e-8 of
     # the loss.
-    "tuplet_margin__pml": lambda h: partial(TupletMargin, margin=h["margin"], scale=h["scale"]),
-    "ntxent__pml": lambda h: partial(NTXent, temperature=h["temperature"]),
-    "supcon__pml": lambda h: partial(SupCon, temperature=h["temperature"]),
-    "supcon__supcontrast": lambda h: partial(
-        SupCon, temperature=h["temperature"], without_positives="zero"
-    ),
-    "lifted_structure__pml": lambda h: partial(LiftedStructure, margin=h["neg_margin"]),
-    "gen_lifted__pml": lambda h: partial(LiftedStructure, margin=h["neg_margin"], generalised=True),
-    "multi_similarity__pml": lambda h: partial(
-        MultiSimilarity, alpha=h["alpha"], beta=h["beta"], base=h["base"], epsilon=None
-    ),
-    "multi_similarity_miner__pml": lambda h: partial(
-        MultiSimilarity, alpha=h["alpha"], beta=h["beta"], base=h["base"]
-    ),
-    "circle_pair__pml": lambda h: partial(CirclePair, margin=h["m"], scale=h["gamma"]),
-    "ranked_list__pml": lambda h: partial(
+    "tuplet_margin__pml": of(TupletMargin, "margin", "scale"),
+    "ntxent__pml": of(NTXent, "temperature"),
+    "supcon__pml": of(SupCon, "temperature"),
+    "supcon__supcontrast": of(SupCon, "temperature", fixed={"without_positives": "zero"}),
+    "lifted_structure__pml": of(LiftedStructure, margin="neg_margin"),
+    "gen_lifted__pml": of(LiftedStructure, margin="neg_margin", fixed={"generalised": True}),
+    "multi_similarity__pml": of(MultiSimilarity, "alpha", "beta", "base", fixed={"epsilon": None}),
+    "multi_similarity_miner__pml": of(MultiSimilarity, "alpha", "beta", "base"),
+    "circle_pair__pml": of(CirclePair, margin="m", scale="gamma"),
+    "ranked_list__pml": of(
         RankedList,
-        alpha=h["alpha"],
-        margin=h["margin"],
-        imbalance=h["imbalance"],
-        positive_temperature=h["Tp"],
-        negative_temperature=h["Tn"],
-        weights="pml",
+        *("alpha", "margin", "imbalance"),
+        positive_temperature="Tp",
+        negative_temperature="Tn",
+        fixed={"weights": "pml"},
     ),
-    "fastap__pml": lambda h: partial(FastAP, num_bins=h["num_bins"]),
-    "smooth_ap__smoothap": lambda h: partial(SmoothAP, temperature=h["tau"], include_query=True),
+    "fastap__pml": of(FastAP, "num_bins"),
+    "smooth_ap__smoothap": of(SmoothAP, temperature="tau", fixed={"include_query": True}),
 }
 # 1e-10 of pytorch-metric-learning and 1e-9 of others, but for
 TOLERANCES = {

@@ -36,7 +36,6 @@ from likeness.toolkit.losses.contract import (
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.losses.pair import SNRContrastive
 from likeness.toolkit.losses.simple import SimPLE, polarlike
-from likeness.toolkit.losses.softmax import generalised_product
 from likeness.toolkit.training.memory import Bank
 from likeness.toolkit.training.recipe import Optim
 from likeness.toolkit.vmf.precision import unit
@@ -48,38 +47,25 @@ def softplus(x: float) -> float:
 
 
 def simple_by_loops(
-    z: Any,
-    y: Any,
-    keys: Any,
-    key_labels: Any,
-    own: Any,
-    *,
-    b_theta: float,
-    r: float,
-    alpha: float,
-    b: float,
-    joint: bool,
+    z: Any, y: Any, keys: Any, key_labels: Any, own: Any, *, joint: bool = False, **settings: float
 ) -> float:
     """Eq 8, one pair at a time."""
+    b_theta, r, alpha, b = (settings[name] for name in ("b_theta", "r", "alpha", "b"))
     positive, negative = [], []
     for i in range(len(z)):
         for j in range(len(keys)):
             if key_labels[j] < 0 or own[i] == j:
                 continue
-            s = float(
-                np.dot(z[i], keys[j]) - b_theta * np.linalg.norm(z[i]) * np.linalg.norm(keys[j])
-            )
+            lengths = np.linalg.norm(z[i]) * np.linalg.norm(keys[j])
+            s = float(np.dot(z[i], keys[j]) - b_theta * lengths)
             if y[i] == key_labels[j]:
                 positive.append(softplus(-(s + b) / r))
             else:
                 negative.append(softplus(r * (s + b)))
+    sums = alpha * sum(positive), (1 - alpha) * sum(negative)
     if joint:
-        return (alpha * sum(positive) + (1 - alpha) * sum(negative)) / (
-            len(positive) + len(negative)
-        )
-    return alpha * (sum(positive) / max(len(positive), 1)) + (1 - alpha) * (
-        sum(negative) / max(len(negative), 1)
-    )
+        return sum(sums) / (len(positive) + len(negative))
+    return sums[0] / max(len(positive), 1) + sums[1] / max(len(negative), 1)
 
 
 @pytest.mark.parametrize("reduction", ["separate", "joint"])
@@ -95,21 +81,12 @@ def test_simple_is_eq_8_over_the_batch(
     reduction: Any, seed: int, b_theta: float, r: float, alpha: float, b: float
 ) -> None:
     z, y = batch(seed)
-    loss = SimPLE(5, b_theta=b_theta, r=r, alpha=alpha, b=b, reduction=reduction).double()
+    settings = {"b_theta": b_theta, "r": r, "alpha": alpha, "b": b}
+    loss = SimPLE(5, reduction=reduction, **settings).double()
     with torch.no_grad():  # float64 exactly, not through the float32 of the constructor
         loss.b.fill_(b)
-    expected = simple_by_loops(
-        z.numpy(),
-        y,
-        z.numpy(),
-        y,
-        range(len(y)),
-        b_theta=b_theta,
-        r=r,
-        alpha=alpha,
-        b=b,
-        joint=reduction == "joint",
-    )
+    rows, joint = z.numpy(), reduction == "joint"
+    expected = simple_by_loops(rows, y, rows, y, range(len(y)), joint=joint, **settings)
     assert loss(z, y).item() == pytest.approx(expected, rel=1e-9)
 
 
@@ -129,12 +106,10 @@ def test_simple_of_cosines_is_eq_8_of_unit_rows(
     z, y = batch(seed)
     made = polarlike(z) if features == "polarlike" else z
     rows = np.array([row / np.linalg.norm(row) for row in made.numpy()]) * math.sqrt(scale)
-    loss = SimPLE(
-        5, r=2.0, alpha=0.2, b=-1.5, b_theta=0.7, product="cosine", scale=scale, features=features
-    ).double()
-    expected = simple_by_loops(
-        rows, y, rows, y, range(len(y)), b_theta=0.0, r=2.0, alpha=0.2, b=-1.5, joint=False
-    )
+    settings = {"r": 2.0, "alpha": 0.2, "b": -1.5}
+    cosine: Any = {"product": "cosine", "scale": scale, "features": features}
+    loss = SimPLE(5, b_theta=0.7, **settings, **cosine).double()
+    expected = simple_by_loops(rows, y, rows, y, range(len(y)), b_theta=0.0, **settings)
     assert loss(z, y).item() == pytest.approx(expected, rel=1e-9)
     if features == "raw":
         longer = (z * lengths).requires_grad_()
@@ -153,7 +128,8 @@ def test_simple_of_cosines_is_eq_8_of_unit_rows(
 @pytest.mark.parametrize("product", ["generalised", "cosine"])
 def test_simple_against_a_bank_that_fills_and_wraps(product: Any) -> None:
     cosine = product == "cosine"
-    loss = SimPLE(5, b=-2.0, r=2.0, alpha=0.2, product=product, scale=6.0).double()
+    settings = {"b": -2.0, "r": 2.0, "alpha": 0.2}
+    loss = SimPLE(5, product=product, scale=6.0, **settings).double()
     loss.bank = Bank(20, 5).double()
     for step in range(5):  # 40 keys through 20 slots: empty, part full, wrapped
         z, y = batch(step)
@@ -163,18 +139,9 @@ def test_simple_against_a_bank_that_fills_and_wraps(product: Any) -> None:
             math.sqrt(6.0) * nn.functional.normalize(vectors) if cosine else vectors
             for vectors in (z.detach(), loss.bank.keys)
         )
-        expected = simple_by_loops(
-            rows.numpy(),
-            y,
-            keys.numpy(),
-            loss.bank.labels,
-            [(8 * step + i) % 20 for i in range(8)],
-            b_theta=0.0 if cosine else 0.3,
-            r=2.0,
-            alpha=0.2,
-            b=-2.0,
-            joint=False,
-        )
+        own = [(8 * step + i) % 20 for i in range(8)]
+        compared = rows.numpy(), y, keys.numpy(), loss.bank.labels, own
+        expected = simple_by_loops(*compared, b_theta=0.0 if cosine else 0.3, **settings)
         assert value.item() == pytest.approx(expected, rel=1e-9)
         assert int((loss.bank.labels >= 0).sum()) == min(20, 8 * (step + 1))
     assert torch.autograd.gradcheck(lambda one: loss(one, y), (z,))
@@ -186,33 +153,6 @@ def test_simple_without_positives_or_negatives_is_defined() -> None:
     assert bool(torch.isfinite(loss(z, torch.arange(8))))
     assert bool(torch.isfinite(loss(z, torch.zeros(8, dtype=torch.int64))))
     assert loss(z[:1], torch.zeros(1, dtype=torch.int64)).item() == 0.0
-
-
-def test_simple_with_r_1_alpha_half_is_binary_cross_entropy() -> None:
-    z, y = batch()
-    loss = SimPLE(5, b_theta=0.0, r=1.0, alpha=0.5, b=0.0, reduction="joint").double()
-    pairs = ~torch.eye(8, dtype=torch.bool)
-    expected = nn.functional.binary_cross_entropy_with_logits(
-        (z @ z.T)[pairs], (y[:, None] == y)[pairs].double()
-    )
-    assert loss(z, y).item() == pytest.approx(0.5 * float(expected), rel=1e-12)
-
-
-def test_simple_separates_pairs_of_free_embeddings() -> None:
-    """What it is for: gradient steps on the embeddings themselves bring every positive pair above
-    every negative one, and above the threshold -b.
-    """
-    z, y = batch(size=12)
-    z.requires_grad_()
-    loss = SimPLE(5, r=1.5, alpha=0.3, b=-1.0).double()
-    optimizer = torch.optim.Adam([z, *loss.parameters()], lr=0.05)
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss(z, y).backward()
-        optimizer.step()
-    pairs = torch.triu(torch.ones(12, 12, dtype=torch.bool), diagonal=1)
-    scores, same = generalised_product(z, z, 0.3)[pairs], (y[:, None] == y)[pairs]
-    assert bool(scores[same].min() > -loss.b > scores[~same].max())
 
 
 @pytest.mark.parametrize("start", [1.0, -1.0])

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.similarity import pairs
 from likeness.toolkit.losses.contrast import LiftedStructure, NPair, NTXent, SupCon, TupletMargin
 from likeness.toolkit.losses.pair import AMC, Contrastive, LogRatio, PairBCE, SNRContrastive
 from likeness.toolkit.losses.pairing import distance
@@ -67,25 +66,6 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 }
 
 batch = partial(drawn.batch, size=9)
-
-
-def test_distances_that_a_loss_trains_are_what_its_embeddings_are_scored_by() -> None:
-    """Ages on one ray at distances in proportion have no log-ratio loss: the scores order them so,
-    where cosine would hold them all equal.
-    """
-    ages = [1.0, 2.0, 4.0, 8.0]
-    loss, z = (
-        LogRatio(2, targets=ages).double(),
-        torch.tensor([[3.0, 4.0]], dtype=torch.float64)
-        * torch.tensor(ages, dtype=torch.float64)[:, None],
-    )
-    assert float(loss(z, torch.arange(4))) == pytest.approx(0.0, abs=1e-6)
-    i, j = np.indices((4, 4)).reshape(2, -1)
-    np.testing.assert_allclose(
-        pairs(z.numpy(), z.numpy(), i, j, loss.similarity),
-        [-5 * abs(ages[a] - ages[b]) for a, b in zip(i, j, strict=True)],
-        atol=1e-6,
-    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -234,89 +214,83 @@ def test_distance_is_exact_for_close_rows_and_its_gradient_finite() -> None:
         torch.testing.assert_close(ours_b.grad, theirs_b.grad, rtol=1e-9, atol=1e-9)
 
 
-def in_loops(
-    term: Callable[[Any, Any, bool], float | None], z: Any, keys: Any, y: Any
-) -> tuple[list[float], list[float]]:
-    """term(z_i, k_j, same class) of every pair but the own ones: those of positive and those of
-    negative pairs.
-    """
-    values: tuple[list[float], list[float]] = [], []
-    for i in range(len(z)):
-        for j in range(len(keys)):
-            if i != j:
-                value = term(z[i], keys[j], bool(y[i] == y[j]))
-                if value is not None:
-                    values[0 if y[i] == y[j] else 1].append(value)
-    return values
-
-
 def unit(row: Any) -> Any:
     return row / np.linalg.norm(row)
 
 
+def hinge(d: Any, same: bool, low: float, high: float) -> float:
+    return max(float(d) - low, 0.0) if same else max(high - float(d), 0.0)
+
+
+def logistic(score: Any, same: bool) -> float:
+    return math.log1p(math.exp(-score if same else score))
+
+
+# The loss, its term of a pair of rows, and whether those above 0 of positive and of negative pairs
+# have means of their own.
+Term = Callable[[Any, Any, bool], float]
+FORMULAS: dict[str, tuple[nn.Module, Term, bool]] = {
+    "Contrastive": (
+        Contrastive(5, positive_margin=0.3, negative_margin=1.1),
+        lambda a, k, same: hinge(np.linalg.norm(unit(a) - unit(k)), same, 0.3, 1.1),
+        True,
+    ),
+    "Contrastive squared": (
+        Contrastive(5, positive_margin=0.3, negative_margin=1.1, squared=True),
+        lambda a, k, same: 0.5 * hinge(np.linalg.norm(unit(a) - unit(k)), same, 0.3, 1.1) ** 2,
+        True,
+    ),
+    "SNRContrastive": (
+        SNRContrastive(5, positive_margin=0.1, negative_margin=3.0),
+        lambda a, k, same: hinge(np.var(a - k) / np.var(a), same, 0.1, 3.0),
+        True,
+    ),
+    "AMC": (
+        AMC(5, margin=1.4),
+        lambda a, k, same: hinge(math.acos(unit(a) @ unit(k)), same, 0.0, 1.4) ** 2,
+        False,
+    ),
+    "PairBCE": (
+        PairBCE(5, scale=0.7, bias=0.25),
+        lambda a, k, same: logistic(0.7 * (a @ k) + 0.25, same),
+        False,
+    ),
+    "PairBCE cosine": (
+        PairBCE(5, product="cosine", scale=4.0, bias=0.25, learn_scale=True),
+        lambda a, k, same: logistic(4.0 * (unit(a) @ unit(k)) + 0.25, same),
+        False,
+    ),
+    "SimPLE cosine": (
+        SimPLE(5, product="cosine", scale=4.0, b=0.25, r=1, alpha=0.5, reduction="joint", weight=2),
+        lambda a, k, same: logistic(4.0 * (unit(a) @ unit(k)) + 0.25, same),
+        False,
+    ),
+}
+
+
 @pytest.mark.parametrize("crossed", [False, True])
-def test_losses_against_a_threshold_are_their_formulas(crossed: bool) -> None:
+@pytest.mark.parametrize("name", FORMULAS)
+def test_losses_against_a_threshold_are_their_formulas(name: str, crossed: bool) -> None:
+    loss, term, are_apart = FORMULAS[name]
     z, y = batch(7)
     z_key = batch(8)[0] if crossed else None
-    keys = z.numpy() if z_key is None else z_key.numpy()
+    keys = (z if z_key is None else z_key).numpy()
+    values: dict[bool, list[float]] = {True: [], False: []}
+    for i, j in np.argwhere(~np.eye(9, dtype=bool)):
+        same = bool(y[i] == y[j])
+        values[same].append(term(z.numpy()[i], keys[j], same))
+    expected = np.mean(values[True] + values[False])
+    if are_apart:
+        expected = sum(np.mean([value for value in some if value]) for some in values.values())
+    assert float(loss(z, y, z_key).detach()) == pytest.approx(expected, rel=1e-9)
 
-    def contrastive(a: Any, k: Any, same: bool) -> float | None:
-        d = float(np.linalg.norm(unit(a) - unit(k)))
-        return max(d - 0.3, 0.0) or None if same else max(1.1 - d, 0.0) or None
 
-    positive, negative = in_loops(contrastive, z.numpy(), keys, y)
-    loss = Contrastive(5, positive_margin=0.3, negative_margin=1.1)
-    assert float(loss(z, y, z_key)) == pytest.approx(
-        np.mean(positive) + np.mean(negative), rel=1e-12
-    )
-    loss = Contrastive(5, positive_margin=0.3, negative_margin=1.1, squared=True)
-    expected = 0.5 * np.mean(np.square(positive)) + 0.5 * np.mean(np.square(negative))
-    assert float(loss(z, y, z_key)) == pytest.approx(expected, rel=1e-12)
-
-    def snr(a: Any, k: Any, same: bool) -> float | None:
-        d = float(np.var(a - k, ddof=1) / np.var(a, ddof=1))
-        return max(d - 0.1, 0.0) or None if same else max(3.0 - d, 0.0) or None
-
-    positive, negative = in_loops(snr, z.numpy(), keys, y)
-    expected = np.mean(positive) + np.mean(negative) + 0.2 * np.mean(np.abs(z.numpy().sum(1)))
-    assert float(
-        SNRContrastive(5, positive_margin=0.1, negative_margin=3.0, zero_mean=0.2)(z, y, z_key)
-    ) == pytest.approx(expected, rel=1e-12)
-
-    def amc(a: Any, k: Any, same: bool) -> float:
-        theta = math.acos(float(unit(a) @ unit(k)))
-        return theta**2 if same else max(1.4 - theta, 0.0) ** 2
-
-    positive, negative = in_loops(amc, z.numpy(), keys, y)
-    assert float(AMC(5, margin=1.4)(z, y, z_key)) == pytest.approx(
-        np.mean(positive + negative), rel=1e-12
-    )
-    positive, negative = in_loops(
-        lambda a, k, same: math.log1p(math.exp((-1 if same else 1) * (0.7 * float(a @ k) + 0.2))),
-        z.numpy(),
-        keys,
-        y,
-    )
-    assert float(PairBCE(5, scale=0.7, bias=0.2, learn_bias=False)(z, y, z_key)) == pytest.approx(
-        np.mean(positive + negative), rel=1e-12
-    )
-
-    def logistic(a: Any, k: Any, same: bool) -> float:
-        cosine = float(a @ k / np.linalg.norm(a) / np.linalg.norm(k))
-        return math.log1p(math.exp((-1 if same else 1) * (4.0 * cosine + 0.25)))
-
-    positive, negative = in_loops(logistic, z.numpy(), keys, y)
-    loss = PairBCE(5, product="cosine", scale=4.0, bias=0.25, learn_scale=True)
-    assert float(loss(z, y, z_key).detach()) == pytest.approx(
-        np.mean(positive + negative), rel=1e-12
-    )
-    simple = SimPLE(
-        5, product="cosine", scale=4.0, b=0.25, r=1, alpha=0.5, reduction="joint", weight=2
-    )
-    assert float(simple(z, y, z_key).detach()) == pytest.approx(
-        float(loss(z, y, z_key).detach()), rel=1e-9
-    )
-    assert (loss.similarity, PairBCE(5).similarity) == ("cosine", "dot")
+def test_the_price_of_a_mean_and_the_names_of_scores() -> None:
+    z, y = batch(7)
+    price = SNRContrastive(5, zero_mean=0.2)(z, y) - SNRContrastive(5)(z, y)
+    assert float(price) == pytest.approx(0.2 * float(z.sum(1).abs().mean()), rel=1e-9)
+    assert PairBCE(5, product="cosine").similarity == "cosine"
+    assert PairBCE(5).similarity == "dot"
 
 
 @pytest.mark.parametrize("reduction", ["separate", "joint"])

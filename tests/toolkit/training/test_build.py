@@ -20,7 +20,6 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.modalities.speaker.spec_augment import SpecAugment
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.data.batch import Batch
 from likeness.toolkit.losses.softmax import Cosine
 from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.models import checkpoint
@@ -28,10 +27,10 @@ from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training import run
 from likeness.toolkit.training.build import Network, build
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.memory import Bank, momentum_encoder, update_encoder
+from likeness.toolkit.training.memory import momentum_encoder, update_encoder
 from likeness.toolkit.training.recipe import Optim, Schedule
 from likeness.toolkit.training.train import fit
-from tests.toolkit.training.tiny_runs import CPU, cut_and_resumed, recipe, same, state_of, watching
+from tests.toolkit.training.tiny_runs import CPU, cut_and_resumed, recipe, same, state_of
 
 ONE_STEP = Schedule(steps=1)
 
@@ -170,28 +169,7 @@ def test_fine_tuning_takes_the_network_and_the_proxies_of_the_same_classes(
         fit(recipes.override(still, ["backbone.dim=9"]), data=voices, out=tmp_path / "other")
 
 
-def test_class_vectors_start_at_the_means_of_their_classes(voices: Path, tmp_path: Path) -> None:
-    """Before the first step every class vector has turned to where embeddings of its class lie, and
-    its length has not changed.
-    """
-    seen: dict[bool, torch.Tensor] = {}
-    near: dict[bool, float] = {}  # the mean cosine of embeddings with their class vector
-
-    for at_means in (False, True):
-
-        def watch(run: Any, batch: Batch, at_means: bool = at_means) -> None:
-            seen[at_means] = run.loss.proxies.detach().clone()
-            with torch.no_grad():
-                z = run.embedder(batch.inputs, batch.lengths)
-            own = seen[at_means][batch.labels]
-            near[at_means] = float(nn.functional.cosine_similarity(z, own).mean())
-
-        made = recipe(loss=Cosine, schedule=ONE_STEP, start_at_means=at_means)
-        fit(made, data=voices, out=tmp_path / str(at_means), step=watching(watch))
-    torch.testing.assert_close(seen[True].norm(dim=1), seen[False].norm(dim=1))
-    cosine = nn.functional.cosine_similarity(seen[True], seen[False])
-    assert float(cosine.max()) < 0.999
-    assert near[True] > near[False] + 0.2
+def test_what_has_no_class_vectors_cannot_start_at_means(voices: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="class vectors, but SimPLE has none"):
         fit(recipe("simple", start_at_means=True), data=voices, out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -247,18 +225,6 @@ def test_parts_of_different_sampling_rates_are_refused() -> None:
 def test_a_memory_needs_a_loss_with_keys() -> None:
     with pytest.raises(ValueError, match="takes no keys"):
         build(recipe("simple", loss=recipe().loss), 6, CPU)
-
-
-def test_bank_is_first_in_first_out() -> None:
-    bank = Bank(5, 1)
-    written: list[tuple[float, int]] = []
-    for step in range(4):
-        keys = torch.tensor([[2.0 * step], [2.0 * step + 1]])
-        slots = bank.enqueue(keys, torch.tensor([step, step]))
-        assert torch.equal(bank.keys[slots], keys)
-        written += [(2.0 * step, step), (2.0 * step + 1, step)]
-        kept = zip(bank.keys.flatten().tolist(), bank.labels.tolist(), strict=True)
-        assert {pair for pair in kept if pair[1] >= 0} == set(written[-5:])
 
 
 def test_encoder_is_the_moving_average_with_its_batch_norm_buffers() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -33,7 +32,6 @@ from likeness.eval.comparison import (
     subjects_behind,
     summarise,
 )
-from likeness.eval.formats.trials import write_scores
 from likeness.eval.reports.comparison import html, latex, markdown, table, to_json
 from likeness.eval.types import Scores
 from likeness.eval.verification import eer, min_dcf
@@ -57,7 +55,6 @@ RECIPE = f"""
 import runpy
 from dataclasses import replace
 from functools import partial
-from likeness.eval.formats.trials import write_scores
 from likeness.eval.types import Scores
 from likeness.eval.verification import eer, min_dcf
 from likeness.toolkit.training.recipe import Optim
@@ -170,59 +167,53 @@ def test_finished_runs_are_not_done_again_and_other_recipes_refused(
 
 
 def drawn_by_hand(
-    runs: Mapping[str, list[Path]], names: Mapping[str, Any], num_resamples: int
+    sides: list[np.ndarray], target: np.ndarray, runs: Mapping[str, list[np.ndarray]], num: int
 ) -> dict[tuple[str, str], np.ndarray]:
     """(variant, metric) -> (R,) means over seeds: subjects drawn with numpy's generator, each trial
     repeated by the product of its subjects' counts.
     """
-    rows = [line.split() for line in next(iter(runs.values()))[0].read_text().splitlines()]
-    sides = [[row[k].split("/")[0] for row in rows] for k in (0, 1)]
-    number = {value: i for i, value in enumerate(dict.fromkeys([*sides[0], *sides[1]]))}
-    enrol, probe = (np.array([number[value] for value in side]) for side in sides)
-    target = np.array([row[3] == "1" for row in rows])
-    n, rng = len(number), np.random.default_rng(0)
+    (enrol, probe), rng = sides, np.random.default_rng(0)
+    n = 1 + int(enrol.max())
 
     def weights_of(num: int) -> np.ndarray:
         drawn = rng.integers(n, size=(num, n))
         times = np.stack([np.bincount(value, minlength=n) for value in drawn])
         return np.where(target, times[:, enrol], times[:, enrol] * times[:, probe])
 
-    weights = weights_of(num_resamples)
+    weights = weights_of(num)
     while (lacks := [not w[target].any() or not w[~target].any() for w in weights]).count(True):
         weights[lacks] = weights_of(lacks.count(True))
-    result = {}
-    for variant, files in runs.items():
-        values = [
-            np.array([float(row.split()[2]) for row in path.read_text().splitlines()])
-            for path in files
-        ]
-        for name, metric in names.items():
-            each = [
-                [
-                    metric(np.repeat(v[target], w[target]), np.repeat(v[~target], w[~target]))
-                    for w in weights
-                ]
-                for v in values
-            ]
-            result[variant, name] = np.mean(each, axis=0)
-    return result
+
+    def of_run(metric: Any, v: np.ndarray) -> list[float]:
+        kinds = target, ~target
+        return [metric(*(np.repeat(v[kind], w[kind]) for kind in kinds)) for w in weights]
+
+    return {
+        (variant, name): np.mean([of_run(metric, v) for v in values], axis=0)
+        for variant, values in runs.items()
+        for name, metric in METRICS.items()
+    }
 
 
-def verify(cells: list[Cell], runs: Mapping[str, list[Path]], reference: str, num: int) -> None:
-    """Every number of the cells, worked out anew from the score files.
+def verify(
+    cells: list[Cell],
+    sides: list[np.ndarray],
+    target: np.ndarray,
+    runs: Mapping[str, list[np.ndarray]],
+    num: int,
+) -> None:
+    """Every number of the cells, worked out anew from the scores of each seed; the reference is
+    "a".
 
     METRICS by name; intervals of `num` draws by hand; SciPy's paired t.
     """
-    drawn = drawn_by_hand(runs, METRICS, num)
-    counted = {kind: Counter[str]() for kind in "10"}
-    for line in next(iter(runs.values()))[0].read_text().splitlines():
-        a, b, _, kind = line.split()
-        counted[kind].update(side.split("/")[0] for side in (a, b))
-    number = min(effective_number(list(of_kind.values())) for of_kind in counted.values())
+    drawn = drawn_by_hand(sides, target, runs, num)
+    counts = [np.bincount(np.concatenate([side[k] for side in sides])) for k in (target, ~target)]
+    number = min(effective_number(count.tolist()) for count in counts)
     values: dict[tuple[str, str], list[float]] = {}
     for cell in cells:
-        key = cell.variant, cell.metric
-        values[key] = [METRICS[cell.metric](*scores_in(file)) for file in runs[cell.variant]]
+        key, metric = (cell.variant, cell.metric), METRICS[cell.metric]
+        values[key] = [metric(v[target], v[~target]) for v in runs[cell.variant]]
         assert list(cell.values.values()) == pytest.approx(values[key])
         assert cell.mean == pytest.approx(np.mean(values[key]))
         assert cell.standard_error == pytest.approx(scipy.stats.sem(values[key]))
@@ -230,10 +221,10 @@ def verify(cells: list[Cell], runs: Mapping[str, list[Path]], reference: str, nu
     ps = []
     for cell in cells:
         result = cell.difference
-        if cell.variant == reference:
+        if cell.variant == "a":
             assert result is None
             continue
-        ours, theirs = (cell.variant, cell.metric), (reference, cell.metric)
+        ours, theirs = (cell.variant, cell.metric), ("a", cell.metric)
         if np.ptp(np.subtract(values[ours], values[theirs])) > 1e-9:
             paired = scipy.stats.ttest_rel(values[ours], values[theirs])
             assert result.seed_interval == pytest.approx(tuple(paired.confidence_interval(0.95)))
@@ -282,30 +273,31 @@ def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
     assert "The variants differ in loss, memory." in text
 
 
-def test_differences_are_paired_subject_by_subject(tmp_path: Path) -> None:
+def test_differences_are_paired_subject_by_subject() -> None:
     """Two systems that err on the same subjects: unpaired draws would hide the difference that
     paired ones show.
     """
     rng = np.random.default_rng(0)
     items = [Item(f"s{c}/{i}", Path(), f"s{c}") for c in range(8) for i in range(4)]
     trials = all_pairs(items)
-    assert trials.target is not None
-    hard = rng.normal(size=8)[np.arange(len(items)) // 4]
-    shared = 1.5 * trials.target + hard[trials.enrol] * trials.target + rng.normal(size=len(trials))
+    target, sides = trials.target, [trials.enrol // 4, trials.probe // 4]
+    hard = rng.normal(size=8)[sides[0]]
+    shared = 1.5 * target + hard * target + rng.normal(size=len(trials))
     subjects = subjects_behind(trials, {item.id: item.label for item in items})
-    runs: dict[str, list[Path]] = {"a": [], "b": []}
-    outcomes: dict[str, dict[int, Outcome]] = {"a": {}, "b": {}}
-    for name, worse in (("a", 0.0), ("b", 0.5)):
-        for seed in range(3):
-            values = shared - worse * trials.target + 0.1 * rng.normal(size=len(trials))
-            runs[name].append(tmp_path / f"{name}{seed}.txt")
-            write_scores(runs[name][-1], trials, values)
-            outcomes[name][seed] = measure(
-                Scores(values, trials.target), METRICS, subjects, num_resamples=200
-            )
+    runs = {
+        name: [shared - worse * target + 0.1 * rng.normal(size=len(trials)) for _ in range(3)]
+        for name, worse in (("a", 0.0), ("b", 0.5))
+    }
+    outcomes = {
+        name: {
+            seed: measure(Scores(v, target), METRICS, subjects, num_resamples=200)
+            for seed, v in enumerate(values)
+        }
+        for name, values in runs.items()
+    }
     cells, reference = summarise(outcomes, list(METRICS))
     assert reference == "a"
-    verify(cells, runs, "a", 200)
+    verify(cells, sides, target, runs, 200)
     gap = cells[2].difference
     assert gap.distinguishable
     assert cells[2].interval[0] < cells[0].interval[1]  # although their own intervals overlap
@@ -348,7 +340,7 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
         with pytest.raises(ValueError, match=named):
             again(chosen, terms=compare.Terms(allow_different=allowed))
     ranges = {"arcface": {"sampling.batch_size": Choice((4, 8))}}
-    with pytest.raises(ValueError, match=r"RANGES of arcface change sampling\.batch_size"):
+    with pytest.raises(ValueError, match="change sampling"):
         again({"arcface": chosen["arcface"]}, terms=compare.Terms(ranges=ranges, num_trials=2))
     assert not (tmp_path / "out").exists()
     result = again(

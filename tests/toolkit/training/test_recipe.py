@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import likeness.modalities
 from likeness.eval.verification import eer, min_dcf
@@ -30,7 +29,6 @@ from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.losses.sphereface import SphereFaceR
 from likeness.toolkit.models.parts import describe, restore
 from likeness.toolkit.training import recipe as recipes
-from likeness.toolkit.training.keeper import Keeper
 from likeness.toolkit.training.memory import Memory
 from likeness.toolkit.training.plan import check_settings, plan
 from likeness.toolkit.training.recipe import (
@@ -46,8 +44,7 @@ from likeness.toolkit.training.recipe import (
     load,
     override,
 )
-from likeness.toolkit.training.start import start
-from likeness.toolkit.training.train import fit, train
+from likeness.toolkit.training.train import fit
 from tests.toolkit.training import tiny_runs
 
 BASE = Recipe(
@@ -270,21 +267,3 @@ def test_a_wrong_setting_is_refused_before_any_item_is_listed(
 def test_a_number_outside_its_range_is_refused(short_recipe: Recipe, setting: str) -> None:
     with pytest.raises(ValueError, match=setting.partition("=")[0].replace(".", r"\.")):
         check_settings(recipes.override(short_recipe, [setting]))
-
-
-def test_a_run_is_built_or_restored(short_recipe: Recipe, voices: Path, tmp_path: Path) -> None:
-    """The parts of fit, put together by hand, train as fit does."""
-    planned = plan(short_recipe, voices)
-    run = start(planned, tmp_path / "ours")
-    assert run.step == 0
-    keeper = Keeper(run, planned, tmp_path / "ours")
-    train(run, planned, keeper)
-    assert run.step == 2
-    fit(short_recipe, data=voices, out=tmp_path / "theirs")
-    restored = start(planned, tmp_path / "theirs", resume=True)
-    assert restored.step == 2
-    theirs = restored.tensors()
-    assert theirs.keys() == run.tensors().keys()
-    assert all(torch.equal(theirs[name], value) for name, value in run.tensors().items())
-    with pytest.raises(ValueError, match="already holds"):
-        start(planned, tmp_path / "ours")

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from likeness.modalities import folders
 from likeness.modalities.image import images, small_sets
-from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.console import Interrupted
@@ -32,7 +31,6 @@ from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import lock, run
-from likeness.toolkit.training.loading import check_held_out
 from likeness.toolkit.training.log import Log, read_log
 from likeness.toolkit.training.measure import metrics_of
 from likeness.toolkit.training.recipe import Classification, Compute, Optim, Recipe, Schedule
@@ -138,21 +136,6 @@ def test_ctrl_c_during_the_last_evaluation_is_heard(
     with pytest.raises(Interrupted, match=r"stopped after the last step; .* is whole"):
         fit(recipe(schedule=Schedule(steps=2)), data=voices, out=tmp_path / "run")
     assert load_model(tmp_path / "run").step == 2
-
-
-def test_a_list_is_read_once(data: Path) -> None:
-    """compare trains many runs that are measured on one list."""
-    items = folders.trials(data, split="test", test_share=0.25)[0]
-    seen: list[str] = []
-
-    def read(item: Item) -> Any:
-        seen.append(item.id)
-        return audio.read(item)
-
-    for _ in range(2):
-        check_held_out(items, read)
-    assert seen == [item.id for item in items]
-    check_held_out([], read)
 
 
 # The folder of a run
