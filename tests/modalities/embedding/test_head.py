@@ -20,18 +20,14 @@ from likeness.eval.types import Embeddings
 from likeness.eval.verification import eer
 from likeness.modalities import synthetic
 from likeness.modalities.embedding import rows
-from likeness.modalities.image import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models import load as loading
 from likeness.recipe_files import located
 from likeness.toolkit.backbones.head import Head
-from likeness.toolkit.backbones.small import SmallCNN
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.xvector import XVector
-from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.checkpoint import save_model
@@ -275,31 +271,6 @@ def test_the_joined_model_is_fine_tuned(voices: Path, tmp_path: Path) -> None:
     for name, value in start.loaded.embedder.state_dict().items():
         if "normalise" not in name:
             torch.testing.assert_close(value, before[name], rtol=0, atol=0)
-
-
-def test_the_joined_model_exports(tmp_path: Path) -> None:
-    """Of images, whose export takes the least time."""
-    rng = np.random.default_rng(0)
-    for number in range(8):
-        (tmp_path / "images" / f"c{number // 2}").mkdir(parents=True, exist_ok=True)
-        content = encode(rng.integers(0, 256, (28, 28, 3), dtype=np.uint8))
-        (tmp_path / "images" / f"c{number // 2}" / f"{number}.png").write_bytes(content)
-    torch.manual_seed(0)
-    (tmp_path / "base").mkdir()
-    embedder = TorchEmbedder(PixelScale(), SmallCNN(1, dim=DIM))
-    backbone, read = partial(SmallCNN, dim=DIM), partial(images.read, grey=True)
-    save(tmp_path / "base", embedder, "image", PixelScale, backbone, read)
-    likeness.load(tmp_path / "base").embed(tmp_path / "images").save(tmp_path / "e.npz")
-    likeness.train("head:residual", tmp_path / "e.npz", tmp_path / "head", settings=FEW)
-    joined = likeness.join(tmp_path / "base", tmp_path / "head", tmp_path / "joined")
-    parity = joined.export(tmp_path / "joined.onnx", size=(28, 28))
-    assert parity.distance < 1e-5
-    np.testing.assert_allclose(
-        likeness.load(tmp_path / "joined.onnx").embed(tmp_path / "images").matrix,
-        joined.embed(tmp_path / "images").matrix,
-        rtol=1e-4,
-        atol=1e-4,
-    )
 
 
 VOICE = """
