@@ -38,7 +38,7 @@ from performance import ROOT, parser_of, row, table
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.types import Trials
 from likeness.modalities import folders
-from likeness.modalities.speaker import an4, fsdd, speechocean
+from likeness.modalities.speaker import an4, speechocean
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
@@ -101,11 +101,18 @@ def items_of(data: Path, corpus: str) -> Items:
             if length >= LEAST_SECONDS
             for number in range(NUM_STRETCHES)
         )
-    dataset = {"speechocean": speechocean, "an4": an4, "fsdd": fsdd}[corpus]
-    return Items.of(
-        item._replace(id=f"{corpus}-{item.id}", label=f"{corpus}-{item.label}")
-        for item in dataset.items(data, split="all")
+    listed = (
+        folders.list_all(data / "fsdd" / "recordings", label="*_{label}_*")
+        if corpus == "fsdd"
+        else {"speechocean": speechocean, "an4": an4}[corpus].items(data, split="all")
     )
+    made = []
+    for item in listed:
+        id = item.id
+        if corpus == "fsdd":  # 0_ann_1.wav is ann/0_1.wav
+            id = f"{item.label}/{id.replace(f'_{item.label}_', '_')}"
+        made.append(item._replace(id=f"{corpus}-{id}", label=f"{corpus}-{item.label}"))
+    return Items.of(sorted(made))
 
 
 def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:

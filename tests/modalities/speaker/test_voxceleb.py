@@ -1,12 +1,10 @@
-"""Data sets of speakers: VoxCeleb, CN-Celeb and FSDD, and the ids of their lists."""
+"""Data sets of speakers: VoxCeleb and CN-Celeb, and the ids of their lists."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections import Counter
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,7 @@ from likeness.eval.formats.trials import read_scores
 from likeness.eval.scoring.templates import enrol
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
-from likeness.modalities.speaker import cnceleb, fsdd, voxceleb
+from likeness.modalities.speaker import cnceleb, voxceleb
 from likeness.modalities.speaker.lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.data.item_lists import read_items
@@ -241,22 +239,6 @@ def test_models_of_several_utterances_are_what_score_wants(cn_data: Path, tmp_pa
     words = commands.splitlines()[1].split()[1:]
     assert run_command(*(tmp_path / word if word in written else word for word in words)) == 0
     np.testing.assert_allclose(read_scores(tmp_path / "scores.txt", made)[1], ours, atol=1e-7)
-
-
-def test_every_two_speakers_meet_once_and_were_never_trained_on(shared: Path) -> None:
-    data = shared / "data"
-    speakers = {item.label for item in fsdd.items(data, split="all")}
-    assert len(speakers) == 6
-    pairs = []
-    for fold in range(fsdd.num_folds(data)):
-        test, train = (
-            {str(item.label) for item in fsdd.items(data, split=split, fold=fold)}
-            for split in ("test", "train")
-        )  # type: ignore[arg-type]
-        assert not test & train
-        assert test | train == speakers
-        pairs.append(tuple(sorted(test)))
-    assert Counter(pairs) == Counter(combinations(sorted(map(str, speakers)), 2))
 
 
 def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
