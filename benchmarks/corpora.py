@@ -62,7 +62,6 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {  # the variant of the recipe,
     "estimated": ("estimated", {}),
     "mixture_robust": ("mixture_arcface", ROBUST),
 }
-TABLE = ("lda", "speechbrain", "statistics", "estimated")
 
 
 class Cell(NamedTuple):
@@ -101,18 +100,16 @@ def items_of(data: Path, corpus: str) -> Items:
             if length >= LEAST_SECONDS
             for number in range(NUM_STRETCHES)
         )
-    listed = (
-        folders.list_all(data / "fsdd" / "recordings", label="*_{label}_*")
-        if corpus == "fsdd"
-        else {"speechocean": speechocean, "an4": an4}[corpus].items(data, split="all")
+    if corpus == "fsdd":
+        files = folders.list_all(data / "fsdd" / "recordings", label="*_{label}_*")
+        # 0_ann_1.wav is ann/0_1.wav
+        names = [f"{file.label}/{file.id.replace(f'_{file.label}_', '_')}" for file in files]
+        listed = sorted(file._replace(id=id) for id, file in zip(names, files, strict=True))
+    else:
+        listed = list({"speechocean": speechocean, "an4": an4}[corpus].items(data, split="all"))
+    return Items.of(
+        item._replace(id=f"{corpus}-{item.id}", label=f"{corpus}-{item.label}") for item in listed
     )
-    made = []
-    for item in listed:
-        id = item.id
-        if corpus == "fsdd":  # 0_ann_1.wav is ann/0_1.wav
-            id = f"{item.label}/{id.replace(f'_{item.label}_', '_')}"
-        made.append(item._replace(id=f"{corpus}-{id}", label=f"{corpus}-{item.label}"))
-    return Items.of(sorted(made))
 
 
 def run_cell(system: str, cell: Cell, data: Path, out: Path) -> str:
@@ -140,7 +137,7 @@ def cell_text(trials: Trials, values: np.ndarray) -> str:
 def main() -> None:
     """Train what is missing, then print the matrix."""
     parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--systems", default=",".join(TABLE), help="with commas")
+    parser.add_argument("--systems", default="lda,speechbrain,statistics,estimated")
     arguments = parser.parse_args()
     systems, cells = arguments.systems.split(","), matrix()
     for system in systems:
