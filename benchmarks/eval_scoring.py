@@ -40,7 +40,7 @@ from likeness.eval.retrieval import retrieval_metrics
 from likeness.eval.scoring.normalization import as_norm
 from likeness.eval.similarity import pairs
 from likeness.eval.verification import verification_metrics
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 NUM_TRIALS, NUM_ITEMS, COHORT, TOP_N = 580_000, 5_000, 6_000, 300
 BLOCK = 1024  # queries

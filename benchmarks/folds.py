@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from likeness.eval.bootstrap import drawn_from, resample, t_interval
+from likeness.eval.bootstrap import bounds_of, drawn_from, t_interval
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.formats.trials import read_scores, write_scores
@@ -175,7 +175,7 @@ def errors_of(trials: Trials, values: NDArray[Any]) -> Errors:
     """The errors of scores."""
     scores = Scores(values, trials.target)
     pairs = subject_pairs(trials)
-    draws = resample(METRICS, scores, pairs, num_resamples=1000, seed=0).values
+    draws = bounds_of(METRICS, scores, pairs)[1]
     return Errors(
         {name: metric(scores.targets, scores.nontargets) for name, metric in METRICS.items()},
         draws,

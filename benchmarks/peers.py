@@ -27,8 +27,8 @@ from likeness.eval.types import Embeddings
 from likeness.modalities.face import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.pooling import statistics
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 from likeness.toolkit.data.items import Item, label_numbers
 
 CROP_SECONDS, SEED, STEPS = 2.0, 0, 500

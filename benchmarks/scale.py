@@ -9,7 +9,7 @@ Measures: CPU seconds and the peak of the memory of a fresh process of one threa
     items: synthetic data sets of N items are listed in each way that there is. No images are read.
     lists: `likeness score`, `likeness evaluate --resamples 0` and `likeness evaluate` with 1,000
     resamples on synthetic trials between 20,000 items of 500 subjects with embeddings of 192 dims,
-    as text; scoring also from .npz.
+    as text; scoring also from .parquet.
     search: `likeness identify` and `likeness retrieve` from files to the table, 512 dimensions,
     2,000 probes, without intervals, for galleries of up to a million.
 Limits: pyarrow's reader of CSV with dictionary columns, the gather of both rows of each trial with
@@ -47,7 +47,7 @@ SPEAKERS = 5_994  # of the items
 SUBJECTS, ITEMS_OF_SUBJECT = 500, 40  # of the lists
 PROBES, PER_CLASS = 2_000, 10  # of the searches
 MOST = dict.fromkeys(("tree", "identify", "retrieve"), 1_000_000)
-SUFFIXES = (".txt", ".npz")
+SUFFIXES = (".txt", ".parquet")
 LIKENESS = [sys.executable, "-m", "likeness"]
 LIMITS = {
     "limit read": "import sys, pyarrow as pa; from pyarrow import csv; "
@@ -80,7 +80,7 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "items of a folder tree": ("tree", ()),
     "CSV, unique ids, labels, digest, an epoch's order": ("planned", ()),
     "score, text": ("score .txt", ("limit read", "limit products")),
-    "score, .npz": ("score .npz", ("limit products",)),
+    "score, .parquet": ("score .parquet", ("limit products",)),
     "evaluate without intervals, text": ("evaluate", ("limit read", "limit sort")),
     "evaluate, 1,000 resamples, text": ("intervals", ("limit read", "limit sort")),
     "identify, 2,000 probes x 512": ("identify", ("product",)),
@@ -180,6 +180,8 @@ def write_lists(folder: Path, size: int) -> None:
     trials = Trials(ids, ids, enrol, probe, of_item[enrol] == of_item[probe])
     embeddings.write(folder / "e.npz", embedded)
     values = score_trials(trials, embedded)
+    np.savez(folder / "t.npz", enrol=enrol, probe=probe)  # what the limits read
+    np.savez(folder / "s.npz", score=values)
     for suffix in SUFFIXES:
         write_trials(folder / f"t{suffix}", trials)
         write_scores(folder / f"s{suffix}", trials, values)

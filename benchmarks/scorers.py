@@ -29,7 +29,7 @@ from sklearn.metrics import roc_curve
 
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.verification import eer, min_dcf
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 
 Rows = np.ndarray  # (P,) scores as float64, or (P,) labels as int64, in the order of the file
 Scorer = Callable[[Rows, Rows], float]  # scores and labels in the order of the rows -> a number

@@ -37,7 +37,7 @@ from performance import parser_of, row, table
 import likeness
 from likeness.eval import thresholds
 from likeness.eval.bootstrap import bounds_of
-from likeness.eval.calibration import Calibration, fit_calibration
+from likeness.eval.calibration import Fusion, fit_fusion
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.trials import read_scores, write_scores
 from likeness.eval.scoring.origin import Origin
@@ -46,7 +46,7 @@ from likeness.eval.similarity import score_trials
 from likeness.eval.types import Scores, Trials
 from likeness.eval.verification import cllr, min_cllr, tar_threshold
 from likeness.modalities.speaker import audio
-from likeness.toolkit.backbones.beside import Beside
+from likeness.toolkit.backbones.head import Beside
 from likeness.toolkit.data.pairs import all_pairs
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import embed
@@ -153,10 +153,10 @@ def drawn(parts: Sequence[Tested]) -> Scores:
     return Scores(np.concatenate(values), np.concatenate(targets))
 
 
-def calibrated(parts: Sequence[Tested], system: str = "") -> Calibration:
+def calibrated(parts: Sequence[Tested], system: str = "") -> Fusion:
     """A calibration that is fitted to several corpora with equal shares."""
     scores = drawn(parts)
-    return fit_calibration(scores.values, scores.target, system=system)
+    return fit_fusion(scores.values, scores.target, systems=(system,))
 
 
 def threshold_at(parts: Sequence[Tested], far: float) -> float:

@@ -34,9 +34,8 @@ from torch import Tensor, nn
 from likeness.modalities.speaker import an4, audio
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.toolkit.backbones.ecapa import ECAPA
+from likeness.toolkit.backbones.ecapa import ECAPA, import_torchaudio
 from likeness.toolkit.backbones.resnet import ResNet
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
@@ -114,7 +113,7 @@ def extraction_rows(items: list[Item], repeats: int) -> None:
     heading = "whole extraction, utterances/s"
     table(heading, "ours", "peer", "limit", "ours/limit", "ours/peer", "cosine")
     resnet = TorchEmbedder(WESPEAKER_FBANK(), ResNet(80)).eval()
-    backbone = ECAPA(80, channels=512, mfa_channels=1536)
+    backbone = ECAPA(80, channels=512)
     ecapa = TorchEmbedder(SpeechBrainFbank(), backbone).eval()
     network = cast(nn.Module, backbone.network)
     of_resnet = {"WeSpeaker, batch 1": partial(wespeaker, resnet.backbone, items, fbank)}

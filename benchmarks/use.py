@@ -31,7 +31,7 @@ from likeness.modalities.image import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import WESPEAKER_FBANK
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.models import onnx as exported_models
+from likeness.models.load import load_exported
 from likeness.toolkit.backbones.campplus import CAMPPlus
 from likeness.toolkit.backbones.ecapa import ECAPA
 from likeness.toolkit.backbones.eres2net import ERes2NetV2
@@ -49,7 +49,7 @@ from likeness.toolkit.models.loaded import Loaded
 BATCH, SECONDS = 8, 3.0
 
 
-ECAPA_C512 = partial(ECAPA, channels=512, mfa_channels=1536)
+ECAPA_C512 = partial(ECAPA, channels=512)
 CROP_224 = partial(images.read, short_edge=256, crop=224)
 # The front-end, the backbone, and the reader that they are used with.
 KINDS: dict[str, tuple[Callable[..., Any], Callable[..., nn.Module], Callable[..., Any]]] = {
@@ -75,7 +75,7 @@ def onnx_row(name: str, repeats: int) -> None:
     model = Loaded(embedder, read, "speaker" if spoken else "image", "cosine", "", 0)
     with tempfile.TemporaryDirectory() as folder:
         export.export(model, Path(folder) / "model.onnx")
-        exported = exported_models.load(Path(folder) / "model.onnx")
+        exported = load_exported(Path(folder) / "model.onnx")
     assert exported is not None
     edge = 224 if make_frontend is IMAGENET else 112
     shape = (round(SECONDS * 16_000),) if spoken else (3, edge, edge)

@@ -32,17 +32,6 @@ MIN_DRAWN = (
 )
 FEW_DRAWN = 20  # of fewer an interval is marked
 
-_MANY_REDRAWN = 0.05  # of the draws: with five subjects behind a class fewer than 1 % lose it
-
-
-class Resamples(NamedTuple):
-    """values: each metric's (R,) values on R resamples. num_redrawn: draws without any target or
-    nontarget weight, replaced by new ones.
-    """
-
-    values: dict[str, Floats]
-    num_redrawn: int
-
 
 class Drawn(NamedTuple):
     """What an interval rests on.
@@ -84,7 +73,7 @@ def _numbered(pairs: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], int]:
     return pairs if seen.all() else number[pairs], int(number[-1]) + 1
 
 
-def _sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
+def sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
     """The trials in the order of their scores; LikenessError where labels contradict subjects."""
     if subjects is None:
         return ranked(scores, None)
@@ -98,21 +87,6 @@ def _sorted_trials(scores: Scores, subjects: ArrayLike | None) -> Ranked:
             "has one subject, a nontarget trial two: correct the labels or the subjects"
         )
     return ranked(scores, _numbered(pairs))
-
-
-def resample(
-    metrics: Mapping[str, Metric],
-    scores: Scores,
-    subjects: ArrayLike | None,
-    *,
-    num_resamples: int = 1000,
-    seed: int = 0,
-) -> Resamples:
-    """Values of several metrics on the same resamples; equal seeds, subjects and labels give equal
-    draws. See `bounds_of`.
-    """
-    trials = _sorted_trials(scores, subjects)
-    return Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
 
 
 def check_draws(level: float, num_resamples: int, seed: int) -> None:
@@ -223,14 +197,12 @@ def bounds(
     drawn: Drawn,
     *,
     difference: bool = False,
-    num_redrawn: int = 0,
 ) -> Bounds:
     """The interval of a metric, or why there is none, or why it is not to be relied on.
 
     There is none below 5 of what was drawn, and none where the resamples do not vary: an EER that
     is 0 in each of them says nothing about other subjects, and an interval of no width would say
-    that it did. Below 20, and where many resamples had to be drawn again because they lost a class,
-    the interval is marked.
+    that it did. Below 20 the interval is marked.
 
     Args:
         values: (R,) values of the metric on the resamples; NaN where one has none.
@@ -238,8 +210,6 @@ def bounds(
         level: The share of such intervals that shall cover the truth, e.g. 0.95.
         drawn: What was drawn, see `drawn_from`.
         difference: The metric is a difference of two systems.
-        num_redrawn: How many draws were replaced, because they held no target or no nontarget
-            trial.
 
     Example:
         >>> found = bounds(np.array([0.0, 0.1, 0.2]), 0.1, 0.5, Drawn(12, "subjects"))
@@ -253,21 +223,14 @@ def bounds(
     values = values[~np.isnan(values)]
     if problem := _why_none(values, value, level, drawn):
         return Bounds(None, f"no interval: {problem}")
-    notes = []
+    note = ""
     if drawn.number < FEW_DRAWN:
-        notes.append(
+        note = (
             f"{drawn.number} {drawn.what}, fewer than {FEW_DRAWN}: such an interval is often too "
-            "narrow"
         )
-    share_redrawn = num_redrawn / (num_redrawn + values.size)
-    if share_redrawn > _MANY_REDRAWN:
-        notes.append(
-            f"{100 * share_redrawn:.0f} % of the resamples held no target or no nontarget trial "
-            "and were drawn again"
-        )
+        note += "narrow"
     effective = drawn.number if drawn.effective is None else drawn.effective
-    ends = t_interval(values, value, level, effective, difference=difference)
-    return Bounds(ends, "; ".join(notes))
+    return Bounds(t_interval(values, value, level, effective, difference=difference), note)
 
 
 def bounds_over_groups(
@@ -301,9 +264,8 @@ def _why_none(values: Floats, value: float, level: float, drawn: Drawn) -> str:
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     if high - low > 1e-12 * max(abs(low), abs(high)):
         return ""
-    constant = values.min() == values.max()
-    share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
     others = drawn.what.split()[0]
+    share = f"the central {100 * level:g} % of the resamples"
     return f"{share} give the same value, which says nothing about other {others}"
 
 
@@ -350,7 +312,7 @@ def bounds_of(
     num_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-) -> tuple[dict[str, Bounds], Resamples]:
+) -> tuple[dict[str, Bounds], dict[str, Floats]]:
     """Bootstrap intervals of several metrics that share draws and sums: the same numbers as one
     `interval` each, at a fraction of the cost.
 
@@ -361,29 +323,29 @@ def bounds_of(
         subjects: (P, 2) integers, the subjects of the enrolment and the probe side of each trial.
             None resamples TRIALS instead, which is too narrow wherever trials share subjects and
             has to be marked as such.
-        num_resamples: Draws. One that loses a whole class is drawn again; `resample` counts them.
+        num_resamples: R, how many draws. One that loses a whole class is drawn again.
         level: Share of such intervals that shall cover the truth.
         seed: Of the draws.
 
     Returns:
-        Name -> its `bounds`, and the resamples. Below 5 subjects nothing is drawn, and all values
-        are NaN.
+        Name -> its `bounds`, and name -> its (R,) values on the resamples. Equal seeds, subjects
+        and labels give equal draws. Below 5 subjects nothing is drawn, and all values are NaN.
 
     Raises:
         LikenessError: A class is empty, subjects contradict the labels, there are too few subjects,
             or the level is not strictly between 0 and 1.
     """
-    trials = _sorted_trials(scores, subjects)
+    trials = sorted_trials(scores, subjects)
     check_draws(level, num_resamples, seed)
     drawn = drawn_from(scores.target, subjects)
     if drawn.number < MIN_DRAWN:
-        made = Resamples({name: np.full(num_resamples, np.nan) for name in metrics}, 0)
+        made = {name: np.full(num_resamples, np.nan) for name in metrics}
     else:
-        made = Resamples(*resampled(metrics, trials, num_resamples, np.random.default_rng(seed)))
+        made = resampled(metrics, trials, num_resamples, np.random.default_rng(seed))
     bounds_by_name = {}
-    for name, values in made.values.items():
+    for name, values in made.items():
         value = float(metrics[name](trials.target, trials.nontarget))
-        bounds_by_name[name] = bounds(values, value, level, drawn, num_redrawn=made.num_redrawn)
+        bounds_by_name[name] = bounds(values, value, level, drawn)
     return bounds_by_name, made
 
 

@@ -1,9 +1,9 @@
 """Calibration and fusion: scores of one or several systems to log-likelihood ratios by logistic
 regression, with quality measures; and what rejecting poor inputs would gain.
 
-    llr = slope * score + sum_k weight_k * quality_k + offset
     llr = sum_k weight_k * score_k + sum_m quality_weight_m * quality_m + offset
-        natural logarithm; fitted on one list, applied to others of the same systems
+        natural logarithm; fitted on one list, applied to others of the same systems; a calibration
+        is the fusion of one system
 
 The fit minimises the prior-weighted cross-entropy (Bruemmer & du Preez 2006; at p_target = .5 it is
 Cllr times log 2)
@@ -12,7 +12,7 @@ Cllr times log 2)
         +  (1-p)/N sum_nontargets log(1 + exp(llr + logit p))
 
 so the share of targets in the list does not matter. The problem is convex; columns are standardised
-inside, which makes the result equivariant: a shift or a scale of the scores changes slope and
+inside, which makes the result equivariant: a shift or a scale of the scores changes weights and
 offset and no LLR. Decide by llr >= log(c_fa (1-p) / (c_miss p)), see verification.actual_dcf.
 
 In a fusion (Bruemmer et al. 2007, "Fusion of heterogeneous speaker recognition systems") a weight
@@ -36,56 +36,14 @@ from likeness.eval.progress import step
 from likeness.eval.types import Bools, Floats, boolean_labels
 from likeness.eval.verification import check_costs, eer
 
-FORMAT = "likeness calibration 1"
-FUSION_FORMAT = "likeness fusion 1"
-_HELD_BACK = 1e-3  # see _minimise
+FORMAT = "likeness fusion 1"
+_HELD_BACK = 1e-3  # see _logistic
 FRACTIONS = tuple(k / 20 for k in range(10))
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """A fitted map from score (and quality) to LLR.
-
-    slope > 0, offset, weights (K,): see above. names (K,): of the quality measures. p_target: the
-    prior of the fit. system: what gave the scores, in words; scores of another system need another
-    calibration.
-    """
-
-    slope: float
-    offset: float
-    weights: tuple[float, ...] = ()
-    names: tuple[str, ...] = ()
-    p_target: float = 0.5
-    system: str = ""
-
-    def __post_init__(self) -> None:
-        check_costs(self.p_target, 1, 1)
-        finite = all(map(math.isfinite, (self.slope, self.offset, *self.weights)))
-        if not finite or self.slope <= 0 or len(self.weights) != len(self.names):
-            raise LikenessError(
-                "calibration: numbers are not finite, the slope is not positive, or weights and "
-                "names differ in number; fit it anew"
-            )
-
-    def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
-        """(P,) LLRs of scores (P,) and quality (P, K), or (P,) if K = 1.
-
-        LikenessError: shapes, NaN, quality given or missing against the fit.
-
-        >>> Calibration(slope=2.0, offset=-1.0).apply([0.5, 1.0]).tolist()
-        [0.0, 1.0]
-        """
-        weights = (self.slope,), self.weights
-        return _llrs("calibration", scores, quality, weights, self.offset)
-
-    def save(self, path: str | Path) -> None:
-        """Write as JSON, whole or not at all."""
-        write_json(path, {"format": FORMAT, **asdict(self)})
-
-
-@dataclass(frozen=True)
 class Fusion:
-    """A fitted sum of the scores of several systems.
+    """A fitted sum of the scores of several systems, or the calibration of one.
 
     Attributes:
         weights: (K,) of the systems.
@@ -107,11 +65,13 @@ class Fusion:
     Example:
         >>> Fusion((1.0, 2.0), -1.0, ("a", "b")).apply([[0.5, 0.25], [1.0, 1.0]]).tolist()
         [0.0, 2.0]
+        >>> Fusion((2.0,), -1.0).apply([0.5, 1.0]).tolist()
+        [0.0, 1.0]
     """
 
     weights: tuple[float, ...]
     offset: float
-    systems: tuple[str, ...]
+    systems: tuple[str, ...] = ("",)
     quality_weights: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
     p_target: float = 0.5
@@ -128,21 +88,28 @@ class Fusion:
         systems = (*self.systems, *self.systems[: len(self.knots)])
         pairs = (self.weights, systems), (self.quality_weights, self.names)
         named = all(len(weights) == len(names) for weights, names in pairs)
-        if len(self.weights) < 2 or not named or not all(map(math.isfinite, numbers)):
+        if not self.weights or not named or not all(map(math.isfinite, numbers)):
             raise LikenessError(
                 f"fusion: {len(self.weights)} finite weights of {len(self.systems)} systems, and "
                 f"{len(self.quality_weights)} of {len(self.names)} quality measures, cannot be; "
-                "fuse at least 2 systems, with a weight for each"
+                "fit it anew"
             )
 
     def apply(self, scores: ArrayLike, quality: ArrayLike | None = None) -> Floats:
-        """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M).
+        """Returns the log-likelihood ratios (P,) of scores (P, K) and quality (P, M); (P,) for one.
 
         Raises:
             LikenessError: Another number of systems or measures, or NaN.
         """
-        weights = self.weights, self.quality_weights
-        llrs = _llrs("fusion", self.features(scores), quality, weights, self.offset)
+        values = self.features(scores)
+        values = finite_columns("scores", values, len(values))
+        measures = finite_columns("quality", quality, len(values))
+        if (values.shape[1], measures.shape[1]) != (len(self.weights), len(self.names)):
+            raise LikenessError(
+                f"the fusion is of {len(self.weights)} scores and {len(self.names)} quality "
+                f"measures of each trial, but {values.shape[1]} and {measures.shape[1]} are given"
+            )
+        llrs: Floats = values @ self.weights + measures @ self.quality_weights + self.offset
         if self.against_spoofs is None:
             return llrs
         either: Floats = np.logaddexp(-llrs, -self.against_spoofs.apply(scores, quality))
@@ -159,75 +126,23 @@ class Fusion:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON, whole or not at all."""
-        write_json(path, {"format": FUSION_FORMAT, **asdict(self)})
-
-
-def load_calibration(path: str | Path) -> Calibration:
-    """Read what `Calibration.save` wrote. ValueError for anything else."""
-    otherwise = "not a calibration file ({error}); fit one with fit_calibration and save it"
-    return read_json(Path(path), FORMAT, lambda of: Calibration(**_tuples(of)), otherwise)
+        write_json(path, {"format": FORMAT, **asdict(self)})
 
 
 def load_fusion(path: str | Path) -> Fusion:
-    """Read what `Fusion.save` wrote. ValueError for anything else."""
-    otherwise = "not a fusion ({error}); fit one with `likeness fit fusion`"
-    return read_json(Path(path), FUSION_FORMAT, lambda of: Fusion(**_tuples(of)), otherwise)
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
-
-
-def _llrs(
-    what: str,
-    scores: ArrayLike,
-    quality: ArrayLike | None,
-    weights: tuple[Sequence[float], Sequence[float]],
-    offset: float,
-) -> Floats:
-    """(P,) LLRs of scores (P, K) and quality (P, M) with the weights of both."""
-    values = finite_columns("scores", scores, len(np.asarray(scores)))
-    measures = finite_columns("quality", quality, len(values))
-    if (values.shape[1], measures.shape[1]) != (len(weights[0]), len(weights[1])):
-        raise LikenessError(
-            f"{what}: it was fitted on {len(weights[0])} scores and {len(weights[1])} quality "
-            f"measures of each trial, but {values.shape[1]} and {measures.shape[1]} are given"
-        )
-    of_scores, of_quality = (np.asarray(each, dtype=np.float64) for each in weights)
-    llrs: Floats = values @ of_scores + measures @ of_quality + offset
-    return llrs
-
-
-@step("fitting the calibration")
-def fit_calibration(
-    scores: ArrayLike,
-    target: ArrayLike,
-    *,
-    quality: ArrayLike | None = None,
-    names: Sequence[str] = (),
-    p_target: float = 0.5,
-    system: str = "",
-) -> Calibration:
-    """Fit on labelled trials. scores: (P,). target: (P,) bool. quality: (P, K) measures of the
-    trials, or (P,); names: theirs. p_target: prior to be good at.
+    """Read what `Fusion.save` wrote: a fusion, or the calibration of one system.
 
     Raises:
-        LikenessError: A class is empty, there is NaN, shapes differ, scores or measures are
-            constant, the scores separate the classes (no finite optimum), or they point the wrong
-            way.
+        LikenessError: It is no such file, or damaged.
     """
-    values = finite_columns("scores", scores, np.size(scores))
-    if quality is not None and not names:
-        count = finite_columns("quality", quality, len(values)).shape[1]
-        names = tuple(f"quality{k}" for k in range(count))
-    weights, offset = _logistic(values, target, quality, ("scores", *names), p_target)
-    if not weights[0] > 0:
-        raise LikenessError(
-            f"calibration: the fitted slope is {weights[0]:g}, but higher scores must mean more "
-            "similar; are labels or scores inverted?"
-        )
-    slope, *others = weights.tolist()
-    return Calibration(slope, offset, tuple(others), tuple(names), float(p_target), system)
+
+    def made(fields: dict[str, Any]) -> Fusion:
+        for name in [name for name, value in fields.items() if isinstance(value, list)]:
+            fields[name] = tuple(fields[name])
+        return Fusion(**fields)
+
+    otherwise = "no calibration and no fusion ({error}); make one with `likeness fit`"
+    return read_json(Path(path), FORMAT, made, otherwise)
 
 
 @step("fitting the fusion")
@@ -235,15 +150,15 @@ def fit_fusion(
     scores: ArrayLike,
     target: ArrayLike,
     *,
-    systems: Sequence[str],
+    systems: Sequence[str] = ("",),
     quality: ArrayLike | None = None,
     names: Sequence[str] = (),
     p_target: float = 0.5,
 ) -> Fusion:
-    """Fits a fusion on labelled trials.
+    """Fits a fusion of several systems, or the calibration of one, on labelled trials.
 
     Args:
-        scores: (P, K), a column for each system.
+        scores: (P, K), a column for each system; (P,) for one.
         target: (P,) which trials are target trials.
         systems: (K,) what gave the scores, in words; "" where nobody knows.
         quality: (P, M) measures of the trials.
@@ -251,8 +166,8 @@ def fit_fusion(
         p_target: The prior of a target trial at which the result is to be good.
 
     Raises:
-        LikenessError: Shapes, NaN, a class without trials, fewer than two systems, columns that are
-            constant, or scores that separate the classes.
+        LikenessError: Shapes, NaN, a class without trials, columns that are constant, scores that
+            separate the classes, or those of one system that point the wrong way.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -263,17 +178,32 @@ def fit_fusion(
         [1.1, 0.8]
     """
     values = finite_columns("scores", scores, len(np.asarray(scores)))
+    labels = _labels(target, len(values))
+    check_costs(p_target, 1, 1)
     called = [f"the scores of system {number + 1}" for number in range(values.shape[1])]
-    weights, offset = _logistic(values, target, quality, (*called, *names), p_target)
-    fitted = tuple(weights.tolist())
-    return Fusion(
-        fitted[: len(systems)],
-        offset,
-        tuple(systems),
-        fitted[len(systems) :],
-        tuple(names),
-        float(p_target),
-    )
+    columns = np.column_stack([values, finite_columns("quality", quality, len(values))])
+    constant = columns.std(axis=0) <= 1e-12 * np.abs(columns).max(axis=0)
+    flat = [name for name, same in zip([*called, *names], constant, strict=False) if same]
+    if flat:
+        raise LikenessError(
+            f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "
+            "such measures out"
+        )
+    weights, offset = _logistic(columns, labels, p_target)
+    along = columns @ weights
+    if along[labels].min() >= along[~labels].max():  # then steeper is always better
+        raise LikenessError(
+            f"calibration: the {len(columns)} trials are separated without an error, so the slope "
+            "has no finite optimum; fit on a larger list"
+        )
+    if values.shape[1] == 1 and not weights[0] > 0:
+        raise LikenessError(
+            f"calibration: the fitted weight is {weights[0]:g}, but higher scores must mean more "
+            "similar; are labels or scores inverted?"
+        )
+    own, of_quality = np.split(weights, [len(systems)])
+    fitted = tuple(own.tolist()), offset, tuple(systems), tuple(of_quality.tolist())
+    return Fusion(*fitted, tuple(names), float(p_target))
 
 
 @step("fitting the fusion")
@@ -321,10 +251,7 @@ def fit_ratio_fusion(
     zeros, (knots, ratios, neutral) = (0.0,) * 2 * len(maps), zip(*maps, strict=True)
     made = Fusion(zeros, 0.0, tuple(systems), (), (), p_target, knots, ratios, neutral)
     columns = made.features(values)
-    centre, spread = columns.mean(axis=0), np.maximum(columns.std(axis=0), 1e-12)
-    optimum = _minimise((columns - centre) / spread, labels, p_target, _HELD_BACK)
-    weights = optimum[:-1] / spread
-    offset = float(optimum[-1] - weights @ centre)
+    weights, offset = _logistic(columns, labels, p_target, _HELD_BACK)
     return replace(made, weights=tuple(weights.tolist()), offset=offset)
 
 
@@ -357,77 +284,45 @@ def _ratios(target: Floats, nontarget: Floats) -> tuple[list[float], list[float]
 
 
 def _logistic(
-    scores: Floats,
-    target: ArrayLike,
-    quality: ArrayLike | None,
-    names: Sequence[str],
-    p_target: float,
+    columns: Floats, labels: Bools, p_target: float, held_back: float = 0.0
 ) -> tuple[Floats, float]:
     """Fits the prior-weighted logistic regression of this module.
 
     Args:
-        scores: (P, K), in float64.
-        target: (P,) which trials are target trials.
-        quality: (P, M) measures of the trials, or None.
-        names: (K + M,) of the scores and the measures, for messages.
+        columns: (P, K) scores and measures.
+        labels: (P,) which trials are target trials.
         p_target: The prior of a target trial.
+        held_back: What the half square of a weight of the standardised columns costs, as a share of
+            the cost without scores.
 
     Returns:
-        The weights (K + M,) and the offset of the log-likelihood ratio.
-
-    Raises:
-        LikenessError: A column is constant, or the columns separate the classes, so that no finite
-            optimum exists.
-    """
-    labels = _labels(target, len(scores))
-    check_costs(p_target, 1, 1)
-    columns = np.column_stack([scores, finite_columns("quality", quality, len(scores))])
-    centre, spread = columns.mean(axis=0), columns.std(axis=0)
-    constant = spread <= 1e-12 * np.abs(columns).max(axis=0)
-    flat = [name for name, is_flat in zip(names, constant, strict=True) if is_flat]
-    if flat:
-        raise LikenessError(
-            f"calibration: {', '.join(flat)} are the same for every trial and say nothing; leave "
-            "such measures out"
-        )
-    standard = (columns - centre) / spread
-    optimum = _minimise(standard, labels, p_target)
-    along = standard @ optimum[:-1]
-    if along[labels].min() >= along[~labels].max():  # then steeper is always better
-        raise LikenessError(
-            f"calibration: the {len(columns)} trials are separated without an error, so the slope "
-            "has no finite optimum; fit on a larger list"
-        )
-    weights: Floats = optimum[:-1] / spread
-    return weights, float(optimum[-1] - weights @ centre)
-
-
-def _minimise(columns: Floats, labels: Bools, p_target: float, held_back: float = 0.0) -> Floats:
-    """Weights (K + 1,) of the standardised columns (P, K) and the offset last; held_back: what the
-    half square of a weight costs, as a share of the cost without scores.
+        The weights (K,) and the offset of the log-likelihood ratio.
     """
     from scipy.optimize import minimize  # slow to import, needed here only
     from scipy.special import expit
 
+    centre, spread = columns.mean(axis=0), np.maximum(columns.std(axis=0), 1e-12)
+    standard = (columns - centre) / spread
     sign = np.where(labels, 1.0, -1.0)
     share = np.where(labels, p_target / labels.sum(), (1 - p_target) / (~labels).sum())
     logit = np.log(p_target / (1 - p_target))
 
     def cost(weights: Floats) -> tuple[float, Floats]:
-        wrong = -sign * (columns @ weights[:-1] + (weights[-1] + logit))
+        wrong = -sign * (standard @ weights[:-1] + (weights[-1] + logit))
         slope = -share * sign * expit(wrong)
         penalty = held_back * min(p_target, 1 - p_target) * np.append(weights[:-1], 0)
         cost = float(share @ np.logaddexp(0, wrong) + penalty @ weights / 2)
-        return cost, np.append(slope @ columns, slope.sum()) + penalty
+        return cost, np.append(slope @ standard, slope.sum()) + penalty
 
     solution = minimize(
         cost,
-        np.zeros(columns.shape[1] + 1),
+        np.zeros(standard.shape[1] + 1),
         jac=True,
         method="L-BFGS-B",
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
     )
-    return np.asarray(solution.x, dtype=np.float64)
+    weights: Floats = solution.x[:-1] / spread
+    return weights, float(solution.x[-1] - weights @ centre)
 
 
 class Curve(NamedTuple):

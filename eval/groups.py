@@ -30,7 +30,6 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.protocols.verification import VerificationSettings, evaluate
 from likeness.eval.resampling import Cells, ranked
 from likeness.eval.results import (
-    NO_INTERVAL,
     aligned,
     bracketed,
     complement,
@@ -77,32 +76,17 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """The worst group's error rate over the best's: EER, FAR or 1 - TAR. value: None where the best
-    makes no error. An end of the interval is None where it has no bound. note: why there is no
-    interval, or why it is not to be relied on.
-    """
-
-    worst: str
-    best: str
-    value: float | None
-    interval: tuple[float | None, float | None] | None
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Grouped:
     """A system's rates by group. thresholds: AT -> the global threshold, None where it accepts
-    nothing. ratios: by the names of the rates. by: what the groups are, such as "sex"; "" where a
-    list names them. differentials: by ISO/IEC 19795-10, where its terms are asked for. fte: group
-    -> the share of its items that could not be embedded, where failures are known.
+    nothing. by: what the groups are, such as "sex"; "" where a list names them. differentials: by
+    ISO/IEC 19795-10, where its terms are asked for. fte: group -> the share of its items that could
+    not be embedded, where failures are known.
     """
 
     system: str
     groups: tuple[Row, ...]
     across: Row
     thresholds: Mapping[str, float | None]
-    ratios: Mapping[str, Ratio]
     conventions: Mapping[str, str | float | int]
     by: str = ""
     differentials: tuple[Differential, ...] = ()
@@ -148,8 +132,7 @@ def evaluate_groups(
     *,
     settings: VerificationSettings,
 ) -> Grouped:
-    """Rates of every group of one system at the global thresholds and at its own, and the worst to
-    the best.
+    """Rates of every group of one system at the global thresholds and at its own.
 
     subjects, sides: (P, 2) subject and group numbers of each trial's enrol and probe side; names:
     of the groups. settings: FARs, rules and resamples as for `evaluate`; the
@@ -171,17 +154,14 @@ def evaluate_groups(
     for number, group in enumerate(names):
         own = part(np.all(sides == number, axis=1))
         of_group = replace(settings, seed=settings.seed + 1 + number)
-        rates, values = own_rates(own, of_group)
-        more, global_values = rates_at(own, thresholds, of_group)
-        rows.append(_row(group, own, rates | more, settings))
-        draws.append(values | global_values)
+        rates, values = rates_at(own, thresholds, of_group)
+        rows.append(_row(group, own, own_rates(own, of_group)[0] | rates, settings))
+        draws.append(values)
     across = part(sides[:, 0] != sides[:, 1])
     rates, _ = rates_at(across, thresholds, settings)
-    ratios = {metric: _ratio(metric, rows, draws, settings.level) for metric in rows[0].rates}
     limits = {at: limit if np.isfinite(limit) else None for at, limit in thresholds.items()}
     last = _row("across groups", across, rates, settings)
-    stated = {metric: ratio for metric, ratio in ratios.items() if ratio is not None}
-    grouped = Grouped(name, tuple(rows), last, limits, stated, _conventions(settings))
+    grouped = Grouped(name, tuple(rows), last, limits, _conventions(settings))
     if settings.terms != "iso":
         return grouped
     known = [number for number, group in enumerate(names) if group != UNKNOWN]
@@ -201,8 +181,6 @@ def _conventions(settings: VerificationSettings) -> dict[str, str | float | int]
         "resampled",
         "eer_method": settings.eer_method,
         "tar_rule": settings.tar_rule,
-        "ratio": "worst over best EER, FAR or 1 - TAR; interval of the ratio of these two groups, "
-        "which were picked on the same trials",
         "flags": f"fewer than {FEW_DRAWN} subjects (no interval below {MIN_DRAWN}); fewer than "
         f"{MIN_ERRORS} false accepts to be expected at a FAR",
     }
@@ -237,8 +215,7 @@ def own_rates(part: Part, settings: VerificationSettings) -> tuple[dict[str, Rat
         for result in measured.results
         if result.metric in metrics
     }
-    # NaN of fewer than 5 subjects, which no ratio takes
-    return rates, {} if measured.resamples is None else measured.resamples.values
+    return rates, dict(measured.resamples or {})
 
 
 def rates_at(
@@ -297,7 +274,7 @@ def _resample_rates(
     names, flat = np.unique(subjects, return_inverse=True)
     n, numbers = names.size, flat.reshape(subjects.shape)
     limits = np.array([-np.inf, *thresholds.values()])  # all trials, then those that are accepted
-    cells = Cells(ranked(scores, (numbers, n)), [limits], {})
+    cells = Cells(ranked(scores, (numbers, n)), limits)
     place = np.searchsorted(cells.starts, limits)
     num_resamples, rng = settings.num_resamples, np.random.default_rng(settings.seed)
     values = np.empty((2, limits.size - 1, num_resamples))
@@ -305,7 +282,7 @@ def _resample_rates(
     for start in range(0, num_resamples, step):
         size = min(step, num_resamples - start)
         draws = rng.multinomial(n, np.full(n, 1 / n), size=size).T.astype(np.float64)
-        for kind, of_cells in enumerate(cells.sums(draws, np.arange(cells.starts.size))):
+        for kind, of_cells in enumerate(cells.sums(draws)):
             sums = np.cumsum(of_cells[:, ::-1], axis=1)[:, ::-1][:, place].T
             with np.errstate(invalid="ignore"):
                 values[kind, :, start : start + size] = sums[1:] / sums[0]
@@ -315,40 +292,6 @@ def _resample_rates(
         for at, row in zip(thresholds, of_kind, strict=True)
         if not np.isnan(row).all()
     }
-
-
-def _ratio(
-    metric: str, rows: Sequence[Row], drawn: Sequence[Mapping[str, Floats]], level: float
-) -> Ratio | None:
-    """None where fewer than two groups have the rate. Who is `unknown` is no group of people."""
-    accepts = "tar" in metric  # misses are compared: TARs of 99 and 98 % differ by a factor of two
-    errors = {
-        i: 1 - rate if accepts else rate
-        for i, row in enumerate(rows)
-        if (rate := row.rates[metric].value) is not None and row.group != UNKNOWN
-    }
-    if len(errors) < 2:
-        return None
-    worst, best = max(errors, key=lambda i: errors[i]), min(errors, key=lambda i: errors[i])
-    interval: tuple[float | None, float | None] | None = None
-    notes = dict.fromkeys(
-        f"{rows[i].group}: {note}" for i in (worst, best) if (note := rows[i].rates[metric].note)
-    )
-    if metric in drawn[worst] and metric in drawn[best] and worst != best:
-        above, below = (
-            1 - drawn[i][metric] if accepts else drawn[i][metric] for i in (worst, best)
-        )
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # inf: the best makes no error in this draw; NaN: neither does, which says nothing
-            quotients = above / below
-        quotients = quotients[~np.isnan(quotients)]
-        if quotients.size:
-            shares = [(1 - level) / 2, (1 + level) / 2]
-            low, high = np.quantile(quotients, shares, method="nearest").tolist()
-            if low < high:
-                interval = (low if np.isfinite(low) else None, high if np.isfinite(high) else None)
-    value = errors[worst] / errors[best] if errors[best] > 0 else None
-    return Ratio(rows[worst].group, rows[best].group, value, interval, "; ".join(notes))
 
 
 def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Rate:
@@ -375,9 +318,7 @@ def share_over_groups(flags: ArrayLike, groups: ArrayLike, settings: Any) -> Rat
 
 
 def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """(caption, head, rows) of text: the sizes of the groups, then each operating point with the
-    worst to the best in the last row.
-    """
+    """(caption, head, rows) of text: the sizes of the groups, then each operating point."""
     rows = (*grouped.groups, grouped.across)
     sizes = [
         [_mark(row), f"{row.subjects:,}", f"{row.targets:,}", f"{row.nontargets:,}"] for row in rows
@@ -390,8 +331,6 @@ def blocks(grouped: Grouped) -> Iterator[tuple[str, list[str], list[list[str]]]]
         columns = [own, f"global_tar({at})", f"global_far({at})"]
         point = "the EER" if at == "eer" else f"FAR {at}"
         body = [[_mark(row), *(_cell(row.rates.get(column)) for column in columns)] for row in rows]
-        ratios = (_ratio_text(grouped.ratios.get(column)) for column in columns)
-        body.append(["worst to best", *ratios])
         caption = f"{title}at {point} of all trials, threshold {_number(threshold)}"
         yield caption, ["", f"own threshold: {metric_label(own)}", "TAR (%)", "FAR (%)"], body
     for at in grouped.thresholds if grouped.differentials else ():
@@ -419,14 +358,9 @@ def notes(grouped: Grouped) -> list[str]:
         else "none were computed"
     )
     rows = (*grouped.groups, grouped.across)
-    worst = (
-        "Worst to best: ratio of EERs, of 1 - TAR, of FARs; its groups are picked on these trials, "
-        "so that it exceeds 1 by chance alone: look at its interval."
-    )
     sentences = [
         "Groups: trials with both sides in the group; `across groups` has sides in two. "
         f"Intervals: {drawn}; the thresholds of all trials held fixed.",
-        *([worst] * any((ratio.value or 0) > 1 for ratio in grouped.ratios.values())),
         *(f"{_mark(row)} {'; '.join(row.flags)}." for row in rows if row.flags),
     ]
     noted = {rate.note for row in rows for rate in row.rates.values() if rate.interval is not None}
@@ -465,17 +399,6 @@ def _cell(rate: Rate | None) -> str:
         return f"{'-':>6}"
     ends = bracketed("far", rate.interval, rate.note, width=6)
     return f"{metric_text('far', rate.value):>6}  {ends}".rstrip()
-
-
-def _ratio_text(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return f"{'-':>6}"
-    ends = NO_INTERVAL if ratio.note else ""
-    if ratio.interval is not None:
-        low, high = map(_number, ratio.interval)
-        ends = f"[{low}, {high}]{' *' if ratio.note else ''}"
-    parts = [f"{_number(ratio.value):>6}", ends, f"{ratio.worst} / {ratio.best}"]
-    return "  ".join(part for part in parts if part)
 
 
 def _number(value: float | None) -> str:

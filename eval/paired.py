@@ -5,9 +5,9 @@ Both are measured here on the same resamples of the subjects, and the difference
 by resample (as in likeness.eval.comparison).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,23 +18,6 @@ from likeness.eval.results import aligned, metric_label, reasons
 from likeness.eval.types import Trials
 
 
-class Matched(NamedTuple):
-    """How the trials of two lists match.
-
-    Attributes:
-        order: (P,) for each trial of the first list the row of the same trial in the second; None
-            where the lists are not of the same trials.
-        only_first: Trials that the second list lacks.
-        only_second: Trials that the first list lacks.
-        other_label: Trials that are target trials in one list and nontarget trials in the other.
-    """
-
-    order: NDArray[np.int64] | None
-    only_first: int
-    only_second: int
-    other_label: int
-
-
 @dataclass(frozen=True)
 class Paired:
     """The differences of all systems to the reference.
@@ -42,70 +25,61 @@ class Paired:
     Attributes:
         reference: The system that is subtracted.
         differences: (system, metric) -> its difference.
-        unpaired: The systems without differences, on other trials than the reference's: how the
-            trials of the reference match theirs.
+        unpaired: The systems without differences, on other trials than the reference's.
         over: What the intervals are taken over: "subjects" or "trials".
     """
 
     reference: str
     differences: Mapping[tuple[str, str], Difference]
-    unpaired: Mapping[str, Matched]
+    unpaired: Sequence[str]
     over: str
 
 
-def match_trials(first: Trials, second: Trials) -> Matched:
-    """Matches the trials of two lists by their ids; the order of rows may differ, and trials may
-    repeat.
+def matching_order(first: Trials, second: Trials) -> NDArray[np.int64] | None:
+    """For each trial of one list the row of the same trial in another one.
 
-    The enrolment and the probe side are told apart: `a b` and `b a` are different trials. Labels
-    are compared if both lists have them.
+    Trials match by their ids, and by their labels if both lists have them. The order of rows may
+    differ, and trials may repeat. The enrolment and the probe side are told apart: `a b` and `b a`
+    are different trials.
+
+    Returns:
+        (P,) rows of the second list; None where the lists are not of the same trials.
 
     Example:
         >>> one = Trials(("a",), ("b", "c"), [0, 0], [0, 1], [True, False])
         >>> two = Trials(("a",), ("c", "b"), [0, 0], [0, 1], [False, True])
-        >>> match_trials(one, two).order.tolist()
+        >>> matching_order(one, two).tolist()
         [1, 0]
     """
-    sides = [(trials.enrol_ids, trials.probe_ids) for trials in (first, second)]
-    targets = [trials.target for trials in (first, second) if trials.target is not None]
-    labelled = len(targets) == 2
-    if (
-        sides[0] == sides[1]
-        and np.array_equal(first.enrol, second.enrol)
-        and np.array_equal(first.probe, second.probe)
-        and (not labelled or np.array_equal(targets[0], targets[1]))
+    both = first, second
+    labelled = first.target is not None and second.target is not None
+    sides = [(trials.enrol_ids, trials.probe_ids) for trials in both]
+    names = ("enrol", "probe", "target") if labelled else ("enrol", "probe")
+    if sides[0] == sides[1] and all(
+        np.array_equal(getattr(first, name), getattr(second, name)) for name in names
     ):
-        # as most lists are, and sorting millions of trials takes seconds
-        return Matched(np.arange(len(first)), 0, 0, 0)
+        return np.arange(len(first))  # as most lists are, and sorting millions takes seconds
+    if len(first) != len(second):
+        return None
     enrol = numbered(first.enrol_ids, second.enrol_ids)
     probe = numbered(first.probe_ids, second.probe_ids)
     width = 1 + max(int(codes.max()) for codes in probe)
-    keys = [
-        of_enrol[trials.enrol].astype(np.int64) * width + of_probe[trials.probe]
-        for of_enrol, of_probe, trials in zip(enrol, probe, (first, second), strict=True)
-    ]
-    (names, places, counts), (other_names, other_places, other_counts) = (
-        np.unique(key, return_index=True, return_counts=True) for key in keys
-    )
-    _, at, other_at = np.intersect1d(names, other_names, assume_unique=True, return_indices=True)
-    shared = int(np.minimum(counts[at], other_counts[other_at]).sum())
-    lacking = len(first) - shared, len(second) - shared
-    other_label = 0
-    if labelled:
-        other_label = int(
-            np.count_nonzero(targets[0][places[at]] != targets[1][other_places[other_at]])
-        )
-    if any(lacking) or other_label:
-        return Matched(None, *lacking, other_label)
+    keys = []
+    for of_enrol, of_probe, trials in zip(enrol, probe, both, strict=True):
+        key = of_enrol[trials.enrol].astype(np.int64) * width + of_probe[trials.probe]
+        keys.append(2 * key + np.asarray(trials.target) if labelled else key)
+    rows, other_rows = (np.argsort(key, kind="stable") for key in keys)
+    if not np.array_equal(keys[0][rows], keys[1][other_rows]):
+        return None
     order = np.empty(len(first), dtype=np.int64)
-    order[np.argsort(keys[0], kind="stable")] = np.argsort(keys[1], kind="stable")
-    return Matched(order, 0, 0, 0)
+    order[rows] = other_rows
+    return order
 
 
 def differences(
     reference: str,
     outcomes: Mapping[str, Outcome],
-    unpaired: Mapping[str, Matched],
+    unpaired: Sequence[str],
     over: str,
 ) -> Paired:
     """The differences of all systems to the reference, in the metrics that were resampled.
@@ -134,16 +108,7 @@ def to_json(paired: Paired) -> dict[str, Any]:
             | {"distinguishable": None if difference.p is None else difference.distinguishable}
             for (system, metric), difference in paired.differences.items()
         ],
-        "unpaired": [
-            {
-                "reference": paired.reference,
-                "system": system,
-                "only_in_reference": matched.only_first,
-                "only_in_system": matched.only_second,
-                "other_label": matched.other_label,
-            }
-            for system, matched in paired.unpaired.items()
-        ],
+        "unpaired": list(paired.unpaired),
     }
 
 
@@ -175,20 +140,9 @@ def notes(paired: Paired) -> list[str]:
                 for (system, metric), of in paired.differences.items()
             ]
         )
-    for system, matched in paired.unpaired.items():
-        parts = [
-            f"{number:,} {what}"
-            for number, what in (
-                (matched.only_first, f"only in {paired.reference}"),
-                (matched.only_second, f"only in {system}"),
-                (matched.other_label, "with another label"),
-            )
-            if number
-        ]
-        sentences.append(
-            f"{system} and {paired.reference} are not on the same trials ({', '.join(parts)}): no "
-            "difference is given."
-        )
+    for system in paired.unpaired:
+        same = f"{system} and {paired.reference} are not on the same trials"
+        sentences.append(f"{same}: no difference is given.")
     return sentences
 
 

@@ -7,10 +7,9 @@ Trials are sorted by score once. A metric then reads cumulative sums of integer 
 of trials nearly all lie far from every threshold that a resample can have. Their weights matter,
 but not their order. So the range of scores is cut into cells. The weight of a whole cell is a
 product of matrices: for all resamples at once, c times the numbers of trials of each pair of
-subjects, times c. From these sums each metric tells the few cells that can hold its threshold.
-These are cut once more in the same way, and only the trials of the few small cells that are left
-are weighed one by one. The counts are whole numbers, so the result is that of weighing every trial,
-to the last digit.
+subjects, times c. From these sums each metric tells the few cells that can hold its threshold, and
+only their trials are weighed one by one. The counts are whole numbers, so the result is that of
+weighing every trial, to the last digit.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,9 +47,6 @@ V = TypeVar("V")
 _BLOCK = 1 << 18  # weights of trials that are held at once: a few MB, which stay in the cache
 _THINNED_FROM = 1 << 15  # trials; of fewer all are weighed, which is as quick
 _CELLS_PER_OCTAVE = 4  # cuts lie where the number of errors grows by a factor of 2 ** (1 / 4)
-_SPLIT_FROM = 1 << 14  # trials in cells that matter; from so many on these cells are cut again,
-_PARTS = 8  # into so many parts by the targets and as many by the nontargets
-_MOST_WEIGHED = 0.25  # of the trials; where more could matter, all are weighed
 _TOGETHER = 1 << 19  # numbers of draws (resamples times subjects) in one product of matrices
 _ROUNDS = 100  # how often an empty resample is drawn again
 _PROBED = 1_000  # nontarget trials of which one has weight in nearly every resample
@@ -335,7 +332,7 @@ def ranked(scores: Scores, subjects: tuple[Subjects, int] | None) -> Ranked:
 
 def resampled(
     metrics: Mapping[str, Metric], trials: Ranked, num_resamples: int, rng: np.random.Generator
-) -> tuple[dict[str, Floats], int]:
+) -> dict[str, Floats]:
     """Metrics on resamples.
 
     Args:
@@ -345,8 +342,7 @@ def resampled(
         rng: Where the draws come from.
 
     Returns:
-        The values (R,) of each metric, and how many draws without any target or nontarget trial
-        were replaced.
+        The values (R,) of each metric. A draw without any target or nontarget trial is replaced.
 
     Raises:
         LikenessError: Draw after draw is empty; there are too few subjects.
@@ -360,40 +356,34 @@ def resampled(
         for name, form in forms.items()
     }
     values: dict[str, list[Floats]] = {name: [] for name in metrics}
-    num_redrawn = 0
     # Redrawing takes its numbers from the same generator. So the draws of one step are always as
     # many, whatever is done with them.
     step = max(1, min(num_resamples, _BLOCK // max(trials.n, trials.size)))
     together = step if cells is None else max(step, _TOGETHER // trials.n // step * step)
     for start in range(0, num_resamples, together):
-        counts = []
-        for first in range(start, min(start + together, num_resamples), step):
-            drawn, redrawn = _draw(trials, min(step, num_resamples - first), rng)
-            counts.append(drawn)
-            num_redrawn += redrawn
-        c = np.concatenate(counts)
-        thinned = (cells and cells.thinned(c, known)) or trials
+        firsts = range(start, min(start + together, num_resamples), step)
+        c = np.concatenate([_draw(trials, min(step, num_resamples - i), rng) for i in firsts])
+        thinned = trials if cells is None else cells.thinned(c, known)
         height = max(1, _BLOCK // thinned.size)
         blocks = [slice(first, first + height) for first in range(0, len(c), height)]
         for rows, of_block in in_threads(partial(_values, functions, thinned, c), blocks):
             for name, value in of_block.items():
                 values[name].append(value)
             report("resampling", min(start + rows.stop, num_resamples), num_resamples)
-    return {name: np.concatenate(parts) for name, parts in values.items()}, num_redrawn
+    return {name: np.concatenate(parts) for name, parts in values.items()}
 
 
-def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> tuple[Counts, int]:
-    """How often (rows, n) each subject is drawn, and how many empty draws were replaced."""
+def _draw(trials: Ranked, rows: int, rng: np.random.Generator) -> Counts:
+    """How often (rows, n) each subject is drawn; empty draws are drawn again."""
     n = trials.n
-    counts, pending, redrawn = np.zeros((rows, n), np.int64), np.arange(rows), 0
+    counts, pending = np.zeros((rows, n), np.int64), np.arange(rows)
     for _ in range(_ROUNDS):
         drawn = rng.integers(n, size=(pending.size, n)) + np.arange(pending.size)[:, None] * n
         c = np.bincount(drawn.ravel(), minlength=pending.size * n).reshape(-1, n)
         counts[pending] = c
         pending = pending[trials.is_empty(c)]
         if not pending.size:
-            return counts, redrawn
-        redrawn += pending.size
+            return counts
     raise LikenessError(
         f"bootstrap: {_ROUNDS} draws in a row of {n} subjects held no target or no "
         "nontarget trial; too few subjects for an interval"
@@ -425,23 +415,18 @@ def _values(
 class Cells:
     """The range of scores in K cells.
 
-    Attributes:
+    Args:
         trials: The trials.
-        starts: (K,) the lowest score that each cell may hold.
+        starts: The lowest score that each cell may hold, in any order.
+
+    Attributes:
+        starts: (K,) these scores, ascending.
         at_target: (K + 1,) the place of the first target of each cell, and T.
         at_nontarget: (K + 1,) the same of the nontargets.
-        pairs_of: The places of a cell's nontargets -> its enrolled subjects (A,), and how often
-            (A, n) each of them is compared with each subject. It is filled when it is needed.
     """
 
-    def __init__(
-        self,
-        trials: Ranked,
-        starts: list[AnyFloats],
-        pairs_of: dict[tuple[int, int], tuple[Subjects, Any]],
-    ) -> None:
-        self.trials, self.pairs_of = trials, pairs_of
-        self.starts = np.unique(np.concatenate(starts))
+    def __init__(self, trials: Ranked, starts: AnyFloats) -> None:
+        self.trials, self.starts = trials, np.unique(starts)
         self.at_target, self.at_nontarget = trials.below(self.starts)
 
     @classmethod
@@ -450,96 +435,60 @@ class Cells:
         target, nontarget = trials.target, trials.nontarget
         highest = nontarget[nontarget.size - 1 - _spread(nontarget.size)]
         lowest = np.minimum(target[:1], nontarget[:1])
-        return cls(trials, [lowest, target[_spread(target.size)], highest], {})
+        return cls(trials, np.concatenate([lowest, target[_spread(target.size)], highest]))
 
-    def _split(self, which: Bools) -> Cells:
-        """Cuts some of the cells into parts that hold about as many trials each."""
-        starts = [self.starts]
-        for scores, at in (
-            (self.trials.target, self.at_target),
-            (self.trials.nontarget, self.at_nontarget),
-        ):
-            low, size = at[:-1][which], np.diff(at)[which]
-            parts = np.arange(1, _PARTS)[:, None]
-            starts.append(scores[(low + size * parts // _PARTS)[:, size > 0].ravel()])
-        return Cells(self.trials, starts, self.pairs_of)
+    @cached_property
+    def _targets(self) -> Any:
+        """(K, n) how many targets each subject has in each cell, sparse."""
+        from scipy.sparse import csr_array  # imported here, as it takes 80 ms
 
-    def _pairs(self, low: int, high: int) -> tuple[Subjects, Any]:
-        """The pairs of subjects of the nontargets from `low` to `high`."""
-        if (low, high) not in self.pairs_of:
-            from scipy.sparse import csr_array  # imported here, as it takes 80 ms
+        ones = np.ones(self.trials.target.size)
+        shape = self.starts.size, self.trials.n
+        return csr_array((ones, self.trials.of_target, self.at_target), shape=shape)
 
-            enrol, probe, n = self.trials.of_enrol, self.trials.of_probe, self.trials.n
-            assert probe is not None
-            pairs = csr_array(
-                (np.ones(high - low), (enrol[low:high], probe[low:high])), shape=(n, n)
-            )
+    @cached_property
+    def _pairs(self) -> list[tuple[Subjects, Any]]:
+        """Of the nontargets of each cell the enrolled subjects (A,), and how often (A, n) each of
+        them is compared with each subject.
+        """
+        from scipy.sparse import csr_array
+
+        enrol, probe, n = self.trials.of_enrol, self.trials.of_probe, self.trials.n
+        assert probe is not None
+        made: list[tuple[Subjects, Any]] = []
+        for low, high in pairwise(self.at_nontarget.tolist()):
+            sides = enrol[low:high], probe[low:high]
+            pairs = csr_array((np.ones(high - low), sides), shape=(n, n))
             enrolled = np.flatnonzero(np.diff(pairs.indptr))
-            self.pairs_of[low, high] = enrolled, pairs[enrolled]
-        return self.pairs_of[low, high]
+            made.append((enrolled, pairs[enrolled]))
+        return made
 
-    def sums(self, draws: Floats, cells: Counts) -> tuple[Counts, Counts]:
-        """The weights (B, M) of the targets and of the nontargets of M cells.
+    def sums(self, draws: Floats) -> tuple[Counts, Counts]:
+        """The weights (B, K) of the targets and of the nontargets of each cell.
 
         Args:
             draws: (n, B) how often each subject is drawn. Whole numbers below 2 ** 53 are exact in
                 float64, whose products are the fastest.
-            cells: Their numbers (M,).
         """
-        from scipy.sparse import csr_array
 
-        targets = csr_array(
-            (np.ones(self.trials.target.size), self.trials.of_target, self.at_target),
-            shape=(self.starts.size, self.trials.n),
-        )
-        nontarget = np.zeros((draws.shape[1], cells.size))
+        def weigh(of: tuple[Subjects, Any]) -> Floats:
+            enrolled, pairs = of
+            return np.asarray(np.einsum("ab,ab->b", pairs @ draws, draws[enrolled]))
 
-        def weigh(i: int) -> None:
-            low, high = (int(self.at_nontarget[cells[i] + end]) for end in (0, 1))
-            if low < high:
-                enrolled, pairs = self._pairs(low, high)
-                nontarget[:, i] = np.einsum("ab,ab->b", pairs @ draws, draws[enrolled])
+        nontarget = np.stack(list(in_threads(weigh, self._pairs)), axis=1)
+        return (self._targets @ draws).T.astype(np.int64), nontarget.astype(np.int64)
 
-        for _ in in_threads(weigh, range(cells.size)):
-            pass
-        target = np.asarray(targets[cells] @ draws).T
-        return target.astype(np.int64), nontarget.astype(np.int64)
-
-    def _matter(self, target: Counts, nontarget: Counts, metrics: list[Weighted]) -> Bools:
-        """The cells (K,) that can hold the threshold of a metric, by their weights (B, K)."""
+    def thinned(self, c: Counts, metrics: list[Weighted]) -> Ranked:
+        """The trials that can matter to the metrics in resamples c (B, n), those of each other cell
+        as one trial of its weight.
+        """
+        target, nontarget = self.sums(np.ascontiguousarray(c.T, dtype=np.float64))
         misses, rejected = (
             np.pad(np.cumsum(weights, axis=1), ((0, 0), (1, 0))) for weights in (target, nontarget)
         )
         accepts = rejected[:, -1:] - rejected
         each = [metric.cells(misses, accepts).any(axis=0) for metric in metrics]
         matter: Bools = np.any(each, axis=0)
-        return matter
-
-    def _num_trials(self, which: Bools) -> int:
-        """How many trials some of the cells (K,) hold."""
-        return int((np.diff(self.at_target) + np.diff(self.at_nontarget))[which].sum())
-
-    def thinned(self, c: Counts, metrics: list[Weighted]) -> Ranked | None:
-        """The trials that can matter to the metrics in resamples c (B, n).
-
-        None where these are so many that all may as well be weighed.
-        """
-        draws = np.ascontiguousarray(c.T, dtype=np.float64)
-        target, nontarget = self.sums(draws, np.arange(self.starts.size))
-        cells, matter = self, self._matter(target, nontarget, metrics)
-        if self._num_trials(matter) > _SPLIT_FROM:
-            cells = self._split(matter)
-            whole = np.searchsorted(self.starts, cells.starts, side="right") - 1
-            fresh = np.flatnonzero(matter[whole])
-            target, nontarget = target[:, whole], nontarget[:, whole]
-            target[:, fresh], nontarget[:, fresh] = cells.sums(draws, fresh)
-            matter = cells._matter(target, nontarget, metrics)
-        if cells._num_trials(matter) > _MOST_WEIGHED * self.trials.size:
-            return None
-        return cells._weighed(matter, target, nontarget)
-
-    def _weighed(self, matter: Bools, target: Counts, nontarget: Counts) -> Ranked:
-        """The trials of the cells that matter, and the weights (B, K) of the others."""
         trials = self.trials
         rows, places = _rows_of(matter, self.at_target)
         other_rows, other_places = _rows_of(matter, self.at_nontarget)

@@ -173,14 +173,9 @@ class Thresholds:
             if point.at == "eer" if far == "eer" else _is_rate(point, far):
                 return point
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
-        remedy = f"evaluate with --far {far} and save anew"
-        if self.unlabelled:
-            remedy = "estimate another one by `likeness threshold --far RATE`"
-        elif isinstance(far, float) and far * self.nontargets < LEAST_ERRORS:
-            remedy = f"measure on more trials than {self.nontargets:,} nontarget trials"
         raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
-            f"these, or {remedy}"
+            f"these, or measure that one by --far; it takes {LEAST_ERRORS} / FAR nontarget trials"
         )
 
     def __str__(self) -> str:
@@ -320,7 +315,7 @@ def load(path: str | Path) -> tuple[Thresholds, ...]:
 def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     """Keep thresholds in a file, whole or not at all.
 
-    Those of other ways of scoring with the same model stay in the file. Those of the same scoring
+    Those of other models and other ways of scoring stay in the file. Those of the same scoring
     are replaced; if they were measured on the same scores, their false-accept rates stay, too. Of
     these a guaranteed one stays only if the number of subjects is the same.
 
@@ -338,8 +333,6 @@ def save(path: str | Path, thresholds: Thresholds) -> Thresholds:
     others = []
     # Those of a place are alone in their file.
     for entry in load(path) if path.exists() and not thresholds.unlabelled else ():
-        if entry.origin.model != thresholds.origin.model:
-            continue
         if _scoring(entry.origin) != _scoring(thresholds.origin):
             others.append(entry)
         elif _measured(entry) == _measured(thresholds):

@@ -7,18 +7,14 @@ items tie it is the expected value, 1 - recall@1.
 - The AUROC is the probability that a right answer has a higher quality than a wrong one. With
   recall@1 it is the R-AUROC of the URL benchmark (Kirchhof et al. 2023).
 - The risk-coverage curve is the mean risk of the answers that are kept when those of low quality
-  are left out. The AURC is its mean over k = 1 to N answers kept, and the E-AURC is what the AURC
-  exceeds that of the best possible order by (Geifman et al. 2019).
+  are left out (Geifman et al. 2019).
 
 Answers of equal quality have no order, so nothing here depends on the order of rows. A point of the
-curve keeps them all or none of them. The AURC is the expected value over all their orders: of a tie
-of m answers with the mean risk r below a answers of the total risk s, the first j are expected to
-have the total risk j r, so that the curve passes (s + j r) / (a + j) there.
+curve keeps them all or none of them.
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -29,18 +25,9 @@ from likeness.eval.bootstrap import Bounds, bounds_of
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Bools, Floats, Ints, Scores, Trials
 
-METRICS = {
-    "auroc": "of the right above the wrong answers, ties half",
-    "aurc": "the mean over k of the mean risk of the k answers of highest quality",
-    "e_aurc": "the AURC less that of the best possible order",
-}
-"""The names of the metrics of a quality, and how each is defined."""
-
+AUROC_RULE = "of the right above the wrong answers, ties half"
 START_FNMR = 0.05  # at the threshold of the error-versus-discard curve
 MOST_DISCARDED = 0.2  # share of the target trials up to which its area is taken
-
-Conventions = dict[str, str | float | int]
-Row = tuple[str, float, Conventions, Bounds | None]  # metric, value, conventions, interval
 
 
 class RiskCoverage(NamedTuple):
@@ -75,10 +62,10 @@ def risk_coverage(quality: ArrayLike, risk: ArrayLike) -> RiskCoverage:
         >>> curve.coverage.tolist(), curve.risk.tolist()
         ([0.25, 0.75, 1.0], [0.0, 0.3333333333333333, 0.5])
     """
-    ranking = Ranking(quality, risk)
-    size, total = ranking.tied()
-    kept = np.cumsum(size)
-    return RiskCoverage(kept / ranking.size, np.cumsum(total) / kept, ranking.values)
+    values, risks, starts, _ = _in_order(quality, risk)
+    kept = np.append(starts[1:], values.size)
+    wrong = np.cumsum(np.add.reduceat(risks, starts))
+    return RiskCoverage(kept / values.size, wrong / kept, values[starts])
 
 
 def discard_area(quality: ArrayLike, missed: ArrayLike, limit: float = MOST_DISCARDED) -> float:
@@ -104,37 +91,6 @@ def discard_area(quality: ArrayLike, missed: ArrayLike, limit: float = MOST_DISC
     return float(np.diff(edges) @ risk[::-1] / limit)
 
 
-def aurc(quality: ArrayLike, risk: ArrayLike) -> float:
-    """The area under the risk-coverage curve; lower is better.
-
-    Args:
-        quality: As of `risk_coverage`, which also has the errors.
-        risk: (N,) numbers from 0 to 1.
-
-    Returns:
-        The mean over k = 1 to N of the mean risk of the k answers of highest quality, expected over
-        the orders of tied ones.
-
-    Example:
-        >>> aurc([2.0, 1.0], [0, 1]), aurc([1.0, 2.0], [0, 1]), aurc([1.0, 1.0], [0, 1])
-        (0.25, 0.75, 0.5)
-    """
-    return Ranking(quality, risk).aurc()
-
-
-def e_aurc(quality: ArrayLike, risk: ArrayLike) -> float:
-    """The AURC less that of the best possible order, which leaves the riskiest answers out first.
-
-    It is 0 if no right answer has a lower quality than a wrong one. The arguments and errors are
-    those of `risk_coverage`.
-
-    Example:
-        >>> e_aurc([2.0, 1.0], [0, 1]), e_aurc([1.0, 2.0], [0, 1])
-        (0.0, 0.5)
-    """
-    return Ranking(quality, risk).e_aurc()
-
-
 def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
     """The probability that a right answer has a higher quality than a wrong one, ties half.
 
@@ -154,7 +110,7 @@ def quality_auroc(quality: ArrayLike, risk: ArrayLike) -> float:
         >>> quality_auroc([3.0, 1.0, 2.0, 1.0], [0, 0, 1, 1])
         0.625
     """
-    value = Ranking(quality, risk).auroc()
+    value = drawn_auroc(quality, risk)(np.ones(np.size(quality)))
     if np.isnan(value):
         raise LikenessError(
             "quality: all answers are right, or all are wrong, so no pair can be told apart; "
@@ -173,98 +129,27 @@ def errors_at(scores: Scores, threshold: float) -> Floats:
     return wrong
 
 
-class Ranking:
-    """Answers in the order of their quality, sorted once, of which many resamples can be measured.
+def drawn_auroc(quality: ArrayLike, risk: ArrayLike) -> Callable[[ArrayLike], float]:
+    """`quality_auroc` of many resamples of the same answers, which are sorted once.
 
-    Args:
-        quality: (N,) finite numbers.
-        risk: (N,) numbers from 0 to 1.
-
-    Attributes:
-        size: N.
-        values: (K,) the distinct qualities, the highest first.
-
-    Each metric takes the weights (N,) of the answers, whole numbers that say how often each of them
-    is drawn; without weights it is measured on the answers as they are. It is NaN where the
-    weights leave nothing to measure.
+    Returns:
+        How often each answer is drawn (N,) -> the AUROC, NaN where there is no pair.
     """
+    _, risks, starts, order = _in_order(quality, risk)
 
-    def __init__(self, quality: ArrayLike, risk: ArrayLike) -> None:
-        qualities, risks = _checked(quality, risk)
-        # Risks of equal quality are sorted, too, so that their sum does not depend on their order.
-        self._order = np.lexsort((risks, -qualities))
-        self._risk = risks[self._order]
-        ranked = qualities[self._order]
-        self._starts = _starts(ranked)
-        self.size = qualities.size
-        self.values: Floats = ranked[self._starts]
-        self._best_order = np.argsort(risks, kind="stable")
-        self._best_risk = risks[self._best_order]
-        self._best_starts = _starts(self._best_risk)
-
-    def tied(self, weights: ArrayLike | None = None) -> tuple[NDArray[Any], Floats]:
-        """(K,) the weight and the total risk of each distinct quality."""
-        return _sums(self._in(self._order, weights), self._risk, self._starts)
-
-    def aurc(self, weights: ArrayLike | None = None) -> float:
-        """As the function `aurc`."""
-        return _area(*self.tied(weights))
-
-    def e_aurc(self, weights: ArrayLike | None = None) -> float:
-        """As the function `e_aurc`."""
-        drawn = self._in(self._best_order, weights)
-        best = _area(*_sums(drawn, self._best_risk, self._best_starts))
-        # Two sums of the same area may differ in their last digit.
-        return float(np.maximum(0.0, self.aurc(weights) - best))
-
-    def auroc(self, weights: ArrayLike | None = None) -> float:
-        """As the function `quality_auroc`."""
-        drawn = self._in(self._order, weights)
-        size, wrong = _sums(drawn, self._risk, self._starts)
-        right = size - wrong
+    def measured(times: ArrayLike) -> float:
+        drawn = np.asarray(times, dtype=np.float64)[order]
+        wrong = np.add.reduceat(drawn * risks, starts)
+        right = np.add.reduceat(drawn, starts) - wrong
         # An answer is no pair with itself, though its risk may make it a bit of both.
-        own = float((drawn * self._risk * (1 - self._risk)).sum())
+        own = float((drawn * risks * (1 - risks)).sum())
         pairs = float(right.sum() * wrong.sum()) - own
         if not pairs > 0:
             return float("nan")
         above = np.cumsum(right) - right
         return float((wrong * (above + right / 2)).sum() - own / 2) / pairs
 
-    def metric(self, name: str, weights: ArrayLike | None = None) -> float:
-        """One of `METRICS`."""
-        return float(getattr(self, name)(weights))
-
-    def metrics(self, weights: ArrayLike | None = None) -> list[float]:
-        """All of `METRICS`."""
-        return [self.metric(name, weights) for name in METRICS]
-
-    def _in(self, order: NDArray[np.int64], weights: ArrayLike | None) -> NDArray[np.int64]:
-        if weights is None:
-            return np.ones(self.size, dtype=np.int64)
-        return np.asarray(weights, dtype=np.int64)[order]
-
-
-def bounds_over_subjects(
-    ranking: Ranking, target: Bools, subjects: ArrayLike | None, **draws: Any
-) -> dict[str, Bounds]:
-    """Bootstrap intervals of the metrics of decisions over the subjects of their trials.
-
-    The draws are those of `likeness.eval.bootstrap.bounds_of` for the same trials, whose arguments
-    and errors it has. The threshold of the decisions is the same in each.
-
-    Args:
-        ranking: The decisions of P trials.
-        target: (P,) which trials are target trials.
-        subjects: (P, 2) integers, the subjects of both sides; None draws trials.
-        draws: num_resamples, level and seed, as of `likeness.eval.bootstrap.bounds_of`.
-    """
-
-    def measure(name: str, target_rows: Floats, nontarget_rows: Floats) -> float:
-        rows = np.concatenate([target_rows, nontarget_rows]).astype(np.int64)
-        return ranking.metric(name, np.bincount(rows, minlength=ranking.size))
-
-    metrics = {name: partial(measure, name) for name in METRICS}
-    return bounds_over_rows(metrics, target, subjects, **draws)
+    return measured
 
 
 def bounds_over_rows(
@@ -280,26 +165,6 @@ def bounds_over_rows(
     # Each trial has its number as its score, by which a resample says how often it was drawn.
     numbered = Scores(np.arange(target.size, dtype=np.float64), target)
     return bounds_of(metrics, numbered, subjects, **draws)[0]
-
-
-def rows_of(
-    ranking: Ranking, auroc: str, stated: Conventions, intervals: Mapping[str, Bounds]
-) -> list[Row]:
-    """The metrics that have a value, for results.
-
-    Args:
-        ranking: The answers.
-        auroc: What the AUROC is called.
-        stated: The conventions of all of them.
-        intervals: Metric -> its interval; none where none were asked for.
-    """
-    rows = []
-    for name, rule in METRICS.items():
-        value = ranking.metric(name)
-        if not np.isnan(value):
-            own = stated | {"rule": rule, "equal_quality": "the expected value over their orders"}
-            rows.append((auroc if name == "auroc" else name, value, own, intervals.get(name)))
-    return rows
 
 
 def sides_with(
@@ -387,7 +252,12 @@ def trial_quality(
     return values, f"the {name} of the {side} side, as the ids of the other side have none"
 
 
-def _checked(quality: ArrayLike, risk: ArrayLike) -> tuple[Floats, Floats]:
+def _in_order(
+    quality: ArrayLike, risk: ArrayLike
+) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) qualities from the highest down and their risks; (K,) where each distinct quality
+    begins; and (N,) the rows in this order.
+    """
     values, risks = np.asarray(quality, dtype=np.float64), np.asarray(risk, dtype=np.float64)
     shapes = values.ndim == 1 and values.size and risks.shape == values.shape
     if not shapes or not np.isfinite(values).all() or not ((risks >= 0) & (risks <= 1)).all():
@@ -396,36 +266,8 @@ def _checked(quality: ArrayLike, risk: ArrayLike) -> tuple[Floats, Floats]:
             "give two arrays (N,) of at least one answer, with finite qualities and risks from 0 "
             "to 1"
         )
-    return values + 0.0, risks  # -0.0 becomes 0.0: they are equal
-
-
-def _starts(ordered: Floats) -> NDArray[np.int64]:
-    """Where each run of equal values begins."""
-    return np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-
-
-def _sums(
-    weights: NDArray[np.int64], risk: Floats, starts: NDArray[np.int64]
-) -> tuple[NDArray[Any], Floats]:
-    """(K,) the weight and the total risk of each run."""
-    return np.add.reduceat(weights, starts), np.add.reduceat(weights * risk, starts)
-
-
-def _area(size: NDArray[Any], total: Floats) -> float:
-    """The AURC of groups of tied answers, from their sizes and total risks in falling quality.
-
-    Of a group between a and b answers, with the total risk s above it and the mean risk r, the sum
-    of the curve over k = a + 1 to b is that of (s + (k - a) r) / k, which is
-    (s - a r) (H(b) - H(a)) + (b - a) r with the harmonic numbers H.
-    """
-    there = size > 0
-    size, total = size[there], total[there]
-    if not size.size:
-        return float("nan")
-    below = np.cumsum(size)
-    above = below - size
-    mean = total / size
-    so_far = np.cumsum(total) - total
-    harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, below[-1] + 1)))
-    sums = (so_far - above * mean) * (harmonic[below] - harmonic[above]) + total
-    return float(sums.sum() / below[-1])
+    # Risks of equal quality are sorted, too, so that their sum does not depend on their order.
+    order = np.lexsort((risks, -values))
+    ranked = values[order] + 0.0  # -0.0 becomes 0.0: they are equal
+    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
+    return ranked, risks[order], starts, order

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 _NAMES = {
     "likeness.checking.check": ("check",),
     "likeness.conditions": ("bench",),
-    "likeness.eval.calibration": ("Calibration", "load_calibration"),
+    "likeness.eval.calibration": ("Fusion", "load_fusion"),
     "likeness.eval.errors": ("LikenessError",),
     "likeness.eval.formats.subjects": ("read_durations", "read_mapping"),
     "likeness.eval.formats.trials": ("read_trials",),
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from likeness import recipe as recipe
     from likeness.checking.check import check as check
     from likeness.conditions import bench as bench
-    from likeness.eval.calibration import Calibration as Calibration
-    from likeness.eval.calibration import load_calibration as load_calibration
+    from likeness.eval.calibration import Fusion as Fusion
+    from likeness.eval.calibration import load_fusion as load_fusion
     from likeness.eval.errors import LikenessError as LikenessError
     from likeness.eval.formats.provenance import likeness_version
     from likeness.eval.formats.subjects import read_durations as read_durations

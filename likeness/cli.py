@@ -5,14 +5,13 @@ is slow to import is imported there inside the functions that use it, so that `-
 files are scored without torch.
 """
 
-import itertools
 import os
 import re
 import shlex
 import sys
 import typing
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, cast
@@ -42,6 +41,7 @@ from likeness.commands import (
     train,
     verify,
 )
+from likeness.commands.options import app
 from likeness.errors import one_sentence
 from likeness.eval.errors import LikenessError
 from likeness.eval.temporary import remove_abandoned_folders
@@ -78,17 +78,9 @@ def name_of(module: ModuleType) -> str:
     return module.__name__.rpartition(".")[2]
 
 
-app = typer.Typer(
-    cls=_Groups,
-    name="likeness",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app.add_typer(fit.app)
+app.add_typer(gallery.app)
 _common = typer.Typer(add_completion=False)
-for module in itertools.chain(*GROUPS.values()):
-    app.add_typer(module.app)
 
 
 @_common.command()
@@ -98,10 +90,7 @@ def _of_outputs(
     """The option that every command has which writes files and does not resume."""
 
 
-@cache
-def _common_params() -> list[Any]:
-    """The parameters of `_of_outputs`, which all these commands share."""
-    return list(typer.main.get_command(_common).params)
+_FORCE = typer.main.get_command(_common).params
 
 
 def _print_version(asked: bool) -> None:
@@ -112,7 +101,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(cls=_Groups)
 def likeness(
     version: Annotated[
         bool,
@@ -149,7 +138,7 @@ def _complete(command: Any) -> None:
         _complete(below)
         if below.callback and not hasattr(below, "commands"):
             if below.name not in _RESUME and _OUTPUTS & {each.name for each in below.params}:
-                below.params += _common_params()
+                below.params += _FORCE
             below.callback = partial(_checked, below.callback)
 
 

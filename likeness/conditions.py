@@ -42,7 +42,6 @@ from likeness.modalities.speaker.codec import round_trip
 from likeness.modalities.speaker.decoding import Wave
 from likeness.modalities.speaker.noise import reverberate
 from likeness.model import Model, load
-from likeness.thresholds import choose, find
 from likeness.toolkit.data.images import decode_bytes, encode, file_bytes
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed_where_readable
@@ -309,7 +308,7 @@ def bench(
     parsed = parse(conditions, modality)
     listed = trials if isinstance(trials, Trials) else read_trials(trials)
     check_labels("the trials", listed.target)
-    subject_of = names_of(subjects, "subjects")
+    subject_of = names_of(subjects)
     numbers, source = subjects_of(listed, subject_of)
     if numbers is None:
         raise LikenessError(f"subjects: {source}; give an `id subject` list, for the intervals")
@@ -336,14 +335,11 @@ def bench(
 
 def _threshold(model: Model, far: Far) -> tuple[float | None, str]:
     """The stored threshold of a model, and a text on it or on why there is none."""
-    stored, reason = choose(find(model.source), model.meta)
     try:
-        if stored is None:
-            raise LikenessError(reason)
-        point = stored.at(far)
+        *_, threshold, source = model.comparer(far=far)
     except LikenessError as error:
         return None, f"no FAR and FRR, because {error}"
-    return point.value, f"FAR and FRR at the threshold {point.value:.4g} of {stored.source(point)}"
+    return threshold, f"FAR and FRR at the threshold {threshold:.4g} of {source}"
 
 
 def _parts(
@@ -403,7 +399,7 @@ class _Cells:
         tested = {key: of.p for key, of in differences.items() if of.p is not None}
         for key, p in zip(tested, holm(list(tested.values())), strict=True):
             differences[key] = replace(differences[key], p_holm=p)
-        return results, Paired(reference, differences, {}, "subjects")
+        return results, Paired(reference, differences, (), "subjects")
 
     def rates(self, name: str, condition: str, rows: Bools) -> tuple[list[Result], Outcome]:
         """What a model makes of some trials: "refused" first, then the rates of the others."""

@@ -25,7 +25,7 @@ from likeness.eval.reports.verification import glance
 from likeness.eval.types import Embeddings, Trials
 from likeness.evaluation import evaluate
 from likeness.models.run import load_model
-from likeness.scoring import score
+from likeness.scoring import named, score
 from likeness.toolkit.console import say, shown
 from likeness.toolkit.data.item_lists import write_items
 from likeness.toolkit.data.items import Item
@@ -106,7 +106,7 @@ def run(
     say("4/4 evaluating")
     say(report(made, out))
     measured = VerificationSettings(fars=_FARS, num_resamples=0)
-    evaluate(score(pairs, ours), measured).save_thresholds(model_folder, data=contents)
+    evaluate(named(score(pairs, ours), contents), measured).save_thresholds(model_folder)
     example = _first_target(items, pairs)
     say(_by_hand(made, model_folder, out, example, own_data=own_data))
     return made

@@ -18,7 +18,7 @@ from likeness.toolkit.console import one_line, say, silence, warn
 _BROUGHT_BY = {  # packages that not every installation has, and what brings them
     **dict.fromkeys(("torch", "torchaudio", "speechbrain", "insightface"), "likeness[train]"),
     **dict.fromkeys(("albumentations", "onnxscript", "yaml"), "likeness[train]"),
-    **dict.fromkeys(("fastapi", "starlette", "granian", "prometheus_client"), "likeness[serve]"),
+    **dict.fromkeys(("fastapi", "starlette", "granian"), "likeness[serve]"),
     **dict.fromkeys(("transformers", "peft", "huggingface_hub"), "likeness[hub]"),
     **dict.fromkeys(("tensorboard", "wandb"), "likeness[log]"),
     "faiss": "likeness[faiss]",

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import compared_trials, read_failures
 from likeness.eval.formats.provenance import likeness_version
-from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
+from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings
 from likeness.eval.protocols.verification import evaluate as evaluate_values
@@ -43,7 +41,6 @@ from likeness.held_out import HeldOutFiles, run_of_scores
 
 if TYPE_CHECKING:
     from likeness.eval.reports.media import Media
-    from likeness.model import Model
 
 System = File | Scored | Scores
 Embedded = File | Embeddings | Sequence[File | Embeddings]
@@ -140,9 +137,7 @@ class Evaluation:
         """
         return self._only.threshold(far=far, p_target=p_target)
 
-    def save_thresholds(
-        self, to: File | Model, *, data: str | None = None, guarantee: float | None = None
-    ) -> Thresholds:
+    def save_thresholds(self, to: File | Any, *, guarantee: float | None = None) -> Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -151,7 +146,6 @@ class Evaluation:
         Args:
             to: the model: what `likeness.load` gave, or the folder of a run, an .onnx or a
                 .safetensors file. For all other models a file of any name that ends in .json.
-            data: what the trials are called; by default the name of their list.
             guarantee: a confidence such as 0.95, with which each FAR is then kept over subjects
                 (docs/how-to/guarantee_rate.md); None for the FARs that were measured.
 
@@ -160,15 +154,15 @@ class Evaluation:
             left out, with a warning.
 
         Raises:
-            LikenessError: the scores do not say their model, are of another one, several systems
-                were evaluated, or there are too few subjects for a guarantee. `to` does not exist.
+            LikenessError: the scores do not say their model, several systems were evaluated, or
+                there are too few subjects for a guarantee. `to` is no place for thresholds.
 
         Example:
             >>> import likeness
             >>> model = likeness.load("runs/voices")
             >>> scores = likeness.score("trials.txt", model.embed("voices"))
             >>> settings = likeness.VerificationSettings(fars=[0.5], num_resamples=0)
-            >>> stored = likeness.evaluate(scores, settings).save_thresholds(model, data="8 files")
+            >>> stored = likeness.evaluate(scores, settings).save_thresholds(model)
             >>> model.thresholds == stored
             True
             >>> model.verify("a.wav", "a.wav", far=0.5).same
@@ -190,7 +184,7 @@ class Evaluation:
         thresholds, too_low = measure(
             compared.scores[name],
             origin,
-            data=data or origin.trials or "unnamed trials",
+            data=origin.trials or "unnamed trials",
             fars=fars,
             subjects=result.counts.get("subjects"),
             guarantee=over_subjects(
@@ -267,6 +261,7 @@ class Evaluation:
         *,
         media: File | Media | None = None,
         command: str = "likeness.evaluate(...) in Python",
+        training: Any = "",
     ) -> Path:
         """Write a self-contained page with the results, plots and the hardest trials.
 
@@ -278,6 +273,7 @@ class Evaluation:
                 table, Kaldi folder or .rttm file, or what `likeness.files.media_of` read of these.
                 The page then shows those of the hardest trials.
             command: makes the page again.
+            training: the curves of the training, which the page then shows as well.
 
         Returns:
             The path of the page.
@@ -305,6 +301,7 @@ class Evaluation:
             test_report=test_report,
             embeddings=self.embeddings,
             media=media if media is None or isinstance(media, Media) else media_of(Path(media)),
+            training=training,
         )
         write_json(made.with_name("report.json"), self.results, inputs, **more)
         return made
@@ -318,7 +315,6 @@ def evaluate(
     columns: ColumnNames = "",
     subjects: Names | None = None,
     groups: Names | Sequence[Names] | None = None,
-    reference: File | None = None,
     quality: Literal["norm"] | File | Mapping[str, float] | None = None,
     embeddings: Embedded | None = None,
     failures: File | Iterable[str] | None = None,
@@ -329,9 +325,9 @@ def evaluate(
     Args:
         scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
             `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
-            names to these, or a sequence. In a sequence a file is called by its name, and what
-            `score` gives by its `system`. `Scores` and files of lines `label score` know no
-            subjects, so their intervals are over trials and say so.
+            names to these, or a sequence. Differences are to the first. In a sequence a file is
+            called by its name, and what `score` gives by its `system`. `Scores` know no subjects,
+            so their intervals are over trials and say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
         columns: which column of the trial list is which, or without one of the score files, where
@@ -341,8 +337,6 @@ def evaluate(
         groups: the group of each id or subject, as an `id group` list or a mapping, or a column of
             a list of items: "items.csv:sex", "items.csv:age<18"; or several of these. Error rates
             are then measured within and across groups as well.
-        reference: the system to which the differences of the others are taken, by its name or its
-            score file; by default the first.
         quality: how far each item is to be trusted: "norm", that of its embedding, or a number for
             each id, as an `id quality` list or a mapping. How well it says which trials are decided
             wrongly is then measured as well.
@@ -358,9 +352,8 @@ def evaluate(
         The results; print them to see the table.
 
     Raises:
-        LikenessError: there are no labels, a file is of another kind, the scores are of a type that
-            is not known, or `reference` is none of the systems. Items of the trials have no
-            embedding.
+        LikenessError: there are no labels, a file is of another kind, or the scores are of a type
+            that is not known. Items of the trials have no embedding.
         FileNotFoundError: a file does not exist.
 
     Example:
@@ -376,63 +369,58 @@ def evaluate(
         scores, embeddings = run.scores, run.embeddings if embeddings is None else embeddings
         subjects = subjects or (run.labels if run.labels.is_file() else None)
     named = _named(scores)
-    if reference is not None:
-        reference = _name_of(reference, named)
+    about = (trials, subjects, groups, quality, embeddings, failures)
+    if any(isinstance(of, Scores) for of in named.values()):
+        if any(each is not None for each in (*about, countermeasure)):
+            raise LikenessError(
+                "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
+                "nothing of them; give a score file with ids, or what likeness.score gives"
+            )
+        compared = _measured_alone(named, settings)
+        _warn_of_distances(compared)
+        return Evaluation(compared, settings)
     embedded = _by_system(embeddings, list(named))
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)
     lost = None
     if failures is not None:
-        if listed is None or listed.target is None:
-            raise LikenessError("failures need the whole list of trials with labels (--trials)")
-        if listed.spoof is not None:
+        if listed is None or listed.target is None or listed.spoof is not None:
             raise LikenessError(
-                "failures are counted among targets and nontargets; leave the spoofs out"
+                "failures need the whole list of trials with labels (--trials), without spoofs"
             )
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
-    attacked = {
-        name: (of[0], of[1]) for name, of in systems.items() if of[0] and of[0].spoof is not None
-    }
-    for name, of in attacked.items():
-        systems[name] = *_bona_fide(*of), systems[name][2]
-    labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
-    about = (trials, subjects, groups, quality, embeddings, failures)
-    if labelled.keys() != systems.keys() and (labelled or any(each is not None for each in about)):
-        raise LikenessError(
-            f"{next(name for name in systems if name not in labelled)}: these scores have no ids, "
-            "so that they cannot be set beside scores with ids, and trials, subjects, groups, "
-            "quality and embeddings tell nothing of them; give a score file with ids, or what "
-            "likeness.score gives"
-        )
-    if labelled:
-        for name, of_system in embedded.items():
-            sides_with(labelled[name][0], frozenset(of_system.ids))  # refuses what has none
-        compared = evaluate_together(
-            labelled,
-            settings,
-            reference=reference,
-            subject_of=names_of(subjects, "subjects"),
-            groupings=groupings_of(groups),
-            quality=None if quality is None else _qualities(quality, list(systems), embedded),
-            failures=lost,
-        )
-    else:
-        compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
+    attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
+    for name, (whole, scored, origin) in attacked.items():
+        systems[name] = *_bona_fide(whole, scored), origin
+    for name, of_system in embedded.items():
+        sides_with(systems[name][0], frozenset(of_system.ids))  # refuses what has none
+    compared = evaluate_together(
+        {name: of[:2] for name, of in systems.items()},
+        settings,
+        subject_of=names_of(subjects),
+        groupings=groupings_of(groups),
+        quality=None if quality is None else _qualities(quality, list(systems), embedded),
+        failures=lost,
+    )
     _measure_spoofs(compared, attacked, countermeasure, settings)
+    _warn_of_distances(compared)
     origins = {name: of[2] for name, of in systems.items()}
+    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
+
+
+def _warn_of_distances(compared: Compared) -> None:
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
             warnings.warn(
                 f"{result.system}: more pairs are decided wrongly than by chance; are these "
                 "distances? A higher score has to mean more similar",
-                stacklevel=2,
+                stacklevel=3,
             )
-    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
 
 
-def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
+def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, Any]:
     """Name -> scores of each system.
 
     Raises:
@@ -456,9 +444,9 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
 
 
 def _read(
-    name: str, system: System, labels: Trials | None, columns: ColumnNames
-) -> tuple[Trials | None, Scores, Origin | None]:
-    """The trials of a system, None where scores have no ids; its scores; and what gave them.
+    name: str, system: File | Scored, labels: Trials | None, columns: ColumnNames
+) -> tuple[Trials, Scores, Origin | None]:
+    """The trials of a system, its scores, and what gave them.
 
     Args:
         name: What the system is called.
@@ -469,17 +457,11 @@ def _read(
     Raises:
         LikenessError: The trials have no labels, or labels of one kind only.
     """
-    if isinstance(system, Scores):
-        return None, system, None
     if isinstance(system, Scored):
         trials, values, origin = system.trials, system.values, system.origin
-        if trials.target is None and labels is not None:
-            trials = _with_labels(trials, labels)
-    elif is_bare(path := Path(system)):
-        return None, read_bare_scores(path), None
     else:
-        name, origin = str(system), read_origin(path)
-        trials, values = read_scores(path, labels, columns="" if labels is not None else columns)
+        name, origin = str(system), read_origin(Path(system))
+        trials, values = read_scores(system, labels, columns="" if labels is not None else columns)
     check_labels(name, trials.target)
     assert trials.target is not None
     return trials, Scores(values, trials.target), origin
@@ -496,40 +478,31 @@ def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:
 
 def _measure_spoofs(
     compared: Compared,
-    attacked: Mapping[str, tuple[Trials, Scores]],
+    attacked: Mapping[str, tuple[Trials, Scores, Origin | None]],
     countermeasure: File | None,
     settings: VerificationSettings,
 ) -> None:
     """Add what spoofs do to the systems that have some among their trials."""
     if countermeasure is not None and not attacked:
         raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
-    for name, (whole, scored) in attacked.items():
+    for name, (whole, scored, _) in attacked.items():
         passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
         first = next(result for result in compared.results if result.system == name)
         more = whole, scored.values, passed, compared.subject_of, settings, first
         compared.results.extend(spoof_results(*more))
 
 
-def _with_labels(trials: Trials, labels: Trials) -> Trials:
-    """The same list with labels."""
-    same = (trials.enrol_ids, trials.probe_ids) == (labels.enrol_ids, labels.probe_ids)
-    rows = (trials.enrol, trials.probe), (labels.enrol, labels.probe)
-    if not same or not np.array_equal(*rows):
-        raise LikenessError(
-            "the scores are those of another list than `trials`; score the list with the labels"
-        )
-    return labels
-
-
-def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
+def _measured_alone(systems: Mapping[str, Any], settings: VerificationSettings) -> Compared:
     """Measure each system whose scores have no ids: neither subjects nor differences are known."""
     results: list[Result] = []
     for name, scores in systems.items():
+        if not isinstance(scores, Scores):
+            raise LikenessError(f"{name}: this has ids, and is not set beside Scores without ids")
         check_labels(name, scores.target)
         results += evaluate_values(
             scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
         ).results
-    return Compared(results, systems, {})
+    return Compared(results, dict(systems), {})
 
 
 def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:
@@ -545,19 +518,6 @@ def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str,
             "for each, in their order"
         )
     return dict(zip(systems, read * (len(systems) if len(read) == 1 else 1), strict=True))
-
-
-def _name_of(reference: File, systems: Mapping[str, System]) -> str:
-    """The name of the system that is called so, or whose score file this is."""
-    for name, of in systems.items():
-        if name == reference or (
-            not isinstance(of, Scored | Scores) and Path(of) == Path(reference)
-        ):
-            return name
-    raise LikenessError(
-        f"the reference {str(reference)!r} is none of the systems; there is "
-        f"{', '.join(map(repr, systems))}"
-    )
 
 
 def _qualities(

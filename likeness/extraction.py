@@ -1,12 +1,10 @@
 """Embeddings of long lists as files: in pieces that are finished one by one and joined in the
-list's order, by the processes of torchrun, by a cluster, or in parts of a job array.
+list's order, by the processes of torchrun or by a cluster; or the parts of a job array.
 """
 
 import json
-import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.files import json_object, write_json
 from likeness.eval.formats.provenance import digest
 from likeness.eval.progress import as_part
-from likeness.eval.types import Embeddings, check_choice, check_counts
+from likeness.eval.types import Embeddings, check_choice
 from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker import long
 from likeness.models.load import (
@@ -37,21 +35,14 @@ from likeness.toolkit.console import say
 from likeness.toolkit.data.items import Item, check_unique
 from likeness.toolkit.data.listing import list_items
 from likeness.toolkit.data.reading import Bad, write_bad
-from likeness.toolkit.models.embed import (
-    NO_NUMBERS,
-    embed_where_readable,
-    refuse_diverged,
-    warn_if_alike,
-)
+from likeness.toolkit.models.embed import embed_where_readable, refuse_diverged, warn_if_alike
 from likeness.toolkit.models.loaded import Flip, Loaded, flipped
 from likeness.toolkit.training.lock import NAME as LOCK
-from likeness.toolkit.training.lock import Busy, empty, only_writer
+from likeness.toolkit.training.lock import Busy, only_writer
 
 PIECE_ITEMS = 8192
 # What a reading in parts takes over from the model's own.
 _OF_EVERY_READING = ("rate_hz", "min_seconds", "needs_hz", "level_dbfs")
-# So many embeddings that are no numbers are enough to stop for, if they are most of those so far.
-MANY_NO_NUMBERS = 1000
 Piece = tuple[Embeddings | None, list[Bad]]  # the readable items, and the others
 
 
@@ -65,7 +56,6 @@ class Reading:
     faces: Literal["central", "all"] = "central"
     flip: Flip = "none"
     crops: int = 0
-    crop_seconds: float = 4.0
     chunk_seconds: float = 0.0
     only_speech: bool = False
     ijb: Path | None = None
@@ -109,10 +99,9 @@ def embed_files(
     if items is not None:
         suffixes = suffixes_of(loaded.modality)
         listed = list_items(items, suffixes=suffixes, columns=columns, root=root, missing="leave")
-    meta = dict(loaded.meta)
+    meta = loaded.meta
     if part is not None:
-        listed, of_part = take_part(listed, part)
-        meta |= of_part
+        listed = part_of(listed, part)
     files.check_ids(out, [item.id for item in listed])
     refuse_missing_files([item.path for item in listed], allow_some=skips_bad)
     sizes = {"batch_size": batch_size, "workers": workers}
@@ -124,7 +113,7 @@ def embed_files(
     if ray is not None:
         from likeness import ray_embedding
 
-        pieces = ray_embedding.embed(partial(_load, model, reading), listed, ray, **sizes)
+        pieces = ray_embedding.embed(partial(load, model, reading), listed, ray, **sizes)
         write(joined(pieces, {}), out, meta, skips_bad=skips_bad)
         return
     with ExitStack() as stack:
@@ -144,11 +133,6 @@ def embed_files(
             finish(out)
 
 
-def _load(model: str, reading: Reading) -> Loaded:
-    """The model on a machine of a cluster."""
-    return load(model, reading)[0]
-
-
 def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) -> None:
     """Write embeddings, and name the items that have none.
 
@@ -157,8 +141,6 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     """
     embedded, bad = piece
     print_bad(bad, "items")
-    if "part" in meta and (skips_bad or not bad):
-        embedded = with_bad(embedded, bad)
     if embedded is None or (bad and not skips_bad):
         num_items = len(bad) + (0 if embedded is None else len(embedded.ids))
         raise LikenessError(
@@ -238,29 +220,18 @@ def _in_parts(model: Loaded, reading: Reading) -> Loaded:
             f"{model.modality!r}: leave them out"
         )
     refuse_other_reading(model, "crops, chunks and only_speech")
-    crops, crop_seconds, chunk_seconds = reading.crops, reading.crop_seconds, reading.chunk_seconds
-    if crops and chunk_seconds:
-        raise LikenessError(
-            f"crops {crops} and chunk_seconds {chunk_seconds:g} exclude each other; choose one of "
-            "them"
-        )
-    check_counts("crops", [crops], least=0)
-    if not 0.1 <= crop_seconds < math.inf or (chunk_seconds and not 1 <= chunk_seconds < math.inf):
-        raise LikenessError(
-            f"crop_seconds {crop_seconds:g}, chunk_seconds {chunk_seconds:g}: crops of at least "
-            "0.1 s and chunks of at least 1 s are allowed, or 0 for no chunks"
-        )
+    crops, chunk_seconds = reading.crops, reading.chunk_seconds
+    long.check(crops, chunk_seconds)
     bound = reading_of(model)[1]
     read = partial(
         long.read,
         crops=crops,
-        crop_seconds=crop_seconds,
         chunk_seconds=chunk_seconds,
         only_speech=reading.only_speech,
         **{key: value for key, value in bound.items() if key in _OF_EVERY_READING},
     )
     settings = {
-        "crops": f"{crops} x {crop_seconds:g} s, mean" if crops else "",
+        "crops": f"{crops} x {long.CROP_SECONDS:g} s, mean" if crops else "",
         "chunks": f"at most {chunk_seconds:g} s, mean by length" if chunk_seconds else "",
         "pauses": "left out by energy" if reading.only_speech else "",
     }
@@ -402,18 +373,16 @@ def _embed_pieces(
     mine: range,
 ) -> None:
     """Embed those of this process's pieces that are not in the folder yet, and write them there."""
-    num_finite, no_numbers, num_done = 0, list[Bad](), 0
+    num_done = 0
     num_items = sum(len(pieces[number]) for number in mine)
     for number in mine:
         items = pieces[number]
         if not _piece_path(folder, number).is_file():
             with as_part(num_done, num_items):
                 embeddings, bad = embed(items)
-            num_finite += 0 if embeddings is None else len(embeddings.ids)
-            no_numbers += [item for item in bad if item.reason == NO_NUMBERS]
-            if len(no_numbers) >= MANY_NO_NUMBERS:
-                refuse_diverged(no_numbers, num_finite)
-            files.write(_piece_path(folder, number), with_bad(embeddings, bad))
+            if len(items) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
+                refuse_diverged(bad, 0 if embeddings is None else len(embeddings.ids))
+            files.write(_piece_path(folder, number), _with_bad(embeddings, bad))
             say(
                 f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
                 error=True,
@@ -436,8 +405,8 @@ def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
     return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
 
 
-def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
-    """Return the embeddings of a piece or part, whose metadata name the unreadable items."""
+def _with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
+    """Return the embeddings of a piece, whose metadata name the unreadable items."""
     readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
     return Embeddings(
         readable.ids, readable.matrix, {**readable.meta, "bad": json.dumps(list(bad))}
@@ -445,11 +414,8 @@ def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
 
 
 def _without_bad(embeddings: Embeddings) -> Piece:
-    """What `with_bad` was given."""
-    try:
-        bad = [Bad(*map(str, fields)) for fields in json.loads(embeddings.meta["bad"])]
-    except (ValueError, TypeError, RecursionError):
-        raise LikenessError("a part does not say which items it lacks; embed it again") from None
+    """What `_with_bad` was given."""
+    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
     return embeddings if embeddings.ids else None, bad
 
 
@@ -457,9 +423,10 @@ def finish(out: Path) -> None:
     """Remove the pieces, after the result was written."""
     folder = _folder(out)
     if folder.is_dir():
-        with suppress(Busy), only_writer(folder):  # who works there now finishes by itself
-            _refuse_others(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(Busy, OSError), only_writer(folder):  # who works there finishes by itself
+            _remove_pieces(folder)
+            (folder / LOCK).unlink()
+            folder.rmdir()  # unless it holds something else
 
 
 def _folder(out: Path) -> Path:
@@ -485,24 +452,18 @@ def _prepare(folder: Path, plan: Mapping[str, str | int], num_pieces: int) -> No
         say(f"going on in {folder}: {done} of {num_pieces} pieces are there", error=True)
         return
     # The removal of earlier pieces was stopped: without a plan nobody knows of what they are.
-    _refuse_others(folder)
-    empty(folder)
+    _remove_pieces(folder)
     write_json(file, plan)
 
 
-def _refuse_others(folder: Path) -> None:
-    """Refuse a folder that holds something else than pieces."""
-    known = re.compile(rf"\d{{6}}\.npz|plan\.json|{re.escape(LOCK)}|\..*\.part")
-    others = [path.name for path in folder.iterdir() if not known.fullmatch(path.name)]
-    if others:
-        raise LikenessError(
-            f"{folder} would hold the pieces of this work, and holds {others[0]!r}; move that, or "
-            "choose another --out"
-        )
+def _remove_pieces(folder: Path) -> None:
+    for pattern in ("plan.json", "??????.npz", ".*.part"):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
-def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[str, str]]:
-    """Return one part of a list for a job array, and what its embeddings say of it.
+def part_of(items: Sequence[Item], part: str) -> Sequence[Item]:
+    """Return one part of a list, for a job array.
 
     Args:
         items: The whole list, the same for all jobs.
@@ -513,52 +474,11 @@ def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[st
 
     Example:
         >>> items = [Item(name, Path(name), "") for name in "abcde"]
-        >>> [item.id for item in take_part(items, "2/2")[0]]
+        >>> [item.id for item in part_of(items, "2/2")]
         ['c', 'd', 'e']
     """
-    number, count = _part_of(part)
-    first, stop = len(items) * (number - 1) // count, len(items) * number // count
-    return items[first:stop], {"part": part, "list": list_digest(items)}
-
-
-def _part_of(text: str) -> tuple[int, int]:
-    """The number of a part and the number of parts that I/N says."""
-    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
+    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", part)
     if match is None or int(match[1]) > int(match[2]):
-        raise LikenessError(
-            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
-        )
-    return int(match[1]), int(match[2])
-
-
-def join_parts(paths: Sequence[Path]) -> Piece:
-    """Put the parts of a job array together, in the order of the list.
-
-    Returns:
-        The embeddings, with the metadata that one run would have given them, or None if no item
-        could be read; and the items that could not be read.
-
-    Raises:
-        LikenessError: A file is no part, or a part is missing, there twice, or of another model,
-            list or number of parts.
-    """
-    by_number: dict[int, Piece] = {}
-    count, meta = 0, dict[str, str]()
-    for path in paths:
-        embeddings = files.read(path)
-        of_part = dict(embeddings.meta)
-        if not {"part", "list", "bad"} <= of_part.keys():
-            raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")
-        number, of_count = _part_of(of_part.pop("part"))
-        del of_part["bad"]
-        if by_number and (of_count, of_part) != (count, meta):
-            raise LikenessError(
-                f"{path} is a part of another model, list or number of parts than {paths[0]}"
-            )
-        count, meta = of_count, of_part
-        by_number[number] = _without_bad(embeddings)
-    if not len(by_number) == len(paths) == count:
-        there = ", ".join(map(str, sorted(by_number)))
-        raise LikenessError(f"{len(paths)} files hold the parts {there} of {count}; give each once")
-    del meta["list"]
-    return joined([by_number[number] for number in sorted(by_number)], meta)
+        raise LikenessError(f"part {part!r}: write I/N, such as 1/8 for the first of eight parts")
+    number, count = int(match[1]), int(match[2])
+    return items[len(items) * (number - 1) // count : len(items) * number // count]

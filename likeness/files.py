@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from likeness.eval import types
 from likeness.eval.errors import LikenessError
@@ -34,14 +35,7 @@ ColumnNames = str | Mapping[str, str]  # "enrol=a,probe=b,label=c"
 Names = File | Mapping[str, str]
 Models = File | Mapping[str, Sequence[str]]
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_COLUMN = re.compile(r"(?P<file>.+):(?P<column>[^:<>=]+)(?:(?P<sign>[<>]=?)(?P<value>[^<>=]+))?")
-# What compares, and the sign of the other side.
-_SIGNS = {
-    "<": (operator.lt, ">="),
-    "<=": (operator.le, ">"),
-    ">": (operator.gt, "<="),
-    ">=": (operator.ge, "<"),
-}
+_COLUMN = re.compile(r"(?P<file>.+):(?P<column>[^:<]+)(?P<limit><[^<]+)?")
 
 
 class Embeddings(types.Embeddings):
@@ -79,21 +73,26 @@ class Embeddings(types.Embeddings):
         stored.write(Path(path), self)
 
 
-def read_embeddings(path: str | PathLike[str]) -> Embeddings:
-    """Read embeddings from a file.
+def read_embeddings(path: str | PathLike[str], *more: str | PathLike[str]) -> Embeddings:
+    """Read embeddings from a file, or those of several files of one model as one.
 
     Args:
         path: an .npz, .ark, .scp or .parquet file.
+        more: further ones, such as what `likeness embed --part` wrote, in the order of the list.
 
     Returns:
         The embeddings. The float32 numbers of a file come back bit for bit.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        LikenessError: the file is of another kind, or damaged.
+        FileNotFoundError: a file does not exist.
+        LikenessError: a file is of another kind, of another model, or damaged.
     """
-    read = stored.read(Path(path))
-    return Embeddings(read.ids, read.matrix, read.meta)
+    read = [stored.read(Path(file)) for file in (path, *more)]
+    for file, part in zip(more, read[1:], strict=True):
+        if part.meta != read[0].meta:
+            raise LikenessError(f"{file} is of another model, or read otherwise, than {path}")
+    ids = tuple(id for part in read for id in part.ids)
+    return Embeddings(ids, np.concatenate([part.matrix for part in read]), read[0].meta)
 
 
 def files_in(*given: Any) -> list[Path]:
@@ -120,19 +119,14 @@ def embeddings_of(embeddings: File | types.Embeddings) -> types.Embeddings:
     """The embeddings, read if they are in a file."""
     if isinstance(embeddings, types.Embeddings):
         return embeddings
-    return stored.read(_path(embeddings, "embeddings"))
+    return stored.read(Path(embeddings))
 
 
-def names_of(names: Names | None, what: str) -> Mapping[str, str] | None:
-    """The subject, class or group of each id, read if they are in a file.
-
-    Args:
-        names: The mapping or its file.
-        what: What errors call it, such as "subjects".
-    """
+def names_of(names: Names | None) -> Mapping[str, str] | None:
+    """The subject, class or group of each id, read if they are in a file."""
     if names is None or isinstance(names, Mapping):
         return names
-    return read_mapping(_path(names, what))
+    return read_mapping(Path(names))
 
 
 def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[str, str]]:
@@ -150,26 +144,14 @@ def groupings_of(groups: Names | Sequence[Names] | None) -> dict[str, Mapping[st
     for grouping in listed:
         column = None if isinstance(grouping, Mapping) else _COLUMN.fullmatch(str(grouping))
         if isinstance(grouping, Mapping) or column is None or Path(grouping).exists():
-            by, group_of = "", _listed_groups(grouping)
+            by, group_of = "", names_of(grouping) or {}
         else:
             by = "".join(part.strip() for part in column.groups("")[1:])
-            group_of = _groups_in(_path(column["file"], "groups"), column)
+            group_of = _groups_in(Path(column["file"]), column)
         if by in by_name:
             raise LikenessError(f"several groupings are called {by!r}; evaluate them one by one")
         by_name[by] = group_of
     return by_name
-
-
-def _listed_groups(groups: Names) -> Mapping[str, str]:
-    """The group of each id, of a mapping or a list `id group`."""
-    try:
-        return names_of(groups, "groups") or {}
-    except LikenessError as error:
-        if Path(str(groups)).suffix.lower() in (".csv", ".tsv", ".parquet"):
-            raise LikenessError(
-                f"{error}; if it is a table of items, name a column of it, as in {groups}:sex"
-            ) from None
-        raise
 
 
 def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
@@ -182,7 +164,7 @@ def _groups_in(path: Path, column: re.Match[str]) -> dict[str, str]:
     name = column["column"].strip()
     name = name if items.has(name) else role_of(name) or name  # Gender is read as sex
     values = [UNKNOWN if value is None else str(value) for value in items.column(name)]
-    if column["sign"]:
+    if column["limit"]:
         values = [_side(value, column) for value in values]
     return dict(zip(items.ids, values, strict=True))
 
@@ -191,16 +173,15 @@ def _side(value: str, column: re.Match[str]) -> str:
     """On which side of a limit a number is."""
     if value == UNKNOWN:
         return value
+    limit = column["limit"][1:].strip()
     try:
-        compare, other = _SIGNS[column["sign"]]
-        is_so = compare(float(value), float(column["value"]))
+        sign = "<" if float(value) < float(limit) else ">="
     except ValueError:
         raise LikenessError(
-            f"groups {column[0]}: {value!r} and {column['value']!r} are to be compared, and both "
-            "must be numbers"
+            f"groups {column[0]}: {value!r} and {limit!r} are to be compared, and both must be "
+            "numbers"
         ) from None
-    sign = column["sign"] if is_so else other
-    return f"{column['column'].strip()}{sign}{column['value'].strip()}"
+    return f"{column['column'].strip()}{sign}{limit}"
 
 
 def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping[str, float]:
@@ -213,14 +194,14 @@ def quality_of(quality: File | Mapping[str, float]) -> Literal["norm"] | Mapping
         return quality
     if isinstance(quality, str) and quality == "norm":
         return "norm"
-    return read_numbers(_path(quality, "quality"), "quality")
+    return read_numbers(Path(quality), "quality")
 
 
 def models_of(models: Models | None) -> Mapping[str, Sequence[str]] | None:
     """The items that enrol each model, read if they are in a file."""
     if models is None or isinstance(models, Mapping):
         return models
-    return read_enrolment(_path(models, "models"))
+    return read_enrolment(Path(models))
 
 
 def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
@@ -245,13 +226,6 @@ def names_of_files(paths: Sequence[Path], kind: str) -> list[str]:
         twice = name_first(name for name in dict.fromkeys(names) if names.count(name) > 1)
         raise LikenessError(f"the same {kind} file is given twice ({twice}); leave one out")
     return names
-
-
-def _path(value: File, what: str) -> Path:
-    path = Path(value)
-    if not path.exists():
-        raise LikenessError(f"{what}: there is no file {str(value)!r}; correct the path")
-    return path
 
 
 def media_of(source: File | Mapping[str, Path] | None) -> Media:
@@ -321,41 +295,18 @@ def _shown(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def write_rows(
-    path: Path,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    *,
-    document: Mapping[str, object] | None = None,
-    types: Mapping[str, str] | None = None,
-) -> None:
-    """Write rows whole or not at all, as the ending of the file says.
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write rows whole or not at all, separated as the ending of the file says.
 
     Args:
-        path: The file.
+        path: The file, which ends in .csv or .tsv.
         columns: The names of the columns.
         rows: The values of each row; None is not known.
-        document: What a .json file holds; without it there is none.
-        types: Column -> its type in a .parquet file; without them there is none.
 
     Raises:
         LikenessError: The file has another ending, or its folder does not exist.
     """
-    from likeness.eval.formats.writing import atomic_path, write_json, write_text
+    from likeness.eval.formats.writing import write_text
 
-    check_written(
-        path, [*_DELIMITERS, *([".parquet"] if types else []), *([".json"] if document else [])]
-    )
-    suffix = path.suffix.lower()
-    if suffix == ".json":
-        write_json(path, document, allow_nan=False)
-    elif suffix != ".parquet" or not types:
-        write_text(path, table_text(columns, rows, _DELIMITERS[suffix]))
-    else:
-        import pyarrow as pa
-        import pyarrow.parquet
-
-        fields = pa.schema([(name, types[name]) for name in columns])
-        values = [dict(zip(columns, row, strict=True)) for row in rows]
-        with atomic_path(path) as temporary:
-            pyarrow.parquet.write_table(pa.Table.from_pylist(values, fields), temporary)
+    check_written(path, _DELIMITERS)
+    write_text(path, table_text(columns, rows, _DELIMITERS[path.suffix.lower()]))

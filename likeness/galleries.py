@@ -18,7 +18,6 @@ from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.gallery.gallery import (
     By,
     Gallery,
-    PoolScores,
     exists,
     open_gallery,
     refuse_absent,
@@ -241,7 +240,6 @@ class Found:
         threshold: The score from which on a probe is taken for a subject, or None.
         source: Where the threshold comes from.
         enrolled: How many subjects the gallery has.
-        far: The false-accept rate of the threshold in one comparison; None where it is not known.
     """
 
     rows: Sequence[FoundRow]
@@ -249,7 +247,6 @@ class Found:
     threshold: float | None
     source: str
     enrolled: int
-    far: float | None = None
 
     def summary(self) -> str:
         """What was done and what it means, in a few lines."""
@@ -266,13 +263,6 @@ class Found:
                 f"{len(probes) - len(bad) - len(accepted):,} do not",
                 f"threshold {self.threshold:.4g}{at}",
             ]
-        if self.far is not None and self.enrolled > 1:
-            rate = 1 - (1 - self.far) ** self.enrolled
-            lines.append(
-                f"a FAR of {100 * self.far:.3g} % is that of one comparison: among "
-                f"{self.enrolled:,} subjects a stranger may pass for somebody in up to "
-                f"{100 * rate:.2g} % of searches (`likeness identify --fpir` measures it)"
-            )
         if bad:
             lines.append(
                 f"{len(bad):,} files cannot be read ({name_first(row.probe for row in bad)}); the "
@@ -285,16 +275,8 @@ class Found:
         return table_text(FoundRow._fields, self.rows, ",")
 
     def save(self, path: Path) -> None:
-        """Write the rows to a .csv, .tsv or .json file, whole or not at all."""
-        document = {
-            "schema": "likeness.found/1",
-            "similarity": self.similarity,
-            "threshold": self.threshold,
-            "source": self.source,
-            "enrolled": self.enrolled,
-            "found": [row._asdict() for row in self.rows],
-        }
-        write_rows(path, FoundRow._fields, self.rows, document=document)
+        """Write the rows to a .csv or .tsv file, whole or not at all."""
+        write_rows(path, FoundRow._fields, self.rows)
 
 
 def search(
@@ -305,10 +287,7 @@ def search(
     k: int = 5,
     threshold: float | None = None,
     source: str = "",
-    far: float | None = None,
     by: By = "subject",
-    num_templates: int = 1,
-    pool: PoolScores = "best",
     faces: Faces = "central",
     **listing: Any,
 ) -> Found:
@@ -321,10 +300,7 @@ def search(
         k: How many subjects are given back for each file at most.
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
-        far: Its false-accept rate in one comparison, where it is known.
         by: What is found: subjects, or the enrolled files one by one.
-        num_templates: How many templates a subject has, see `Gallery.search`.
-        pool: How the scores of several templates become one.
         faces: As for `embed`.
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
@@ -333,9 +309,8 @@ def search(
     """
     with items_of(data, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, 0, faces)
-    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
     with step("searching the gallery"):
-        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, **how), strict=True))
+        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, by=by), strict=True))
     rows = []
     for probe, best in matches.items():
         others = [match.score for match in best if match.subject != best[0].subject]
@@ -346,4 +321,4 @@ def search(
             row = FoundRow(probe, rank, match.subject, match.score, accepted, gap, match.item)
             rows.append(row)
     rows += [FoundRow(item.id, note=item.reason) for item in bad]
-    return Found(rows, gallery.similarity, threshold, source, len(gallery), far)
+    return Found(rows, gallery.similarity, threshold, source, len(gallery))

@@ -89,7 +89,7 @@ def measure_held_out(
     from likeness.eval.types import Embeddings
     from likeness.scoring import named
     from likeness.toolkit.data.items import Items
-    from likeness.toolkit.parallel.embed import embed_all
+    from likeness.toolkit.parallel.distributed import embed_all
     from likeness.toolkit.training.measure import load_embedder
     from likeness.toolkit.training.recipe import Retrieval, Verification, of_data
 
@@ -187,10 +187,7 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
             "`likeness train` leaves that for recipes that hold subjects out: name score files"
         )
     origin = read_origin(files.scores)
-    try:
-        model = find_model(files.run)
-    except ValueError:
-        return files  # the folder keeps no model, so nothing contradicts the scores
+    model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):
         raise LikenessError(
             f"{files.scores} has scores of an earlier model than {model}; finish the training with "

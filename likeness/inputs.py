@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from likeness.toolkit.data.listing import list_items
 from likeness.toolkit.data.remote import is_url, place_below
 
 _MAX_CHANNELS = 32  # of a recording that is handed in as an array
+_SUBTYPES = {"float32": "FLOAT", "int16": "PCM_16", "int32": "PCM_32"}
 
 
 @contextmanager
@@ -79,7 +81,8 @@ def items_of(
         yield _rows_of(inputs)
         return
     with temporary_folder() as folder:
-        maker = _Maker(modality, Path(folder), rate_hz, root, columns, label)
+        start = None if root is None else Path(root)
+        maker = _Maker(modality, Path(folder), rate_hz, start, columns, label)
         items = Items.of(maker.several(inputs))
         if not items:
             raise LikenessError("there is nothing to embed; give at least one file or array")
@@ -101,23 +104,21 @@ def _rows_of(inputs: Any) -> Sequence[Item]:
     return every(Path(inputs))
 
 
+@dataclass
 class _Maker:
     """Turns inputs into items; files that it has to write go into `folder`."""
 
-    def __init__(
-        self,
-        modality: str,
-        folder: Path,
-        rate_hz: float | None,
-        root: str | Path | None,
-        columns: str | Mapping[str, str],
-        label: str,
-    ):
-        self.modality, self.folder, self.rate_hz = modality, folder, rate_hz
-        self.root = None if root is None else Path(root)
-        self.columns, self.label = columns, label
-        self.suffixes = suffixes_of(modality)
-        self.num_written = 0
+    modality: str
+    folder: Path
+    rate_hz: float | None
+    root: Path | None
+    columns: str | Mapping[str, str]
+    label: str
+    num_written: int = 0
+
+    @property
+    def suffixes(self) -> Sequence[str]:
+        return suffixes_of(self.modality)
 
     def several(self, inputs: Any) -> Sequence[Item]:
         if isinstance(inputs, str | os.PathLike):
@@ -220,15 +221,17 @@ class _Maker:
         wave = _as_numpy(array)
         if wave.ndim == 2 and wave.shape[0] < wave.shape[1]:
             wave = wave.T  # torchaudio gives (channels, samples)
-        if wave.ndim not in (1, 2) or (wave.ndim == 2 and wave.shape[1] > _MAX_CHANNELS):
+        has_shape = wave.ndim == 1 or (wave.ndim == 2 and wave.shape[1] <= _MAX_CHANNELS)
+        if np.issubdtype(wave.dtype, np.floating):
+            wave = wave.astype(np.float32)
+        if wave.dtype.name not in _SUBTYPES or not has_shape:
             raise LikenessError(
-                f"a recording must have the shape (samples,) or (samples, channels), but it has "
-                f"{wave.shape}; give several recordings as a list"
+                "a recording must hold floats, int16 or int32 in the shape (samples,) or (samples, "
+                f"channels), but it holds {wave.dtype} in {wave.shape}; give several recordings as "
+                "a list"
             )
-        if np.issubdtype(wave.dtype, np.integer):
-            wave = _full_scale(wave)
         path = self._new_file(".wav")
-        soundfile.write(path, wave.astype(np.float32), int(rate_hz), subtype="FLOAT")
+        soundfile.write(path, wave, int(rate_hz), subtype=_SUBTYPES[wave.dtype.name])
         return path
 
     def _write_image(self, array: Any) -> Path:
@@ -275,16 +278,6 @@ def _as_numpy(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
     if hasattr(array, "convert") and hasattr(array, "mode"):
         array = array.convert("RGB")
     return np.asarray(array)
-
-
-def _full_scale(wave: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Integers as floats in [-1, 1), as a file of such samples is read; uint8 is centred on 128."""
-    bits = np.iinfo(wave.dtype).bits
-    centred = wave.astype(np.float64)
-    if np.issubdtype(wave.dtype, np.unsignedinteger):
-        centred = centred - 2.0 ** (bits - 1)
-    scaled: np.ndarray[Any, np.dtype[np.float64]] = centred / 2.0 ** (bits - 1)
-    return scaled
 
 
 # The ending by which readers choose a decoder, and what such a file begins with.

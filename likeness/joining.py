@@ -109,7 +109,7 @@ def _description(
         "modality": base.modality,
         "frontend": base.parts["frontend"],
         "backbone": {
-            "call": "toolkit.models.joined.Joined",
+            "call": "toolkit.models.embedder.Joined",
             "args": {**network, "features": in_torch(base).features},
         },
         "read": base.parts["read"],
@@ -133,12 +133,10 @@ def _fitting_head(
             "give a run of the recipe head: likeness train head --data EMBEDDINGS --out HEAD"
         )
     if not base.parts:
-        network = getattr(base.embedder, "backbone", base.embedder)
-        kind = "in ONNX form" if hasattr(network, "session") else "of this kind"
         raise LikenessError(
-            f"{model}: a model {kind} has no weights of torch that a checkpoint can hold; give the "
-            "run or checkpoint that it was made from, or train the network on with its weights "
-            "(init=) and make the embeddings anew"
+            f"{model}: this model, such as one in ONNX form, has no weights of torch that a "
+            "checkpoint can hold; give the run or checkpoint that it was made from, or train the "
+            "network on with its weights (init=) and make the embeddings anew"
         )
     stated = frontend["args"] if isinstance(frontend.get("args"), dict) else {}
     if stated.get("model") != base.digest:

@@ -14,9 +14,8 @@ from likeness.eval.bootstrap import bounds as bounds
 from likeness.eval.bootstrap import bounds_of as bounds_of
 from likeness.eval.bootstrap import drawn_from as drawn_from
 from likeness.eval.bootstrap import interval as interval
-from likeness.eval.bootstrap import resample as resample
 from likeness.eval.calibration import error_versus_reject as error_versus_reject
-from likeness.eval.calibration import fit_calibration as fit_calibration
+from likeness.eval.calibration import fit_fusion as fit_fusion
 from likeness.eval.calibration import fit_ratio_fusion as fit_ratio_fusion
 from likeness.eval.classification import accuracy as accuracy
 from likeness.eval.classification import auroc as auroc
@@ -57,9 +56,7 @@ from likeness.eval.spoofing import min_a_dcf as min_a_dcf
 from likeness.eval.spoofing import min_t_dcf as min_t_dcf
 from likeness.eval.spoofing import sasv_eer as sasv_eer
 from likeness.eval.spoofing import t_eer as t_eer
-from likeness.eval.uncertainty import aurc as aurc
 from likeness.eval.uncertainty import discard_area as discard_area
-from likeness.eval.uncertainty import e_aurc as e_aurc
 from likeness.eval.uncertainty import quality_auroc as quality_auroc
 from likeness.eval.uncertainty import risk_coverage as risk_coverage
 from likeness.eval.verification import actual_dcf as actual_dcf

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from likeness.eval import types
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import name_first
 from likeness.files import Embeddings
@@ -22,31 +22,9 @@ if TYPE_CHECKING:
     from likeness.eval.types import Floats, Floats32
     from likeness.toolkit.data.images import Pixels
     from likeness.toolkit.models.export import Parity
-    from likeness.toolkit.models.loaded import Flip, Loaded
+    from likeness.toolkit.models.loaded import Loaded
     from likeness.toolkit.training.recipe import Recipe
     from likeness.verification import Comparer, Verification, VerifiedPairs
-
-
-class Reading(TypedDict, total=False):
-    """How `Model.embed` reads its inputs: the options of `likeness embed` of the same names.
-
-    Attributes:
-        flip: For images: how the embedding is joined with that of the mirror image. "none" (the
-            default), "sum", "mean", or "concat", which keeps both.
-        crops: For speech: the mean over so many evenly spaced crops; 0 (the default) takes the
-            whole recording.
-        crop_seconds: The length of a crop, by default 4 s.
-        chunk_seconds: For speech: the longest chunk, such as 60 for recordings of hours. The
-            embedding is the mean of the chunks. 0 (the default) takes the recording whole.
-        only_speech: For speech: leave out pauses, which are found by their energy. By default they
-            stay.
-    """
-
-    flip: Flip
-    crops: int
-    crop_seconds: float
-    chunk_seconds: float
-    only_speech: bool
 
 
 class FoundFaces(NamedTuple):
@@ -91,7 +69,7 @@ class Model:
     def __init__(
         self,
         loaded: Loaded,
-        calibration: Calibration | None = None,
+        calibration: Fusion | None = None,
         *,
         source: str = "",
         thresholds_file: str | PathLike[str] | None = None,
@@ -160,7 +138,7 @@ class Model:
         batch_size: int = 16,
         workers: int = 0,
         progress: bool = False,
-        **reading: Unpack[Reading],
+        **reading: Any,
     ) -> Embeddings:
         """Embed recordings or images.
 
@@ -177,8 +155,12 @@ class Model:
             batch_size: how many inputs pass through the network at once; it changes no embedding.
             workers: processes that read files beside this one.
             progress: whether to show on stderr how far the work is.
-            reading: flip="none", crops=0, crop_seconds=4.0, chunk_seconds=0.0, only_speech=False,
-                as in `likeness embed`; see `Reading`. The embeddings' meta states what differs.
+            reading: as the options of `likeness embed`; the embeddings' meta states what differs.
+                For images `flip`: how the embedding is joined with that of the mirror image, by
+                "none", "sum", "mean", or "concat", which keeps both. For speech `crops=10`: the
+                mean over so many evenly spaced crops of 4 s. `chunk_seconds=60`: the mean over
+                chunks of at most this length, for recordings of hours. `only_speech=True`: without
+                pauses, which are found by their energy.
 
         Returns:
             Raw embeddings (N, D) with their ids, in the order of the inputs. The norms are kept.
@@ -376,7 +358,7 @@ class Model:
         from likeness.verification import Comparer
 
         rule = Rule(threshold, far, self.thresholds_file)
-        threshold, source = rule.decide(rule.read(self.source), self.meta)
+        threshold, source = rule.decide(self.source, self.meta)
         return Comparer(self.loaded, self.calibration, threshold, source)
 
     def estimate_thresholds(
@@ -385,7 +367,6 @@ class Model:
         out: str | Path,
         *,
         fars: Sequence[float] = (0.01,),
-        data: str = "",
         root: str | Path | None = None,
         workers: int = 0,
     ) -> Thresholds:
@@ -399,7 +380,6 @@ class Model:
                 compared there.
             out: the .json file to write.
             fars: the false-accept rates, from 0.001 to 0.1.
-            data: what the items are called; by default the name of the folder or file.
             root: folder that relative paths of a list start from.
             workers: processes that read files beside this one.
 
@@ -414,7 +394,7 @@ class Model:
             check_far(far)
         embeddings = self.embed(unlabelled, root=root, workers=workers)
         is_named = isinstance(unlabelled, str | Path)
-        name = data or (Path(unlabelled).resolve().name if is_named else "unlabelled items")
+        name = Path(unlabelled).resolve().name if is_named else "unlabelled items"
         return save(out, estimate(self.loaded, embeddings, fars, data=name))
 
     def export(self, path: str | Path, *, size: tuple[int, int] | None = None) -> Parity:
@@ -445,22 +425,13 @@ class Model:
         carry(self.source, self.meta, Path(path))
         return parity
 
-    def to(self, device: str) -> Model:
-        """Move the network to a device such as "cpu" or "cuda"; gives the model itself.
-
-        Raises:
-            LikenessError: this machine, or this installation of torch, has no such device.
-        """
-        self.loaded.embedder.to_device(device)
-        return self
-
 
 def load(
     model: str | Path,
     *,
     detector: str | Path | Literal[False] | None = None,
     min_score: float | None = None,
-    calibration: str | Path | Calibration | Literal[False] | None = None,
+    calibration: str | Path | Fusion | Literal[False] | None = None,
     frontend: Literal["wespeaker", "3dspeaker"] = "wespeaker",
     device: str | None = None,
     trust: str | Path | Sequence[str | Path] = (),
@@ -564,7 +535,7 @@ def train(
         >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
         'speaker'
     """
-    from likeness.models.initial import read_initial
+    from likeness.models.run import read_initial
     from likeness.models.trust import packages_of
     from likeness.recipe_files import located
     from likeness.toolkit.models.parts import describe

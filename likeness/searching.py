@@ -146,8 +146,8 @@ def identify(
     """
     sides = [gallery] if second_gallery is None else [gallery, second_gallery]
     galleries, queries = [embeddings_of(side) for side in sides], embeddings_of(probes)
-    of_gallery = names_of(gallery_subjects, "gallery_subjects")
-    of_probes = names_of(probe_subjects, "probe_subjects")
+    of_gallery = names_of(gallery_subjects)
+    of_probes = names_of(probe_subjects)
     measured = identify_values(
         galleries,
         queries,
@@ -191,9 +191,9 @@ def retrieve(
     """
     if gallery is None and gallery_labels is not None:
         raise LikenessError("gallery labels without a gallery; give its embeddings too")
-    queries, of_queries = embeddings_of(embeddings), names_of(labels, "labels")
+    queries, of_queries = embeddings_of(embeddings), names_of(labels)
     searched = None if gallery is None else embeddings_of(gallery)
-    of_gallery = names_of(gallery_labels, "gallery_labels")
+    of_gallery = names_of(gallery_labels)
     measured = retrieve_values(
         queries,
         of_queries,
@@ -248,7 +248,7 @@ class Clusters:
             >>> sorted(grouped.agreement())
             ['bcubed_f1', 'bcubed_precision', 'bcubed_recall', 'nmi', 'purity']
         """
-        known = labels_of("clusters", self.embeddings.ids, names_of(labels, "labels"), "label")
+        known = labels_of("clusters", self.embeddings.ids, names_of(labels), "label")
         return agreement(known, self.numbers)
 
     def save(self, path: File) -> None:

@@ -1,7 +1,6 @@
 """Where a model's thresholds are kept, and which of them holds for the scores of two files."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date as Date
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.provenance import digest, sha256
+from likeness.eval.formats.provenance import digest
 from likeness.eval.formats.subjects import CONNECTED
 from likeness.eval.scoring.origin import Origin
 from likeness.eval.scoring.settings import Scoring
@@ -102,31 +101,6 @@ def choose(entries: Sequence[Thresholds], meta: Mapping[str, str]) -> tuple[Thre
         f"these scores are [{system}]; measure them anew with `{SAVE}`, from scores of this model "
         "by `likeness score` without further options"
     )
-
-
-def look_up(
-    model: str, meta: Mapping[str, str], file: str | PathLike[str] | None
-) -> tuple[Thresholds | None, str]:
-    """The stored thresholds of a model, where they are wanted and nothing depends on them.
-
-    What is wrong with their file is a warning.
-
-    Args:
-        model: A MODEL, as `likeness.load` takes it.
-        meta: Of the model's embeddings.
-        file: The file of thresholds; None for the one that lies with the model.
-
-    Returns:
-        The thresholds, and ""; or None, and why there are none, as a sentence without paths.
-    """
-    try:
-        return choose(find(model, file), meta)
-    except (ValueError, OSError) as error:
-        warnings.warn(str(error), stacklevel=2)
-        return (
-            None,
-            "the file of stored thresholds cannot be read; the server said why at its start",
-        )
 
 
 def at_place(model: Loaded, entries: Sequence[Thresholds]) -> Loaded:
@@ -219,37 +193,23 @@ class Rule:
         """Whether a threshold decides."""
         return self.threshold is not None or self.far is not None
 
-    def read(self, model: str) -> tuple[Thresholds, ...]:
-        """The stored thresholds of a model, where one of them is to decide; else nothing.
-
-        Raises:
-            LikenessError: As `find`, and as `decide` where there are none at all.
-        """
-        if self.far is None:
-            return ()
-        entries = find(model, self.file)
-        if not entries:
-            self.decide(entries, {})
-        return entries
-
-    def decide(
-        self, entries: Sequence[Thresholds], meta: Mapping[str, str]
-    ) -> tuple[float | None, str]:
+    def decide(self, model: str, meta: Mapping[str, str]) -> tuple[float | None, str]:
         """The threshold that decides, and where it comes from.
 
         Args:
-            entries: What `read` gave.
+            model: A MODEL, with which thresholds may lie.
             meta: Of the model's embeddings.
 
         Returns:
             The number and ""; the stored threshold and its source; or None and "".
 
         Raises:
-            LikenessError: There is no such threshold; the message says why and how to get one.
+            LikenessError: There is no such threshold; the message says why and how to get one. As
+                `find`.
         """
         if self.far is None:
             return self.threshold, ""
-        chosen, reason = choose(entries, meta)
+        chosen, reason = choose(find(model, self.file), meta)
         if chosen is None:
             raise LikenessError(f"far {self.far}: {reason}")
         point = chosen.at(self.far)
@@ -330,7 +290,7 @@ def left_out(fars: Sequence[float], thresholds: Thresholds) -> str:
 
 
 def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Origin]:
-    """Where the thresholds of scores go, after checking that it is the place of their model.
+    """Where the thresholds of scores go. Where they are used they have to be those of the model.
 
     Args:
         to: The folder of a run, an .onnx or .safetensors file, or a .json file of any name.
@@ -340,8 +300,7 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
         The file, and the origin.
 
     Raises:
-        LikenessError: The scores do not say their model, or `to` is another model or no place for
-            thresholds.
+        LikenessError: The scores do not say their model, or `to` is no place for thresholds.
     """
     if origin is None or not origin.model:
         raise LikenessError(
@@ -350,31 +309,11 @@ def place_for(to: str | PathLike[str], origin: Origin | None) -> tuple[Path, Ori
         )
     path = Path(to)
     if path.suffix.lower() == ".json":
-        place: Path | None = path
-        known = [entry.origin.model for entry in load(path)] if path.exists() else [origin.model]
-    else:
-        place = place_of(str(to))
-        known = _digests(path) if place is not None and path.exists() else []
-    if place is None or origin.model not in known:
+        return path, origin
+    place = place_of(str(to))
+    if place is None or not path.exists():
         raise LikenessError(
-            f"{to} is no place for the thresholds of model {origin.model[:16]}"
-            + (f", but of model {known[0][:16]}" if known else "")
-            + "; name the run or .onnx file that gave the scores, or a .json file for its "
-            "thresholds, which verify, gallery and serve take as --thresholds"
+            f"{to} is no place for thresholds; name the run, .onnx or .safetensors file that gave "
+            "the scores, or a .json file, which verify, gallery and serve take as --thresholds"
         )
     return place, origin
-
-
-def _digests(path: Path) -> list[str]:
-    """The digests that embeddings of a model may state, the usual one first."""
-    if path.suffix.lower() == ".onnx":
-        from likeness.toolkit.models.onnx import read
-
-        contents = read(path)
-        if contents is not None:
-            return [str(contents[1]["digest"])]
-        # Which filterbanks an .onnx file of others was used with is not in the file.
-        return [sha256(path), digest([sha256(path), "3dspeaker"])]
-    from likeness.toolkit.models import checkpoint
-
-    return [checkpoint.read(checkpoint.find_model(path), checkpoint.FORMAT)[2]]

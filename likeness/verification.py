@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from likeness.eval.calibration import Calibration, by_side, load_calibration, log_measure
+from likeness.eval.calibration import Fusion, by_side, load_fusion, log_measure
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import trials
 from likeness.eval.formats.writing import write_json
@@ -146,9 +146,9 @@ class Comparer(NamedTuple):
     """
 
     model: Loaded
-    calibration: Calibration | None
-    threshold: float | None
-    source: str
+    calibration: Fusion | None = None
+    threshold: float | None = None
+    source: str = ""
 
 
 def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Verification:
@@ -180,8 +180,8 @@ def judged(comparer: Comparer, score: float, norms: tuple[float, float]) -> Veri
 
 
 def calibration_for(
-    model: Loaded, source: str, named: Calibration | str | PathLike[str] | Literal[False] | None
-) -> Calibration | None:
+    model: Loaded, source: str, named: Fusion | str | PathLike[str] | Literal[False] | None
+) -> Fusion | None:
     """The calibration of a model's scores.
 
     Args:
@@ -200,12 +200,12 @@ def calibration_for(
     beside = Path(resolved(source)) / CALIBRATION
     if named is False or (named is None and not beside.is_file()):
         return None
-    fitted = named if isinstance(named, Calibration) else load_calibration(Path(named or beside))
+    fitted = named if isinstance(named, Fusion) else load_fusion(Path(named or beside))
     system = Scoring().system(model.meta)
-    if fitted.system in ("", system) and fitted.names in ((), _QUALITY):
+    if fitted.systems in (("",), (system,)) and fitted.names in ((), _QUALITY):
         return fitted
     reason = (
-        f"the calibration was fitted for [{fitted.system or system}] with the quality measures "
+        f"the calibration was fitted for [{', '.join(fitted.systems)}] with the quality measures "
         f"[{', '.join(fitted.names)}], but these scores are [{system}], and two files alone give "
         f"[{', '.join(_QUALITY)}] or none; fit one for this system"
     )
@@ -282,21 +282,12 @@ class VerifiedPairs:
         """Write the rows, whole or not at all.
 
         Args:
-            path: The file. It ends in .csv, .tsv, .parquet or .json.
+            path: The file. It ends in .csv or .tsv.
 
         Raises:
             LikenessError: It has another ending.
         """
-        document = {
-            "schema": "likeness.pairs/1",
-            "similarity": self.similarity,
-            "source": self.source,
-            "pairs": [row._asdict() for row in self.rows],
-        }
-        types = dict.fromkeys(PairRow._fields, "float64")
-        types |= dict.fromkeys(("first", "second", "note"), "string")
-        types |= dict.fromkeys(("label", "same"), "bool")
-        write_rows(Path(path), PairRow._fields, self.rows, document=document, types=types)
+        write_rows(Path(path), PairRow._fields, self.rows)
 
     def text(self) -> str:
         """The rows as a table of text with a head; what is not known is left empty."""
@@ -388,14 +379,7 @@ def read_pairs(source: Any, *, columns: str | Mapping[str, str] = "") -> list[Pa
         ...     read_pairs(path)
         [Pair(first='a.wav', second='b.wav', label=True)]
     """
-    pairs = list(map(Pair, *trials.read_pairs(source, columns=columns)))
-    labels = {(frozenset(pair[:2]), pair.label) for pair in pairs}
-    for first, second, label in pairs:
-        if label and (frozenset((first, second)), False) in labels:
-            raise LikenessError(
-                f"{first} {second} is labelled both as one subject and as two; remove a label"
-            )
-    return pairs
+    return list(map(Pair, *trials.read_pairs(source, columns=columns)))
 
 
 def verify_pairs(

@@ -107,7 +107,7 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     flat = tmp_path / "flat.py"
     flat.write_text(
         f"from dataclasses import replace\nfrom functools import partial\n"
-        "from likeness.toolkit.backbones.small import SmallCNN\n"
+        "from likeness.toolkit.backbones.image_resnet import SmallCNN\n"
         "from likeness.toolkit.training import recipe\n"
         f"made = recipe.load({located(recipe)!r})[0]\n"
         "backbone = partial(SmallCNN, dim=3, image_size=16)\n"

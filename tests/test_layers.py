@@ -123,6 +123,6 @@ def test_only_checkpoints_import_by_name() -> None:
     optional = {
         "likeness/__init__.py",  # its public names, when they are first used
         "likeness/models/speechbrain.py",
-        "toolkit/backbones/torchaudio_cpu.py",
+        "toolkit/backbones/ecapa.py",
     }
     assert by_name == {"toolkit/models/parts.py", *optional}

@@ -5,15 +5,13 @@ stated difference from ours.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from likeness.eval.classification import ece
 from likeness.eval.protocols.lfw import ten_fold_accuracy
 from likeness.eval.retrieval import retrieval_metrics
 from likeness.eval.verification import eer
@@ -80,60 +78,6 @@ def test_revisitops_average_precision_is_lower_by_the_stated_sum(relevant: list[
     )
     assert revisitop_ap(places, num) == pytest.approx(ours - lower)
     assert revisitop_ap([1], 1) == 0.25  # one relevant item in the second place: ours is 0.5
-
-
-def differences_of_ties(
-    confidence: np.ndarray, correct: np.ndarray, order: np.ndarray, num_bins: int, power: Any
-) -> float:
-    by_row = ece(confidence[order], correct[order], num_bins=num_bins, power=power, ties="row")
-    return abs(by_row - ece(confidence, correct, num_bins=num_bins, power=power))
-
-
-@settings(max_examples=60)
-@given(
-    st.integers(0, 100_000),
-    st.integers(2, 60),
-    st.integers(2, 15),
-    st.sampled_from([1, 2]),
-    st.integers(0, 2),
-)
-def test_ties_in_the_ece_move_it_by_no_more_than_the_groups_that_bins_part(
-    seed: int, size: int, num_bins: int, power: int, decimals: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    confidence = np.round(rng.beta(4, 2, size), decimals)
-    correct = rng.random(size) < confidence
-    by_confidence = np.sort(confidence)
-    bins = np.arange(size) * num_bins // size
-    bound = 0.0
-    for value in np.unique(confidence):
-        accuracy = float(correct[confidence == value].mean())
-        if np.unique(bins[by_confidence == value]).size > 1:
-            bound += float(np.mean(confidence == value)) * accuracy * (1 - accuracy)
-    bound = 2 * bound if power == 1 else math.sqrt(bound)
-    assert bound <= 0.5
-    for order in (
-        rng.permutation(size),
-        np.argsort(correct, kind="stable"),
-        np.argsort(~correct, kind="stable"),
-    ):
-        assert differences_of_ties(confidence, correct, order, num_bins, power) <= bound + 1e-12
-
-
-def test_the_bound_on_ties_is_reached_and_fifty_items_move_by_more_than_a_hundredth() -> None:
-    """The fifty items have confidences of two digits."""
-    half = np.arange(30) < 15
-    for power in (1, 2):
-        assert differences_of_ties(np.full(30, 0.5), half, np.argsort(half), 2, power) == 0.5
-    rng = np.random.default_rng(0)
-    moved = []
-    for _ in range(100):
-        confidence = np.round(rng.beta(8, 2, 50), 2)
-        moved.append(
-            differences_of_ties(confidence, rng.random(50) < confidence, rng.permutation(50), 15, 2)
-        )
-    assert 0.01 < np.mean(moved) < 0.03
-    assert max(moved) > 0.05
 
 
 def test_supcon_of_a_batch_without_negatives_costs_the_choice_among_positives() -> None:

@@ -39,16 +39,7 @@ _WAVES: dict[str, Any] = {
     "num_conv_pos_embedding_groups": 2,
 }
 _LARGE = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
-_TEXT: dict[str, Any] = {
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "vocab_size": 99,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+_TEXT = {**_VIT, "vocab_size": 99}
 # name -> (class of the network, class of the configuration, settings)
 IMAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vit": ("ViTModel", "ViTConfig", _VIT),
@@ -71,11 +62,6 @@ IMAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"vision_config": _VIT, "text_config": _TEXT, "projection_dim": 10},
     ),
     "siglip": ("SiglipVisionModel", "SiglipVisionConfig", _VIT),
-    "siglip, both towers": (
-        "SiglipModel",
-        "SiglipConfig",
-        {"vision_config": _VIT, "text_config": _TEXT},
-    ),
     "siglip2": (
         "Siglip2VisionModel",
         "Siglip2VisionConfig",
@@ -125,10 +111,7 @@ SPEECH: dict[str, tuple[str, str, dict[str, Any]]] = {
             "decoder_ffn_dim": 24,
             "vocab_size": 99,
             "max_source_positions": 1500,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
             "pad_token_id": 0,
-            "decoder_start_token_id": 1,
         },
     ),
 }
@@ -141,9 +124,7 @@ def network(name: str) -> Any:
     config = getattr(transformers, config_class)(**settings)
     made: Any = getattr(transformers, cls)(config)
     with torch.no_grad():
-        for (
-            parameter
-        ) in made.parameters():  # a fresh network has biases of 0 and nearly equal norms
+        for parameter in made.parameters():  # a fresh one has biases of 0 and nearly equal norms
             parameter += 0.1 * torch.randn_like(parameter)
         for module in made.modules():
             if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):

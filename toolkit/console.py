@@ -8,6 +8,7 @@ not clear a screen, change its colours or turn a line around.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -19,8 +20,6 @@ from likeness.eval.progress import Report, current_listener, reported_to
 
 if TYPE_CHECKING:
     import argparse
-
-    from rich.progress import Progress, TaskID
 
 _UNLIMITED = 100_000  # columns: more than any line of help holds
 
@@ -55,16 +54,16 @@ def say(text: str, *, error: bool = False) -> None:
     """Print `text` and a line end, unwrapped and uncut, to stdout, or with error=True to stderr.
 
     A control character, or one that the stream cannot encode, is written as its escape. On a
-    terminal it goes above a running bar. A reader that has gone (`likeness evaluate ... | head`)
-    ends the printing, not the work: whatever is still to be written to files is written.
+    terminal it takes the place of the line that says how far the work is. A reader that has gone
+    (`likeness evaluate ... | head`) ends the printing, not the work: whatever is still to be
+    written to files is written.
     """
     stream = sys.stderr if error else sys.stdout
     text = visible(text)
     if stream is None:  # pythonw on Windows has no streams
         return
-    if _bars and is_terminal(stream):
-        _bars[-1].console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
-        return
+    if _lines and is_terminal(stream):
+        text = f"{_lines.pop()}{text}"
     try:
         try:
             stream.write(f"{text}\n")
@@ -129,17 +128,19 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
 
 SWITCH = "LIKENESS_PROGRESS"  # of the environment: 0 shows nothing
 _SHOWN_AFTER = 3.0  # seconds of a step
-_LINE_EVERY = 10.0  # seconds
-_bars: list[Progress] = []  # that are drawn now
+_LINE_EVERY = 10.0  # seconds; on a terminal
+_DRAWN_EVERY = 0.1
+_CLEAR = "\r\x1b[2K"  # what clears a line of a terminal
+_lines: list[str] = []  # what clears the line on the terminal that is drawn now, if there is one
 
 
 @contextmanager
 def shown(show: bool = True) -> Iterator[None]:
     """Show how far the work of the block is, if nobody else does so already.
 
-    It is shown on stderr: as bars on a terminal, and as lines elsewhere, such as in a log. Only the
-    first of several processes shows anything (RANK of torchrun), and none does where the
-    environment has LIKENESS_PROGRESS=0.
+    It is shown on stderr: as a line that changes on a terminal, and as lines elsewhere, such as in
+    a log. Only the first of several processes shows anything (RANK of torchrun), and none does
+    where the environment has LIKENESS_PROGRESS=0.
 
     Args:
         show: False shows nothing new.
@@ -153,106 +154,73 @@ def shown(show: bool = True) -> Iterator[None]:
     if not show or is_quiet or current_listener() is not None:
         yield
         return
-    has_bars = is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
-    steps = Steps(has_bars=has_bars)
+    draws = is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
     try:
-        with reported_to(steps):
+        with reported_to(Steps(draws=draws)):
             yield
     finally:
-        steps.clear()
+        _clear()
 
 
 class Steps:
-    """Shows the steps of which it hears that take longer than two seconds.
+    """Shows the steps of which it hears that take longer than three seconds.
 
-    In a log a step has a line after two seconds, one every ten seconds, and one at its end. It is
+    In a log a step has a line after three seconds, one every ten seconds, and one at its end. On a
+    terminal there is one line, of the step that reported last, which vanishes with it. It is
     written when the work reports, so no thread is needed, and no process is forked while one draws.
 
     Args:
         clock: Gives the time in seconds.
-        has_bars: Whether bars are drawn, which vanish with their steps.
+        draws: Whether a line of a terminal is drawn.
     """
 
-    def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, has_bars: bool = False
-    ) -> None:
-        self._clock, self._has_bars = clock, has_bars
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, draws: bool = False) -> None:
+        self._clock, self._draws = clock, draws
         self._began: dict[str, tuple[float, int]] = {}  # when, and how much was done then
         self._wrote: dict[str, float] = {}  # when a step was shown last
-        self._tasks: dict[str, TaskID] = {}
-        self._bar: Progress | None = None
         self._process = os.getpid()
 
     def __call__(self, reached: Report) -> None:
         """Take a report."""
         if os.getpid() != self._process:  # this process was forked from the one that shows
             return
-        now = self._clock()
-        began, first = self._began.setdefault(reached.what, (now, reached.done))
-        is_long = now - min(began for began, _ in self._began.values()) >= _SHOWN_AFTER
-        if self._has_bars and is_long:
-            self._draw(reached, _text(reached, first, now - began))
-        elif not self._has_bars and reached.is_end and now - began >= _SHOWN_AFTER:
-            amount = _amount(reached.done - first, reached.unit) + " in "
-            _write(f"{reached.what}: {amount * (reached.done > first)}{duration(now - began)}")
-        elif not self._has_bars and not reached.is_end:
-            wrote = self._wrote.get(reached.what)
-            if now - (wrote or began) >= (_LINE_EVERY if wrote else _SHOWN_AFTER):
-                self._wrote[reached.what] = now
-                _write(f"{reached.what}: {_text(reached, first, now - began)}")
+        now, what = self._clock(), reached.what
+        began, first = self._began.setdefault(what, (now, reached.done))
         if reached.is_end:
-            del self._began[reached.what]
-            self._wrote.pop(reached.what, None)
-            if not self._began:
-                self.clear()
-
-    def _draw(self, reached: Report, text: str) -> None:
-        """Draw the bar of a step, or remove it at its end."""
-        bar = self._bar
-        if bar is None:
-            bar = self._bar = _new_bar()
-            _bars.append(bar)
-            bar.start()
-        if reached.what not in self._tasks:
-            name = visible(one_line(reached.what))
-            self._tasks[reached.what] = bar.add_task(name, total=reached.total, text="")
-        task, text = self._tasks[reached.what], visible(one_line(text))
-        if reached.is_end:
-            bar.remove_task(self._tasks.pop(reached.what))
-        else:
-            bar.update(task, total=reached.total, completed=reached.done, text=text)
-        if reached.is_end or self._clock() - self._wrote.get("", 0.0) > 0.1:
-            self._wrote[""] = self._clock()
-            bar.refresh()
-
-    def clear(self) -> None:
-        """Remove all bars."""
-        if self._bar is not None and os.getpid() == self._process:
-            for task in self._bar.task_ids:
-                self._bar.remove_task(task)
-            self._bar.stop()
-            _bars.remove(self._bar)
-            self._bar = None
-            self._tasks.clear()
+            del self._began[what]
+            self._wrote.pop(what, None)
+            if self._draws:
+                _clear()
+            elif now - began >= _SHOWN_AFTER:
+                amount = _amount(reached.done - first, reached.unit) + " in "
+                _write(f"{what}: {amount * (reached.done > first)}{duration(now - began)}")
+            return
+        # On a terminal, a short step within a long one is shown too.
+        since = min(began for began, _ in self._began.values()) if self._draws else began
+        every = _DRAWN_EVERY if self._draws else _LINE_EVERY
+        wrote = self._wrote.get(what)
+        if now - (since if wrote is None else wrote) >= (_SHOWN_AFTER if wrote is None else every):
+            self._wrote[what] = now
+            line = f"{what}: {_text(reached, first, now - began)}"
+            if self._draws:
+                _draw(line)
+            else:
+                _write(line)
 
 
-def _new_bar() -> Progress:
-    """Bars that nothing but `Steps` moves."""
-    # slow to import, needed for long work only
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+def _draw(line: str) -> None:
+    """Draw a line on the terminal, in place of the one before; the last column stays free."""
+    line = visible(one_line(line))[: shutil.get_terminal_size().columns - 1]
+    sys.stderr.write(f"{_CLEAR}{line}")
+    sys.stderr.flush()
+    _lines[:] = [_CLEAR]
 
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[text]}", markup=False),
-        console=Console(file=sys.stderr, force_terminal=True),
-        transient=True,
-        auto_refresh=False,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
+
+def _clear() -> None:
+    """Remove the line from the terminal."""
+    if _lines:
+        sys.stderr.write(_lines.pop())
+        sys.stderr.flush()
 
 
 def _text(reached: Report, first: int, spent: float) -> str:

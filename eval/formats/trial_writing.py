@@ -1,14 +1,11 @@
-"""Trial lists and scores as files: text, .npz and .parquet, whole or not at all.
+"""Trial lists and scores as files: text and .parquet, whole or not at all.
 
-.npz
-    arrays enrol_ids and probe_ids, the distinct ids as text; enrol and probe (P,) int32, the number
-    of each trial's id among them; target (P,) bool and score (P,) float64, each where there is one
 .parquet
     columns enrol and probe, texts in a dictionary; label, bool; score, float64
 text
     lines `enrol probe [score] [label]`; a file that could be misread gets a header
 
-Arrays take a fifth of the text, and are read far quicker.
+A .parquet takes a fifth of the text, and is read far quicker.
 """
 
 import gzip
@@ -27,8 +24,6 @@ from likeness.eval.formats.writing import atomic_path
 from likeness.eval.progress import report
 from likeness.eval.types import Bools, Floats, Trials
 
-SUFFIXES = (".npz", ".parquet")
-
 _ROWS = 1 << 17  # written at a time
 _ROWS_OF_GROUP = 1 << 22  # each row group of a .parquet repeats the ids
 _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in the same way
@@ -36,7 +31,7 @@ _DECIMALS = 1e-4, 1e9  # between these Python and pyarrow write a fraction in th
 _REFUSED_IN_TEXT = re.compile(
     r'^\Z|^[# \ufeff]| \Z|^".*"\Z|[\x00-\x1f\ud800-\udfff]', flags=re.DOTALL
 )
-_REFUSED_IN_ARRAYS = re.compile(r"^\Z|\0\Z|[\ud800-\udfff]")
+_REFUSED_IN_PARQUET = re.compile(r"^\Z|[\ud800-\udfff]")
 
 
 def write_trials(path: str | Path, trials: Trials) -> None:
@@ -82,12 +77,12 @@ def write_scores(path: str | Path, trials: Trials, values: Floats) -> None:
 def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
     """Writes trials, with scores unless `values` is None."""
     place = Path(path)
-    is_text = place.suffix.lower() not in SUFFIXES
+    is_text = place.suffix.lower() != ".parquet"
     sides = [
         in_order(Column(list(ids), codes))
         for ids, codes in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
     ]
-    refused = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_ARRAYS
+    refused = _REFUSED_IN_TEXT if is_text else _REFUSED_IN_PARQUET
     bad = [name for side in sides for name in side.keys if refused.search(name)]
     if bad or not len(trials):
         raise LikenessError(
@@ -101,28 +96,21 @@ def _write(path: str | Path, trials: Trials, values: Floats | None) -> None:
         if not is_text:
             raise LikenessError(f"{path}: labels of spoofs are written as text; name it .txt")
         labels = (trials.target + 2 * trials.spoof).astype(np.uint8)
-    write = _write_text if is_text else _write_arrays
+    write = _write_text if is_text else _write_parquet
     write(place, sides, labels, values)
 
 
-def _write_arrays(
+def _write_parquet(
     path: Path, sides: Sequence[Column], target: Bools | None, values: Floats | None
 ) -> None:
-    """Writes .npz or .parquet."""
-    named: dict[str, Any] = {}
-    if path.suffix.lower() == ".npz":
-        for name, side in zip(("enrol", "probe"), sides, strict=True):
-            named |= {f"{name}_ids": np.array(side.keys, dtype=np.str_), name: side.codes}
-        named |= {} if target is None else {"target": target}
-        named |= {} if values is None else {"score": values}
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **named)
-        return
+    """Writes .parquet."""
     import pyarrow
     import pyarrow.parquet
 
-    for name, side in zip(("enrol", "probe"), sides, strict=True):
-        named[name] = pyarrow.DictionaryArray.from_arrays(side.codes, as_arrow(side.keys))
+    enrol, probe = (
+        pyarrow.DictionaryArray.from_arrays(side.codes, as_arrow(side.keys)) for side in sides
+    )
+    named: dict[str, Any] = {"enrol": enrol, "probe": probe}
     named |= {} if target is None else {"label": pyarrow.array(target)}
     named |= {} if values is None else {"score": pyarrow.array(values)}
     with atomic_path(path) as temporary:

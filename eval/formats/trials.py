@@ -2,7 +2,7 @@
 
 A trial list has the columns `label enrol probe`, `enrol probe label` or `enrol probe` (a blind
 list). A score file has `score enrol probe`, `enrol probe score`, or one of these with a label.
-Files are text, .npz or .parquet (see `likeness.eval.formats.lists` and
+Files are text or .parquet (see `likeness.eval.formats.lists` and
 `likeness.eval.formats.trial_writing`).
 
 Which column is which follows from the whole file, not from its first line. A label column holds
@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import lists, npz
+from likeness.eval.formats import lists
 from likeness.eval.formats.column_names import (
-    BARE_LAYOUTS,
     IS_TARGET,
     LABELS,
     SCORE_LAYOUTS,
@@ -36,19 +35,15 @@ from likeness.eval.formats.column_names import (
     is_trial_header,
     parse_columns,
 )
-from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.lists import Table, as_floats, is_number
 from likeness.eval.formats.parquet import Column
-from likeness.eval.formats.trial_writing import SUFFIXES
 from likeness.eval.formats.trial_writing import write_scores as write_scores
 from likeness.eval.formats.trial_writing import write_trials as write_trials
 from likeness.eval.types import (
     Bools,
     Floats,
     Ints,
-    Scores,
     Trials,
-    boolean_labels,
     quoted,
     shortened,
 )
@@ -64,7 +59,7 @@ def read_trials(source: Any, *, columns: str | Mapping[str, str] = "") -> Trials
     stay too. Ids are numbered by their first occurrence.
 
     Args:
-        source: The list, plain or compressed by gzip; a .parquet or .npz file; or a table in
+        source: The list, plain or compressed by gzip; a .parquet file; or a table in
             memory, as of pandas.
         columns: Which column is which, where a header does not say it: "enrol=a,probe=b,label=c",
             by name or by number from 1; or a mapping.
@@ -110,17 +105,7 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    fitting = _read(source, SCORE_LAYOUTS, columns)
-    if len(fitting) > 1 and trials is not None:
-        # Some ids are numbers. The trial list knows which columns hold its ids.
-        sides = {"enrol": set(trials.enrol_ids), "probe": set(trials.probe_ids)}
-        known = [
-            table
-            for table in fitting
-            if all(ids.issuperset(table.column(side).keys) for side, ids in sides.items())
-        ]
-        fitting = known or fitting
-    table = _only(fitting)
+    table = _only(_read(source, SCORE_LAYOUTS, columns))
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -156,47 +141,6 @@ def read_pairs(
     return enrol, probe, labels
 
 
-def is_bare(path: str | Path) -> bool:
-    """Returns whether the lines of a score file have two fields, of which none can be an id.
-
-    A pipe, which is read once, and a file of arrays are not looked into.
-    """
-    place = Path(path)
-    if place.suffix.lower() in SUFFIXES or not place.is_file():
-        return False
-    first = next((line for _, line in text_lines(place)), "")
-    return len(lists.split(first, lists.separator_of(first))) == 2
-
-
-def read_bare_scores(path: str | Path) -> Scores:
-    r"""Reads the scores of labelled trials whose ids are not known.
-
-    Args:
-        path: Lines of a label and a score, plain or compressed by gzip. Labels are of one kind
-            throughout, as in trial lists. The first line may be a header, and has to be one where
-            both columns can be labels.
-
-    Returns:
-        The scores and labels (P,), in the order of the file.
-
-    Raises:
-        LikenessError: The order cannot be known, because both columns can be labels; or fields are
-            no labels or no finite numbers.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "scores.txt"
-        ...     _ = path.write_text("1 0.7\n0 -0.2\n")
-        ...     read_bare_scores(path).targets.tolist()
-        [0.7]
-    """
-    table = _only(_read(path, BARE_LAYOUTS, ""))
-    if _spoofs(table.column("label")) is not None:
-        raise LikenessError(f"{path}: spoofs need ids; write lines `enrol probe score label`")
-    return Scores(_scores(table), _targets(table.column("label")))
-
-
 def _read(
     source: Any, layouts: Layouts, columns: str | Mapping[str, str], *, label_needed: bool = True
 ) -> list[Table]:
@@ -212,7 +156,7 @@ def _read(
 
     def shape_of(sample: list[str]) -> lists.Shape:
         fields = lists.split(sample[0], lists.separator_of(sample[0]))
-        is_named = is_trial_header(fields, needed, partly=where.lower().endswith((".csv", ".tsv")))
+        is_named = is_trial_header(fields, needed)
         if stated or is_named:
             return lists.named_shape(sample, places_of, header=is_named or not by_number(stated))
         return lists.headless_shape(sample, fits)
@@ -230,9 +174,7 @@ def _read(
 
     if in_memory:
         table = _of_values(lists.read_frame(source, places_of))
-    elif (path := Path(source)).suffix.lower() == ".npz":
-        table = _of_values(_read_npz(path, has_scores="score" in needed))
-    elif path.suffix.lower() == ".parquet":
+    elif (path := Path(source)).suffix.lower() == ".parquet":
         table = _of_values(lists.read_parquet(path, places_of))
     else:
         table = lists.read_table(path, shape_of, fractions="score" in needed)
@@ -392,31 +334,6 @@ def _align(where: str, scored: Trials, values: Floats, trials: Trials) -> tuple[
         spoof = None if scored.spoof is None else scored.spoof[at]
         trials = replace(trials, target=scored.target[at], spoof=spoof)
     return trials, values[at]
-
-
-def _read_npz(path: Path, *, has_scores: bool) -> Table:
-    """The table of an .npz file as `write_trials` and `write_scores` write it."""
-    names = ["enrol_ids", "probe_ids", "enrol", "probe", *["score"] * has_scores]
-    arrays = npz.read(path, names, optional=["target"])
-    columns: dict[str, Column | Floats] = {}
-    for side in ("enrol", "probe"):
-        ids, codes = arrays[f"{side}_ids"], arrays[side]
-        is_numbered = bool(codes.size) and codes.dtype.kind in "iu" and codes.min() >= 0
-        if is_numbered and codes.max() < len(ids) and ids.dtype.kind == "U" and ids.ndim == 1:
-            columns[side] = Column(ids.tolist(), codes.astype(np.int32))
-    if "target" in arrays:
-        target = boolean_labels(str(path), arrays["target"])
-        columns["label"] = Column(["0", "1"], target.astype(np.int32))
-    if has_scores:
-        columns["score"] = np.asarray(arrays["score"], dtype=np.float64)
-    shapes = {array.shape for name, array in arrays.items() if not name.endswith("_ids")}
-    if not {"enrol", "probe"} <= columns.keys() or shapes != {(arrays["enrol"].size,)}:
-        raise LikenessError(
-            f"{path}: not a list of trials: expected enrol_ids and probe_ids, texts, enrol and "
-            f"probe, (P,) integers that number them from 0, and perhaps target and score (P,); "
-            f"the shapes are {shapes}"
-        )
-    return Table(str(path), tuple(columns), list(columns.values()))
 
 
 def pair_text(trials: Trials, row: int) -> str:

@@ -239,14 +239,11 @@ def identify_labelled(
         "subjects": int(subject.max()) + 1,
     }
     measures = _measures(searched, mated, subject, settings)
-    values, num_redrawn = _resample(
-        measures, subject, [search.mated for search in searched], settings
-    )
+    values = _resample(measures, subject, [search.mated for search in searched], settings)
     templates = "best score over the templates of a subject"
     common: Conventions = {"galleries": len(galleries), "templates": templates, **conventions}
     if settings.num_resamples:
         common |= {"interval": "bootstrap over subjects of the probes", **draws_of(settings)}
-        common["num_redrawn"] = num_redrawn
     kind = "closed set" if settings.protocol == "closed" else "open set"
     protocol = f"identification 1:N, {kind}{', galleries apart' if len(searched) > 1 else ''}"
     results = []
@@ -367,7 +364,7 @@ def _resample(
     subject: Counts,
     mated: Sequence[Bools],
     settings: IdentificationSettings,
-) -> tuple[Floats, int]:
+) -> Floats:
     """Each metric's values (metrics, draws) on draws of as many probe subjects as there are, with
     replacement; draws without a probe of a needed kind are drawn again.
     """
@@ -384,4 +381,4 @@ def _resample(
                 "bootstrap: most draws of the probe subjects lack mated or non-mated probes; too "
                 "few for an interval"
             )
-    return np.array(values).reshape(len(values), len(measures)).T, tried - len(values)
+    return np.array(values).reshape(len(values), len(measures)).T

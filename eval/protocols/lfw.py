@@ -4,28 +4,22 @@ On nine folds the threshold of best accuracy is chosen, and on the tenth it is a
 over folds and the population standard deviation are reported. FaceX-Zoo reports the standard error
 of the mean in place of the latter: for ten folds that is a third of this deviation.
 
-The field's code (facenet, insightface, AdaFace) does this on squared distances d of unit vectors.
-It tries the thresholds 0, .01, .. 3.99 and accepts d < threshold. Here scores are compared, a
-higher score means more similar, and any distinct score can be the threshold. A distance is the
-special case score = -d, and thresholds="grid" then gives the published procedure, number for
-number. For cosines, d = 2 - 2 cos.
+The field's code (facenet, insightface, AdaFace) tries the thresholds 0, .01, .. 3.99 on squared
+distances of unit vectors. Here a higher score means more similar, and any distinct score can be the
+threshold.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import text_lines
-from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, check_choice, nfc
+from likeness.eval.types import Bools, Floats, Ints, Scores, Trials, nfc
 
-Thresholds = Literal["scores", "grid"]
-# The thresholds of the field on d, as scores -d from the strictest on. d < t means score > -t, so
-# that the next float above -t is the score to reach.
-_GRID = np.nextafter(-np.arange(0, 4, 0.01), np.inf)
 Folds = int | Sequence[int] | NDArray[np.integer]
 
 
@@ -43,12 +37,11 @@ class TenFold(NamedTuple):
     thresholds: Floats
 
 
-def ten_fold_accuracy(
-    scores: ArrayLike, same: ArrayLike, *, folds: Folds = 10, thresholds: Thresholds = "scores"
-) -> TenFold:
+def ten_fold_accuracy(scores: ArrayLike, same: ArrayLike, *, folds: Folds = 10) -> TenFold:
     """Computes the verification accuracy by cross-validation over folds.
 
-    The threshold of a fold is the first that is best on the other folds, from the strictest on.
+    The threshold of a fold is the first that is best on the other folds, from the strictest on,
+    which rejects everything. The others are the distinct scores of the other folds.
 
     Args:
         scores: (P,), where a higher score means more similar.
@@ -56,35 +49,28 @@ def ten_fold_accuracy(
         folds: The number of consecutive blocks in the order of the file, whose sizes differ by one
             at most; or the fold number of each pair (P,), with which the order of rows does not
             matter.
-        thresholds: "scores" tries every distinct score of the other folds, and rejecting
-            everything. "grid" tries the field's grid; the scores must then be -d, where d is the
-            squared distance of unit vectors in [0, 4].
 
     Returns:
         Mean, standard deviation and thresholds.
 
     Raises:
         LikenessError: Scores are NaN or infinite, a class has no pairs, there are fewer than two
-            folds, a fold is empty, or the scores for a grid are not -d.
+            folds, or a fold is empty.
 
     Example:
         >>> scores, labels = [0.9, 0.1, 0.8, 0.2, 0.7, 0.8], [1, 0, 1, 0, 1, 0]
         >>> ten_fold_accuracy(scores, labels, folds=[0, 0, 1, 1, 2, 2])
         TenFold(mean=0.5, std=0.408248290463863, thresholds=array([0.7, 0.9, 0.8]))
     """
-    check_choice("thresholds", thresholds, get_args(Thresholds))
     values, labels, fold = _checked(scores, same, folds)
-    if thresholds == "grid":
-        values = _negative_distances(values)
-    candidates = np.append(np.inf, np.unique(values)[::-1]) if thresholds == "scores" else _GRID
+    candidates = np.append(np.inf, np.unique(values)[::-1])
     accepted = _accepted(values, labels, fold, candidates)
     num_different = np.bincount(fold[~labels], minlength=len(accepted))[:, None]
     right = accepted[:, 0] + (num_different - accepted[:, 1])  # decisions, (folds, candidates)
     others = right.sum(axis=0) - right
-    if thresholds == "scores":
-        # A score that occurs in the fold alone may not be its threshold.
-        occurs = np.diff(accepted.sum(axis=1), axis=1) > 0
-        others[:, 1:][(occurs.sum(axis=0) - occurs) == 0] = -1
+    # A score that occurs in the fold alone may not be its threshold.
+    occurs = np.diff(accepted.sum(axis=1), axis=1) > 0
+    others[:, 1:][(occurs.sum(axis=0) - occurs) == 0] = -1
     best = np.argmax(others, axis=1)
     accuracy = right[np.arange(len(right)), best] / np.bincount(fold)
     return TenFold(float(accuracy.mean()), float(accuracy.std()), candidates[best])
@@ -165,20 +151,6 @@ def _checked(
             "pair, of two at least"
         )
     return values, labels, np.unique(numbers, return_inverse=True)[1]
-
-
-def _negative_distances(values: Floats) -> Floats:
-    """Scores -d, none of them above 0. Raises ValueError for other scores.
-
-    What rounding puts above 0 (2 cos - 2) would pass the threshold d < 0, which accepts nothing.
-    """
-    if values.max() > 1e-4 or values.min() < -4 - 1e-4:
-        raise LikenessError(
-            "lfw: thresholds='grid' takes scores -d, d the squared distance of unit vectors in "
-            f"[0, 4], but they reach from {values.min():g} to "
-            f"{values.max():g}; pass 2 cos - 2 for cosines, or use thresholds='scores'"
-        )
-    return np.minimum(values, 0.0)
 
 
 def _accepted(

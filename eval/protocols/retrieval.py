@@ -26,7 +26,11 @@ from likeness.eval.types import (
 )
 
 Quality = Literal["norm"] | Mapping[str, float]
-_RULES: dict[str, uncertainty.Conventions] = {
+Conventions = dict[str, str | float | int]
+Row = tuple[
+    str, float, Conventions, bootstrap.Bounds | None
+]  # metric, value, conventions, interval
+_RULES: dict[str, Conventions] = {
     "map@r": {"rule": "(1/R) sum over the first R places of precision(i) rel(i)"},
     "map@1000": {"rule": "the same over 1,000 places, divided by min(R, 1000)"},
 }
@@ -47,8 +51,8 @@ class RetrievalSettings:
             intervals out.
         seed: Of the draws.
         quality: "norm", or a number for the id of each query, higher for queries to be trusted
-            more. R-AUROC, AURC and E-AURC then measure how well it says which queries are answered
-            wrongly (see `likeness.eval.uncertainty`). None leaves them out.
+            more. The R-AUROC then measures how well it says which queries are answered wrongly, see
+            `likeness.eval.uncertainty`. None leaves it out.
 
     Raises:
         LikenessError: A name is unknown, or a number is outside its range.
@@ -167,7 +171,7 @@ def retrieve(
     among, num_classes = gallery is None, int(codes.max()) + 1
     counts: dict[str, int | None] = {"queries": codes.size, "lone": int(np.count_nonzero(alone))}
     counts |= {"gallery": len(gallery or queries), "classes": num_classes, "subjects": num_classes}
-    common: uncertainty.Conventions = {
+    common: Conventions = {
         "similarity": similarity,
         "self": "removed by index" if among else "separate gallery, nothing removed",
         "ties": "expected value over the orders of tied items",
@@ -179,7 +183,7 @@ def retrieve(
         common |= {"interval": "bootstrap over classes of queries, gallery as it is"}
         common |= bootstrap.draws_of(settings)
         intervals = class_bounds(per_query, codes, settings)
-    rows: list[uncertainty.Row] = [
+    rows: list[Row] = [
         (name, float(of_queries.mean()), _RULES.get(name, {}), intervals.get(name))
         for name, of_queries in per_query.items()
     ]
@@ -197,10 +201,10 @@ def retrieve(
 
 def _rated(
     quality: Floats, per_query: Mapping[str, Floats], codes: Counts, settings: RetrievalSettings
-) -> tuple[Answers, list[uncertainty.Row]]:
-    """How well a quality (Q,) says which queries are answered wrongly: R-AUROC, AURC and E-AURC.
+) -> tuple[Answers, list[Row]]:
+    """How well a quality (Q,) says which queries are answered wrongly: its R-AUROC.
 
-    The R-AUROC is left out where all queries are right, or all are wrong.
+    It is left out where all queries are right, or all are wrong.
 
     Raises:
         LikenessError: recall@1 was not measured.
@@ -212,22 +216,22 @@ def _rated(
         )
     is_norm = settings.quality == "norm"
     answers = Answers(quality, np.clip(1 - recall, 0, 1), "norm" if is_norm else "quality")
-    ranking = uncertainty.Ranking(answers.quality, answers.risk)
-    intervals: dict[str, bootstrap.Bounds] = {}
+    auroc = uncertainty.drawn_auroc(answers.quality, answers.risk)
+    value = auroc(np.ones(quality.size))
+    if np.isnan(value):
+        return answers, []
+    ends = None
     if settings.num_resamples:
-        made = bootstrap.bounds_over_groups(
-            ranking.metrics,
-            ranking.metrics(),
-            codes,
-            bootstrap.drawn_groups(codes, "classes"),
-            settings,
+        drawn = bootstrap.drawn_groups(codes, "classes")
+        (ends,) = bootstrap.bounds_over_groups(
+            lambda times: [auroc(times)], [value], codes, drawn, settings
         )
-        intervals = dict(zip(uncertainty.METRICS, made, strict=True))
-    stated: uncertainty.Conventions = {
+    stated: Conventions = {
         "quality": "norm" if is_norm else "given",
         "risk": "1 - recall@1",
+        "rule": uncertainty.AUROC_RULE,
     }
-    return answers, uncertainty.rows_of(ranking, "r_auroc", stated, intervals)
+    return answers, [("r_auroc", value, stated, ends)]
 
 
 def _gallery_classes(

@@ -2,7 +2,7 @@
 reference, and error rates by groups of subjects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,15 +15,15 @@ from likeness.eval.comparison import Outcome
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
-from likeness.eval.paired import Matched, Paired
+from likeness.eval.paired import Paired
 from likeness.eval.progress import step
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.protocols.verification import Evaluated, VerificationSettings, evaluate
 from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
 from likeness.eval.verification import num_allowed, threshold_at_eer
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Compared:
     """What was measured of several systems.
 
@@ -38,12 +38,12 @@ class Compared:
     """
 
     results: list[Result]
-    scores: Mapping[str, Scores]
-    trials: Mapping[str, Trials]
-    grouped: Sequence[groups.Grouped] = ()
+    scores: dict[str, Scores]
+    trials: dict[str, Trials]
+    grouped: list[groups.Grouped] = field(default_factory=list)
     paired: Paired | None = None
-    subject_of: Mapping[str, str] = field(default_factory=dict)
-    subjects: Mapping[str, Ints] = field(default_factory=dict)
+    subject_of: dict[str, str] = field(default_factory=dict)
+    subjects: dict[str, Ints] = field(default_factory=dict)
 
     def table(self) -> str:
         """Everything as tables of text: the results, the differences, the groups."""
@@ -94,19 +94,17 @@ def evaluate_together(
     systems: Mapping[str, tuple[Trials, Scores]],
     settings: VerificationSettings,
     *,
-    reference: str | None = None,
     subject_of: Mapping[str, str] | None = None,
     groupings: Mapping[str, Mapping[str, str]] | None = None,
     quality: Mapping[str, Mapping[str, float]] | None = None,
     failures: Failures | None = None,
 ) -> Compared:
-    """Measures several systems on lists of trials.
+    """Measures several systems on lists of trials; those on the same trials are compared with the
+    first on the same resamples.
 
     Args:
         systems: Name -> the labelled trials and their scores.
         settings: What is measured and by which rule.
-        reference: The system to which the differences of the others are taken, by default the
-            first. Systems on the same trials are compared on the same resamples.
         subject_of: Id -> subject, for intervals over subjects, see `subjects_of`.
         groupings: What the groups are, such as "sex" -> id or subject -> group. The error rates are
             then measured by group as well.
@@ -126,69 +124,93 @@ def evaluate_together(
     >>> {result.system: result.value for result in compared.results if result.metric == "eer"}
     {'good': 0.0, 'bad': 0.5}
     """
-    reference = next(iter(systems)) if reference is None else reference
+    reference, given = next(iter(systems)), dict(subject_of or {})
     trials = {name: listed for name, (listed, _) in systems.items()}
     scores = {name: measured for name, (_, measured) in systems.items()}
     unpaired = _in_one_order(scores, trials, reference)
-    results: list[Result] = []
-    grouped: list[groups.Grouped] = []
+    compared = Compared([], scores, trials, subject_of=given)
     outcomes: dict[str, Outcome] = {}
-    numbered: dict[str, Ints] = {}
-    names_of = dict(subject_of or {})
-    for name, listed in trials.items():
-        numbers, source = subjects_of(listed, subject_of)
-        subjects: Ints | None = None
-        if numbers is not None:
-            subjects = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
-            names_of |= {} if subject_of else _named(listed, numbers, source)
-            numbered[name] = subjects
-        if groupings and subjects is None:
-            raise LikenessError(
-                f"{name}: groups are compared by their subjects, and the ids do not name them; "
-                "give an `id subject` list with --subjects"
-            )
-        own = scores[name]
-        for by, group_of in (groupings or {}).items():
-            sides = groups.sides_of(listed, group_of, names_of)
-            system = groups.evaluate_groups(name, own, numbered[name], *sides, settings=settings)
-            fte = {} if failures is None else fte_by_group(failures, group_of, names_of, settings)
-            grouped.append(replace(system, by=by, fte=fte))
-        evaluated = evaluate(own, settings, subjects=subjects, subjects_from=source, system=name)
-        first = evaluated.results[0]
-        results += evaluated.results
+    for name, own in scores.items():
+        evaluated = _evaluate_one(compared, name, settings, subject_of)
+        subjects, first = compared.subjects.get(name), evaluated.results[0]
+        if groupings:
+            _compare_groups(compared, name, settings, groupings, failures)
         if quality is not None:
-            results += _rated_decisions(first, listed, own, quality[name], settings, subjects)
+            compared.results += _rated_decisions(
+                first, trials[name], own, quality[name], settings, subjects
+            )
         if failures is not None:
-            results += generalised_rates(failures, own, settings, first, subject_of)
-        if evaluated.resamples is not None:
-            draws = evaluated.resamples.values
+            compared.results += generalised_rates(failures, own, settings, first, subject_of)
+        if (draws := evaluated.resamples) is not None:
             values = {metric: evaluated.result(metric).value for metric in draws}
-            trial_list = name if name in unpaired else ""
-            drawn = drawn_from(own.target, subjects)
+            trial_list, drawn = name if name in unpaired else "", drawn_from(own.target, subjects)
             outcomes[name] = Outcome(values, draws, trial_list, drawn)
-    compared: Paired | None = None
     if len(systems) > 1 and (outcomes or unpaired):
-        over = "subjects" if len(numbered) == len(systems) else "trials"
-        compared = paired.differences(reference, outcomes, unpaired, over)
-    return Compared(results, scores, trials, grouped, compared, names_of, numbered)
+        over = "subjects" if len(compared.subjects) == len(systems) else "trials"
+        compared.paired = paired.differences(reference, outcomes, unpaired, over)
+    return compared
+
+
+def _evaluate_one(
+    compared: Compared,
+    name: str,
+    settings: VerificationSettings,
+    subject_of: Mapping[str, str] | None,
+) -> Evaluated:
+    """Measures a system and adds its results and subjects."""
+    listed = compared.trials[name]
+    numbers, source = subjects_of(listed, subject_of)
+    if numbers is not None:
+        sides = numbers[0][listed.enrol], numbers[1][listed.probe]
+        compared.subjects[name] = np.stack(sides, axis=1)
+        compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
+    evaluated = evaluate(
+        compared.scores[name],
+        settings,
+        subjects=compared.subjects.get(name),
+        subjects_from=source,
+        system=name,
+    )
+    compared.results += evaluated.results
+    return evaluated
+
+
+def _compare_groups(
+    compared: Compared,
+    name: str,
+    settings: VerificationSettings,
+    groupings: Mapping[str, Mapping[str, str]],
+    failures: Failures | None,
+) -> None:
+    """Adds the error rates of a system by groups."""
+    if name not in compared.subjects:
+        raise LikenessError(
+            f"{name}: groups are compared by their subjects, and the ids do not name them; "
+            "give an `id subject` list with --subjects"
+        )
+    for by, group_of in groupings.items():
+        sides = groups.sides_of(compared.trials[name], group_of, compared.subject_of)
+        scores, subjects = compared.scores[name], compared.subjects[name]
+        system = groups.evaluate_groups(name, scores, subjects, *sides, settings=settings)
+        fte: dict[str, Any] = {}
+        if failures is not None:
+            fte = fte_by_group(failures, group_of, compared.subject_of, settings)
+        compared.grouped.append(replace(system, by=by, fte=fte))
 
 
 def _in_one_order(
     scores: dict[str, Scores], trials: dict[str, Trials], reference: str
-) -> dict[str, Matched]:
+) -> list[str]:
     """Brings the scores on the trials of the reference into its order, so that all are measured on
     the same resamples; gives the systems on other trials.
     """
-    if len(scores) == 1:
-        return {}
-    unpaired = {}
+    unpaired = []
     for name in [name for name in scores if name != reference]:
-        matched = paired.match_trials(trials[reference], trials[name])
-        if matched.order is None:
-            unpaired[name] = matched
+        order = paired.matching_order(trials[reference], trials[name])
+        if order is None:
+            unpaired.append(name)
         else:
-            in_order = scores[name].values[matched.order]
-            scores[name] = Scores(in_order, scores[reference].target)
+            scores[name] = Scores(scores[name].values[order], scores[reference].target)
             trials[name] = trials[reference]
     return unpaired
 
@@ -230,31 +252,33 @@ def _rated_decisions(
     """
     values, meaning = uncertainty.trial_quality(trials, quality, "quality")
     threshold = threshold_at_eer(scores.targets, scores.nontargets)
-    ranking = uncertainty.Ranking(values, uncertainty.errors_at(scores, threshold))
-    intervals: dict[str, Bounds] = {}
-    if settings.num_resamples:
-        draws = draws_of(settings)
-        intervals = uncertainty.bounds_over_subjects(ranking, scores.target, subjects, **draws)
-    stated: uncertainty.Conventions = {
-        "quality": meaning,
-        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
-    }
-    results = [
-        metric_beside(of, name, value, ends, threshold, **own)
-        for name, value, own, ends in uncertainty.rows_of(
-            ranking, "quality_auroc", stated, intervals
-        )
-    ]
     start = float(np.sort(scores.targets)[num_allowed(uncertainty.START_FNMR, scores.targets.size)])
     missed = uncertainty.errors_at(scores, start)
+    auroc = uncertainty.drawn_auroc(values, uncertainty.errors_at(scores, threshold))
+
+    def rated(*rows: NDArray[Any]) -> float:
+        drawn = np.concatenate(rows).astype(np.int64)
+        return auroc(np.bincount(drawn, minlength=values.size))
 
     def area(target_rows: NDArray[Any], _: NDArray[Any]) -> float:
         rows = target_rows.astype(np.int64)
         return uncertainty.discard_area(values[rows], missed[rows])
 
-    name, every = f"edc_pauc({uncertainty.START_FNMR:g})", np.flatnonzero(scores.target)
+    edc = f"edc_pauc({uncertainty.START_FNMR:g})"
+    intervals: dict[str, Bounds] = {}
     if settings.num_resamples:
-        intervals = uncertainty.bounds_over_rows({name: area}, scores.target, subjects, **draws)
+        metrics = {"quality_auroc": rated, edc: area}
+        intervals = uncertainty.bounds_over_rows(
+            metrics, scores.target, subjects, **draws_of(settings)
+        )
+    stated = {
+        "quality": meaning,
+        "risk": "share of wrong decisions at the threshold of the EER, which stays fixed",
+        "rule": uncertainty.AUROC_RULE,
+    }
+    every, ends = np.arange(len(scores)), intervals.get("quality_auroc")
+    found = metric_beside(of, "quality_auroc", rated(every), ends, threshold, **stated)
     rule = f"up to {uncertainty.MOST_DISCARDED:.0%} of the target trials discarded by quality"
-    edc = metric_beside(of, name, area(every, every), intervals.get(name), start, rule=rule)
-    return [*results, edc]
+    value = area(np.flatnonzero(scores.target), every)
+    beside = metric_beside(of, edc, value, intervals.get(edc), start, rule=rule)
+    return [beside] if np.isnan(found.value) else [found, beside]

@@ -5,7 +5,7 @@
 same trials against a reference, and splits the error rates by groups of subjects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, get_args
@@ -101,7 +101,7 @@ class Evaluated:
     """
 
     results: Sequence[Result]
-    resamples: bootstrap.Resamples | None
+    resamples: Mapping[str, Floats] | None
     scores: Scores
     settings: VerificationSettings = VerificationSettings()
 
@@ -205,7 +205,7 @@ def evaluate(
         )
         values = {name: each.measured.value for name, each in measures.items()}
         intervals = with_exact_bounds(intervals, values, scores, subjects, settings)
-        resamples.values.pop("balanced_accuracy")  # no further test: it is of the same ROC
+        resamples.pop("balanced_accuracy")  # no further test: it is of the same ROC
     known = subjects is not None
     common: Conventions = {
         "ties": "one operating point per distinct score",
@@ -215,7 +215,6 @@ def evaluate(
     if resamples is not None:
         over = "subjects" if known else "trials: optimistic, trials share subjects"
         common |= {"interval": f"bootstrap over {over}", **bootstrap.draws_of(settings)}
-        common["num_redrawn"] = resamples.num_redrawn
     num_subjects = None if subjects is None else bootstrap.num_subjects(subjects)
     counts = {"targets": sizes[0], "nontargets": sizes[1], "subjects": num_subjects}
     results = []

@@ -186,12 +186,9 @@ def histogram_edges(values: Floats, num_bins: int) -> Floats:
     True
     """
     low, high = float(values.min()), float(values.max())
-    # below that, linspace rounds too much
-    least = max(2 * float(np.spacing(max(abs(low), abs(high)))), float(np.finfo(np.float64).tiny))
-    room = num_bins * least
-    if high - low < room:
-        middle, half = low + (high - low) / 2, max(room, 0.5 if high == low else 0.0)
-        low, high = middle - half, middle + half
+    least = max(1e-6 * max(abs(low), abs(high)), float(np.finfo(np.float32).tiny))
+    if high - low < least:
+        low, high = low - least, high + least
     edges: Floats = np.linspace(low, high, num_bins + 1)
     return edges
 

@@ -22,26 +22,21 @@ _NUM_NEIGHBOURS = 5
 
 
 def embedding_map(
-    embeddings: Embeddings,
-    labels: Mapping[str, str] | None = None,
-    *,
-    num_points: int = 2000,
-    num_classes: int = 500,
+    embeddings: Embeddings, labels: Mapping[str, str] | None = None, *, num_points: int = 2000
 ) -> Markup:
     """A plane map of unit embeddings, with the classes in colours and shapes.
 
-    It is PCA at first; t-SNE (van der Maaten & Hinton 2008, scikit-learn) can be chosen.
+    It is made by t-SNE (van der Maaten & Hinton 2008, scikit-learn).
 
     Args:
         embeddings: N of them.
         labels: id -> class; None if unknown.
-        num_points: items in all, drawn at random.
-        num_classes: classes, drawn at random; those of a single item only where there is room.
+        num_points: items in all, drawn at random, of one class for each four of them at most.
 
     Returns:
         HTML.
     """
-    rows, classes = _chosen(embeddings.ids, labels, num_points, num_classes)
+    rows, classes = _chosen(embeddings.ids, labels, num_points)
     if rows.size < 8:
         return prose(f"{rows.size} items: too few for a map.", soft=True)
     text = f"{rows.size:,} of {len(embeddings.ids):,} items"
@@ -54,17 +49,15 @@ def embedding_map(
     norms, ids = embeddings.norms[rows], [embeddings.ids[i] for i in rows]
     matrix = embeddings.matrix[rows].astype(np.float64)
     directions = unit_rows(matrix, norms_of(matrix))
-    planes = {"PCA": principal_plane(directions), "t-SNE": plane(directions)}
     alt = "Map of the embeddings"
-    figure = drawn(_map_figure, planes["PCA"], ids, classes, norms, alt=alt, caption=text)
+    figure = drawn(_map_figure, plane(directions), ids, classes, norms, alt=alt, caption=text)
     points = {
-        "planes": {name: points.round(4).T.tolist() for name, points in planes.items()},
         "ids": ids,
         "classes": classes,
         "norms": [f"{norm:.4g}" for norm in norms],
         "neighbours": neighbours(directions).tolist(),
     }
-    return block("explored", figure=figure, points=points, names=list(planes))
+    return block("explored", figure=figure, points=points)
 
 
 def _map_figure(
@@ -122,22 +115,6 @@ def neighbours(directions: Floats, num: int = _NUM_NEIGHBOURS) -> NDArray[np.int
     return np.argsort(-similarities, axis=1, kind="stable")[:, :count]
 
 
-def principal_plane(directions: Floats) -> Floats:
-    """The first two principal components of the directions of embeddings.
-
-    Args:
-        directions: (N, D) of length 1.
-
-    Returns:
-        (N, 2).
-    """
-    from sklearn.decomposition import PCA
-
-    with np.errstate(invalid="ignore"):  # where no item differs from another
-        points = PCA(min(2, *directions.shape), random_state=0).fit_transform(directions)
-    return np.column_stack([points, np.zeros((len(points), 2 - points.shape[1]))])
-
-
 def plane(directions: Floats) -> Floats:
     """A map of embeddings by their directions.
 
@@ -161,25 +138,22 @@ def plane(directions: Floats) -> Floats:
 
 
 def _chosen(
-    ids: Sequence[str],
-    labels: Mapping[str, str] | None,
-    num_points: int,
-    num_classes: int,
+    ids: Sequence[str], labels: Mapping[str, str] | None, num_points: int
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Rows of the items to show, and their classes ("" without labels).
 
     Args:
         ids: of all items.
         labels: id -> class; items without one are left out. None where no classes are known.
-        num_points: items in all, drawn at random.
-        num_classes: classes at most, drawn at random; those of a single item come last.
+        num_points: items in all, drawn at random, of a quarter as many classes at most; those of a
+            single item come last.
     """
     rng = np.random.default_rng(0)
     if labels is None:
         return np.sort(rng.permutation(len(ids))[:num_points]), [""] * min(len(ids), num_points)
     sizes = Counter(labels[id] for id in ids if id in labels)
     shuffled: list[str] = rng.permutation(sorted(sizes)).tolist()
-    kept = set(sorted(shuffled, key=lambda name: sizes[name] == 1)[:num_classes])
+    kept = set(sorted(shuffled, key=lambda name: sizes[name] == 1)[: num_points // 4])
     rows = rng.permutation([i for i, id in enumerate(ids) if labels.get(id) in kept])
     rows = np.sort(rows[:num_points]).astype(np.int64)
     return rows, [labels[ids[i]] for i in rows]

@@ -1,6 +1,5 @@
 """Who the errors of a verification system come from: subjects and pairs of subjects."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +12,6 @@ from likeness.eval.verification import threshold_at_eer
 
 Counts = NDArray[np.int64]
 
-_NUM_HARDEST = 100  # trials of each kind, of which the subjects are counted
 _NUM_ROWS = 1000  # subjects in the table
 _RULE = (
     "Errors are counted at the threshold of the equal error rate. A nontarget trial counts for the "
@@ -63,7 +61,7 @@ def errors_by_subject(
 
 
 def who_errs(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> Markup:
-    """The hardest trials by subjects, and a row for each subject.
+    """A row for each subject with its errors.
 
     Args:
         trials: of one system.
@@ -77,30 +75,7 @@ def who_errs(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> M
         return EMPTY
     threshold = threshold_at_eer(scores.targets, scores.nontargets)
     errors = errors_by_subject(trials, scores, subject_of, threshold)
-    sentences = [prose(text) for text in _sentences(trials, scores, subject_of)]
-    return EMPTY.join([*sentences, prose(_RULE, soft=True), _table(*errors)])
-
-
-def _sentences(trials: Trials, scores: Scores, subject_of: Mapping[str, str]) -> list[str]:
-    """Which subjects the hardest trials are of, where one or two have a fair share of them."""
-    sentences = []
-    for kind, chosen, sign in (("nontarget", ~scores.target, -1), ("target", scores.target, 1)):
-        place = np.flatnonzero(chosen)
-        num = min(_NUM_HARDEST, place.size)
-        place = place[np.argpartition(sign * scores.values[place], num - 1)[:num]]
-        sides = [
-            [subject_of.get(ids[i], "unknown") for i in index[place].tolist()]
-            for ids, index in ((trials.enrol_ids, trials.enrol), (trials.probe_ids, trials.probe))
-        ]
-        together = Counter(tuple(sorted(set(pair))) for pair in zip(*sides, strict=True))
-        most = sorted(together.items(), key=lambda each: (-each[1], each[0]))[:3]
-        of = "subjects" if kind == "nontarget" else "subject"
-        listed = "; ".join(f"{count} of {of} {' and '.join(pair)}" for pair, count in most)
-        sentences.append(
-            f"The {num} hardest {kind} trials are of {len(together)} "
-            f"{'pairs of ' if kind == 'nontarget' else ''}subjects. Most often: {listed}."
-        )
-    return sentences
+    return prose(_RULE, soft=True) + _table(*errors)
 
 
 def _table(names: Sequence[str], counts: Counts) -> Markup:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.formats.provenance import sha256
 
@@ -55,7 +55,7 @@ class Origin:
         return vars(self) | {"meta": dict(self.meta)}
 
 
-def digest_of(calibration: Calibration | None) -> str:
+def digest_of(calibration: Fusion | None) -> str:
     """The SHA-256 of a calibration's numbers; "" without one."""
     if calibration is None:
         return ""

@@ -8,7 +8,6 @@ trial. Differences, and ratios of what stands under the logarithm, are linear in
 QMF.
 """
 
-import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.calibration import Calibration, by_side, fit_calibration, log_measure
+from likeness.eval.calibration import Fusion, by_side, fit_fusion, log_measure
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.scoring import normalization, templates
@@ -36,7 +35,6 @@ from likeness.eval.types import (
 )
 
 Models = Mapping[str, Sequence[str]]
-_EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
 PLAIN = Scoring()
 
 
@@ -172,10 +170,10 @@ def score(
     """
     calibration = scoring.calibration
     system = scoring.system(embeddings.meta, of_models=models is not None)
-    if calibration is not None and calibration.system and calibration.system != system:
+    if calibration is not None and calibration.systems not in (("",), (system,)):
         raise LikenessError(
-            f"the calibration was fitted for [{calibration.system}], but these scores are "
-            f"[{system}]; fit one for this system"
+            f"the calibration was fitted for [{', '.join(calibration.systems)}], but these scores "
+            f"are [{system}]; fit one for this system"
         )
     sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
     values = _values(sides, scoring)
@@ -198,7 +196,7 @@ def calibrate(
     p_target: float = 0.5,
     probe: Embeddings | None = None,
     models: Models | None = None,
-) -> Calibration:
+) -> Fusion:
     """Fits a calibration of the scores that `score` gives with the same arguments.
 
     The scores become log-likelihood ratios with `dataclasses.replace(scoring, calibration=...)`.
@@ -211,7 +209,7 @@ def calibrate(
 
     Raises:
         LikenessError: The trials have no labels, `scoring` has a calibration already, a measure is
-            unknown or lacks its cohort or durations; and as `calibration.fit_calibration`. As
+            unknown or lacks its cohort or durations; and as `calibration.fit_fusion`. As
             `score`.
 
     >>> import numpy as np
@@ -221,8 +219,8 @@ def calibrate(
     >>> i, j = np.triu_indices(8, k=1)
     >>> trials = Trials(embeddings.ids, embeddings.ids, i, j, (i < 4) == (j < 4))
     >>> fitted = calibrate(trials, embeddings, Scoring("dot"))
-    >>> fitted.slope > 0, fitted.system
-    (True, 'dot')
+    >>> fitted.weights[0] > 0, fitted.systems
+    (True, ('dot',))
     """
     for measure in quality:
         check_choice("quality measure", measure, QUALITY)
@@ -230,13 +228,13 @@ def calibrate(
         lacks = "a list with labels" if trials.target is None else "a scoring without calibration"
         raise LikenessError(f"a calibration is fitted on {lacks}; give such a one")
     sides = sides_of(trials, embeddings, scoring, probe=probe, models=models)
-    return fit_calibration(
+    return fit_fusion(
         _values(sides, scoring),
         trials.target,
         quality=quality_of(sides, quality, scoring),
         names=column_names(quality),
         p_target=p_target,
-        system=scoring.system(embeddings.meta, of_models=models is not None),
+        systems=(scoring.system(embeddings.meta, of_models=models is not None),),
     )
 
 
@@ -294,8 +292,8 @@ def sides_of(
 def _values(sides: Sides, scoring: Scoring) -> Floats:
     """(P,) scores, normalised where there is a cohort, before any calibration."""
     left, right, i, j, similarity = sides.left, sides.right, sides.i, sides.j, sides.similarity
-    if scoring.plda_at_scoring is not None:
-        return scoring.plda_at_scoring.score(left, right, i, j)
+    if scoring.plda is not None:
+        return scoring.plda.score(left, right, i, j)
     values = pairs(left, right, i, j, similarity)
     if sides.cohort is None:
         return values
@@ -358,56 +356,6 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 
-def without_extension(id: str) -> str:
-    """Returns an id without an ending such as .wav or .jpeg: a dot, a letter and one to four more
-    letters or digits.
-
-    Example:
-        >>> without_extension("ann/1.wav"), without_extension("v1.0/2"), without_extension("a.mp3")
-        ('ann/1', 'v1.0/2', 'a')
-    """
-    return _EXTENSION.sub("", id)
-
-
-def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
-    """Returns embeddings that have the ids that are asked for, too, whatever their extensions.
-
-    Args:
-        embeddings: N embeddings.
-        asked: Ids, some of which differ from those of the embeddings in their extension alone.
-
-    Returns:
-        The embeddings, with a further row for each such id. An id that is there, and one that is
-        not there without its extension either, adds none.
-
-    Raises:
-        LikenessError: Several embeddings have one id but for their extensions.
-
-    Example:
-        >>> embeddings = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
-        >>> with_spellings(embeddings, ["ann/1.wav", "bob/1", "cid/1"]).ids
-        ('ann/1', 'bob/1', 'ann/1.wav')
-    """
-    known = set(embeddings.ids)
-    others = [id for id in dict.fromkeys(asked) if id not in known]
-    rows: dict[str, list[int]] = {}
-    for row, id in enumerate(embeddings.ids):
-        rows.setdefault(without_extension(id), []).append(row)
-    added = {id: rows[without_extension(id)] for id in others if without_extension(id) in rows}
-    for id, fitting in added.items():
-        if len(fitting) > 1:
-            names = [embeddings.ids[row] for row in fitting[:2]]
-            raise LikenessError(
-                f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
-                "write the ids as in the embeddings"
-            )
-    if not added:
-        return embeddings
-    chosen = np.array([fitting[0] for fitting in added.values()])
-    matrix = np.concatenate((embeddings.matrix, embeddings.matrix[chosen]))
-    return Embeddings((*embeddings.ids, *added), matrix, embeddings.meta)
-
-
 def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
     """The ids that have no embedding, in their order."""
     known = set(embeddings.ids)
@@ -417,12 +365,9 @@ def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
 def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> None:
     """Refuses ids of a side without an embedding, and says how they can be found or left out."""
     if missing := lacking(ids, embeddings):
-        bare = set(map(without_extension, embeddings.ids))
         remedy = "embed these items too, or leave their trials out by --missing skip"
         if len(missing) == len(ids):
-            remedy = "the list is of other items than the embeddings"
-        if all(without_extension(name) in bare for name in missing):
-            remedy = "add --strip-extension (in Python strip_extension=True)"
+            remedy = "the list is of other items than the embeddings, or writes their ids otherwise"
         raise LikenessError(
             f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
             f"embeddings have ids such as {name_first(embeddings.ids[:2])}); {remedy}"

@@ -2,19 +2,18 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError, refuse_broken
 from likeness.eval.formats.embeddings import read as read_embeddings
 from likeness.eval.formats.subjects import labels_of, read_durations, read_mapping
 from likeness.eval.scoring.normalization import check_cohort
-from likeness.eval.scoring.plda import Plda, ScoringLength, load_plda
+from likeness.eval.scoring.plda import Plda, load_plda
 from likeness.eval.similarity import check_similarity
 from likeness.eval.types import Embeddings, check_choice, check_counts
 
@@ -31,7 +30,7 @@ _READERS: Mapping[str, Callable[[str | Path], Any]] = {  # of the fields that ma
     "plda": load_plda,
     "cohort": read_embeddings,
     "cohort_subjects": read_mapping,
-    "calibration": load_calibration,
+    "calibration": load_fusion,
     "durations": read_durations,
 }
 
@@ -78,8 +77,6 @@ class Scoring:
         subtract_mean: Embeddings whose mean is subtracted from all others before they are pooled.
         plda: Scores are its log-likelihood ratios, of the mean of a model as of one item. A PLDA is
             a similarity of its own, and its scores are not normalised.
-        scoring_length: Another length at scoring than `plda` has, a name of
-            `likeness.eval.scoring.plda.SCORING_LENGTHS`.
         cohort: Embeddings of subjects that are not in the trials. The scores are then normalised.
         cohort_subjects: The subject of each id of the cohort. The mean embeddings of the subjects
             are then the cohort.
@@ -105,12 +102,11 @@ class Scoring:
     pooling: Pooling = "mean"
     subtract_mean: Embeddings | None = None
     plda: Plda | None = None
-    scoring_length: ScoringLength | None = None
     cohort: Embeddings | None = None
     cohort_subjects: Mapping[str, str] | None = None
     norm: Norm = "as"
     top_n: int = 300
-    calibration: Calibration | None = None
+    calibration: Fusion | None = None
     durations: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
@@ -125,9 +121,6 @@ class Scoring:
             check_similarity(self.similarity)
         alone = not self.similarity and self.cohort is None
         rules = {
-            "scoring_length without a PLDA would change nothing; give both, or leave it out": (
-                self.plda is not None or not self.scoring_length
-            ),
             "cohort_subjects without a cohort would change nothing; give both, or leave it out": (
                 self.cohort is not None or self.cohort_subjects is None
             ),
@@ -135,7 +128,6 @@ class Scoring:
             "cohort": self.plda is None or alone,
         }
         refuse_broken(rules, str)
-        _ = self.plda_at_scoring  # refuses an unknown scoring_length
         self._check_cohort()
         if self.durations is not None:
             seconds = {name: float(value) for name, value in self.durations.items()}
@@ -189,19 +181,9 @@ class Scoring:
             parts.append(f"{self.norm}_norm{over}")
         if meta.get("model"):
             parts.append(f"model {meta['model'][:16]}")
-        plda = self.plda_at_scoring
-        if plda is not None and plda.scoring_length != "none":
-            parts.append(f"scoring length {plda.scoring_length}")
         return ", ".join(parts)
 
     @property
     def num_cohort_scores(self) -> int | None:
         """How many scores with the cohort are used of each side; None stands for all."""
         return self.top_n if self.norm == "as" else None
-
-    @cached_property
-    def plda_at_scoring(self) -> Plda | None:
-        """The PLDA with the normalisation of lengths that scoring_length asks for."""
-        if self.plda is None or not self.scoring_length:
-            return self.plda
-        return replace(self.plda, scoring_length=self.scoring_length)

@@ -1,10 +1,9 @@
-"""What a check found as text, as JSON, as a page, and as a list to train on."""
+"""What a check found as text, as a page, and as a list to train on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,12 @@ from markupsafe import Markup
 
 from likeness.checking.check import Checked, Finding
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats import writing
-from likeness.eval.formats.provenance import likeness_version
 from likeness.eval.progress import step
 from likeness.eval.reports.media import Media
 from likeness.eval.reports.page import block, prose, recompute, table, write
 from likeness.eval.results import aligned
 from likeness.files import media_of_items, write_rows
 
-SCHEMA = "likeness.check/1"
 _SHOWN = 3  # groups that a finding names on the terminal, and items of a group
 _SHOWN_ON_PAGE = 12, 4
 _MOST_KINDS = 6  # formats, rates and sizes that a line lists
@@ -42,21 +38,25 @@ def as_text(checked: Checked) -> str:
 
 
 def facts(checked: Checked) -> dict[str, str]:
-    """Return what the data are, line by line: name -> text."""
-    files = _files(checked)
+    """Return what the data are by the headers of the files, line by line: name -> text."""
+    seen = zip(checked.items, (one.header for one in checked.files), strict=True)
+    # A file of which several items are stretches counts once.
+    size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
+    known = [one.header for one in checked.files if one.header is not None]
     lines = {
         "items": f"{len(checked.items):,}",
-        "labels": f"{_num_labels(checked):,}",
+        "labels": f"{len(set(checked.items.labels) - {None}):,}",
         "readable": f"{sum(one.problem is None for one in checked.files):,}",
-        "bytes": f"{files['bytes']:,}",
-        "format": _most(files["formats"]),
-        "rate in Hz": _most(files["rates_hz"]),
-        "channels": _most(files["channels"]),
-        "width x height": _most(files["sizes"]),
+        "bytes": f"{sum(size_of.values()):,}",
+        "format": _most(header.format for header in known),
+        "rate in Hz": _most(header.rate_hz for header in known),
+        "channels": _most(header.channels for header in known),
+        "width x height": _most(f"{h.size[1]}x{h.size[0]}" for h in known if h.size is not None),
     }
-    if quantiles := files["seconds_by_quantile"]:
-        by_quantile = ", ".join(f"{share} {value:.2f}" for share, value in quantiles.items())
-        lines["seconds"] = f"{files['seconds']:,.0f} in all; by quantile: {by_quantile}"
+    if seconds := [header.seconds for header in known if header.seconds is not None]:
+        quantiles = zip(_SHARES, np.percentile(seconds, _SHARES), strict=True)
+        by_quantile = ", ".join(f"{share} % {value:.2f}" for share, value in quantiles)
+        lines["seconds"] = f"{sum(seconds):,.0f} in all; by quantile: {by_quantile}"
     return {name: text for name, text in lines.items() if text}
 
 
@@ -73,55 +73,6 @@ def _examples(finding: Finding) -> list[str]:
     if len(finding.groups) > _SHOWN:
         lines.append(f"   - ... and {len(finding.groups) - _SHOWN:,} more")
     return lines
-
-
-def as_json(checked: Checked) -> dict[str, Any]:
-    """Return everything that was found, with all names."""
-    return {
-        "schema": SCHEMA,
-        "likeness": likeness_version(),
-        "data": checked.data,
-        "modality": checked.modality,
-        "num_items": len(checked.items),
-        "num_labels": _num_labels(checked),
-        "num_left_out": sum(map(bool, checked.left_out)),
-        "decoded": checked.was_decoded,
-        "files": _files(checked),
-        "findings": [
-            {key: value for key, value in asdict(finding).items() if value != ""}
-            for finding in checked.findings
-        ],
-        "notes": list(checked.notes),
-    }
-
-
-def _num_labels(checked: Checked) -> int:
-    return len(set(checked.items.labels) - {None})
-
-
-def _files(checked: Checked) -> dict[str, Any]:
-    """What the headers of the files say, which could be read."""
-    seen = zip(checked.items, (one.header for one in checked.files), strict=True)
-    # A file of which several items are stretches counts once.
-    size_of = {(item.path, item.span): h.num_bytes for item, h in seen if h is not None}
-    known = [one.header for one in checked.files if one.header is not None]
-    seconds = [header.seconds for header in known if header.seconds is not None]
-    quantiles = np.percentile(seconds, _SHARES).tolist() if seconds else []
-    names = [f"{share} %" for share in _SHARES]
-    return {
-        "bytes": sum(size_of.values()),
-        "formats": _counts(header.format for header in known),
-        "rates_hz": _counts(header.rate_hz for header in known),
-        "channels": _counts(header.channels for header in known),
-        "sizes": _counts(f"{h.size[1]}x{h.size[0]}" for h in known if h.size is not None),
-        "seconds": sum(seconds),
-        "seconds_by_quantile": dict(zip(names, quantiles, strict=False)),
-    }
-
-
-def write_json(path: Path, checked: Checked) -> None:
-    """Write everything that was found as JSON, whole or not at all."""
-    writing.write_json(path, as_json(checked), allow_nan=False)
 
 
 @step("drawing the page")
@@ -218,13 +169,9 @@ def _path_in_list(path: Path, folder: Path) -> str:
     return (absolute.relative_to(base) if absolute.is_relative_to(base) else absolute).as_posix()
 
 
-def _counts(values: Iterable[object]) -> dict[str, int]:
-    known = (str(value) for value in values if value is not None)
-    return dict(Counter(known).most_common())
-
-
-def _most(counts: Mapping[str, int]) -> str:
+def _most(values: Iterable[object]) -> str:
     """The most common values and how often each is there."""
-    listed = [f"{value} ({count:,})" for value, count in list(counts.items())[:_MOST_KINDS]]
+    counts = Counter(str(value) for value in values if value is not None).most_common()
+    listed = [f"{value} ({count:,})" for value, count in counts[:_MOST_KINDS]]
     more = len(counts) - _MOST_KINDS
     return ", ".join([*listed, f"and {more:,} more"] if more > 0 else listed)

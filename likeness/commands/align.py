@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from likeness.commands.options import MinScore, input_file, size_of
+from likeness.commands.options import MinScore, app, input_file, size_of
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 @app.command(epilog="Example: likeness align photographs --out crops --detector yunet.onnx")

@@ -10,13 +10,12 @@ import typer
 from likeness.commands import options
 from likeness.commands.options import input_file
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Example: likeness bench --model runs/voices --model likeness:voice --trials trials.txt "
     "--root voices --conditions mp3,opus,8khz,noise20,reverb,quiet20 --report report/bench"
 )
+@options.with_options(options.grouping, options.reporting)
 def bench(
     context: typer.Context,
     models: Annotated[
@@ -36,12 +35,7 @@ def bench(
         bool, typer.Option("--both-sides", help="Do it to the enrolment side as well.")
     ] = False,
     root: options.Root = None,
-    subjects: options.SubjectLines = None,
-    groups: options.Groups = None,
     far: options.StoredThreshold = "0.01",
-    num_resamples: options.Resamples = None,
-    json_file: options.JsonFile = None,
-    report: options.ReportFolder = None,
 ) -> None:
     """Measure models on the same trials under conditions: codecs, noise, rooms, level, light.
 
@@ -50,15 +44,16 @@ def bench(
     """
     import likeness
 
+    asked = context.params
     found = likeness.bench(
         models,
         trials,
         options.names_in(conditions),
         root=root,
-        subjects=subjects,
-        groups=groups,
+        subjects=asked["subjects"],
+        groups=asked["groups"],
         far=options.rule_of(None, far, None).far or 0.01,
         both_sides=both_sides,
-        num_resamples=1000 if num_resamples is None else num_resamples,
+        num_resamples=1000 if asked["num_resamples"] is None else asked["num_resamples"],
     )
     options.write_evaluation(context, found)

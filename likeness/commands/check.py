@@ -11,19 +11,16 @@ from likeness.commands import options
 from likeness.commands.options import input_file
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Examples: likeness check voices; likeness check voices.csv --out items.csv; "
-    "likeness check faces --modality face --model runs/faces --page findings"
+    "likeness check faces --modality face --embeddings faces.npz --page findings"
 )
-@options.with_options(options.listing)
-def check(
+@options.with_options(options.labelling)
+def check(  # what a data set may be asked for
     context: typer.Context,
     data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
     modality: options.Modality = None,
-    label: options.LabelPattern = "",
     test: Annotated[
         Path | None,
         typer.Option(
@@ -46,17 +43,6 @@ def check(
             "near copies."
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="A model that embeds the items here, in place of --embeddings."),
-    ] = None,
-    trust: options.Trust = None,
-    near: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="The cosine from which on two items are called near copies."
-        ),
-    ] = 0.98,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -73,7 +59,6 @@ def check(
             help="Leave items whose label is likely wrong, and near copies, out of --out too.",
         ),
     ] = False,
-    json_file: options.JsonFile = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -90,19 +75,14 @@ def check(
 
     That is files that cannot be read, copies, labels that look wrong, and what is in the training
     and in the test data. Findings are no error: the exit code is 0 unless --strict is given. With
-    embeddings or a model, the labels that are likely wrong are found by similarity.
+    embeddings, the labels that are likely wrong are found by similarity.
     """
     import likeness
     from likeness.checking import report
 
-    options.refuse_idle(context, ("near", "clean"), "--embeddings or --model", embeddings or model)
-    given = options.arguments_of(context, likeness.check)
-    if model is not None:
-        given["model"] = likeness.load(model, trust=trust or ())
-    checked = likeness.check(**given)
+    options.refuse_idle(context, ("clean",), "--embeddings", embeddings)
+    checked = likeness.check(**options.arguments_of(context, likeness.check))
     say(report.as_text(checked))
-    if json_file is not None:
-        report.write_json(json_file, checked)
     if page is not None:
         report.write_page(page, checked, command=context.obj or "likeness check")
         say(f"the page is {page / 'index.html'}")

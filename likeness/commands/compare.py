@@ -13,35 +13,11 @@ from likeness import recipe_files
 from likeness.commands import options
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
-    epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
-    "--out runs/an4-compare"
-)
-@options.with_options(options.listing)
-def compare(
-    context: typer.Context,
-    recipe: options.Recipe,
-    overrides: options.Overrides = None,
-    variants: Annotated[
-        str,
-        typer.Option(
-            help="The names of the variants, separated by commas (default: all of the file)."
-        ),
-    ] = "",
+def comparing(
     seeds: Annotated[
         int, typer.Option(min=1, help="How many runs each variant gets, with the seeds 0 to N - 1.")
     ] = 3,
-    data: options.TrainingData = Path("data"),
-    label: options.LabelPattern = "",
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="The folder for runs, tables and report. What is finished there is not done again."
-        ),
-    ] = ...,  # type: ignore[assignment]
     reference: Annotated[
         str,
         typer.Option(
@@ -65,29 +41,60 @@ def compare(
         ),
     ] = "",
 ) -> None:
+    """How often each variant is trained, and how they are compared."""
+
+
+@options.app.command(
+    epilog="Example: likeness compare speaker/an4 --variants arcface,simple --seeds 3 --data data "
+    "--out runs/an4-compare"
+)
+@options.with_options(options.labelling, comparing)
+def compare(
+    context: typer.Context,
+    recipe: options.Recipe,
+    overrides: options.Overrides = None,
+    variants: Annotated[
+        str,
+        typer.Option(
+            help="The names of the variants, separated by commas (default: all of the file)."
+        ),
+    ] = "",
+    data: options.TrainingData = Path("data"),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The folder for runs, tables and report. What is finished there is not done again."
+        ),
+    ] = ...,  # type: ignore[assignment]
+) -> None:
     """Train several variants with several seeds, and compare them.
 
     All see the same data in the same order. The table has standard errors, intervals over subjects
     and paired differences.
     """
     from likeness.eval.reports.comparison import table
-    from likeness.models.initial import read_initial
+    from likeness.models.run import read_initial
     from likeness.toolkit.training import compare as comparing
     from likeness.training import prepare_recipe
 
     chosen, ranges = comparing.load_variants(
         recipe_files.located(recipe), options.names_in(variants), overrides or []
     )
+    asked = context.params
     given = options.arguments_of(context, prepare_recipe)
     chosen = {key: prepare_recipe(**given | {"recipe": value}) for key, value in chosen.items()}
     with options.stoppable():
         result = comparing.compare(
             chosen,
-            num_seeds=seeds,
+            num_seeds=asked["seeds"],
             data=data,
             out=out,
             terms=comparing.Terms(
-                reference, options.names_in(allow_different), ranges, tune, str(context.obj)
+                asked["reference"],
+                options.names_in(asked["allow_different"]),
+                ranges,
+                asked["tune"],
+                str(context.obj),
             ),
             read_initial=read_initial,
         )

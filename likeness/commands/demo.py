@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from likeness import recipe_files
-from likeness.commands.options import stoppable
+from likeness.commands.options import app, stoppable
 from likeness.eval.errors import LikenessError
-
-app = typer.Typer()
 
 
 @app.command(epilog="Example: likeness demo --only face --out demo")

@@ -11,8 +11,6 @@ from likeness.commands import options
 from likeness.commands.options import output_file
 from likeness.eval.errors import LikenessError
 
-app = typer.Typer()
-
 
 def reading(
     flip: Annotated[
@@ -21,9 +19,8 @@ def reading(
     ] = "none",
     faces: options.FacesTaken = "central",
     crops: Annotated[
-        int, typer.Option(min=0, help="For speech: the mean of so many evenly spaced crops.")
+        int, typer.Option(min=0, help="For speech: the mean of so many crops of 4 s.")
     ] = 0,
-    crop_seconds: Annotated[float, typer.Option(help="The length of a crop in seconds.")] = 4.0,
     chunk_seconds: Annotated[
         float, typer.Option(min=0, help="For speech: the mean of chunks of so many seconds.")
     ] = 0.0,
@@ -49,9 +46,9 @@ def sharing(
     """How the work is divided."""
 
 
-@app.command(
-    epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
-    "embeddings.npz; likeness embed --join part-*.npz --out embeddings.npz"
+@options.app.command(
+    epilog="Example: likeness embed --model runs/an4 --items list.txt --root wavs --out "
+    "embeddings.npz"
 )
 @options.with_options(options.listing, reading, options.loading, sharing)
 def embed(
@@ -65,11 +62,10 @@ def embed(
         Path | None,
         typer.Option(help="Embed the faces of IJB-B or IJB-C in this folder.", **options.PACK),
     ] = None,
-    bad_items: options.BadItems = "skip",
-    join: Annotated[bool, typer.Option("--join", help="Join what --part wrote.")] = False,
-    parts: Annotated[
-        list[Path] | None, typer.Argument(help="The files to --join.", exists=True, dir_okay=False)
-    ] = None,
+    bad_items: Annotated[
+        Literal["skip", "refuse"],
+        typer.Option(help="Unreadable items are left out and named, or nothing is written."),
+    ] = "skip",
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.
 
@@ -82,13 +78,6 @@ def embed(
 
     embeddings.check_suffix(out)
     skips_bad = bad_items == "skip"
-    if join or parts:
-        if not (join and parts) or model is not None or items is not None or ijb is not None:
-            raise LikenessError("--join takes the files of all parts and --out, and nothing else")
-        from likeness.extraction import join_parts, write
-
-        write(join_parts(parts), out, {}, skips_bad=skips_bad)
-        return
     if model is None or (items is None) == (ijb is None):
         raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
     from likeness.extraction import Reading, embed_files

@@ -12,19 +12,12 @@ from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 def comparing(
-    reference: Annotated[
-        Path | None, typer.Option(help="The score file that the others are compared with.")
-    ] = None,
     trials: Annotated[
         Path | None, input_file("A trial list with the labels, where the score files have none.")
     ] = None,
     columns: options.TrialColumns = None,
-    subjects: Annotated[Path | None, input_file("Lines `id subject`, for the intervals.")] = None,
-    groups: options.Groups = None,
     failures: Annotated[Path | None, input_file("What `embed` skipped, for FTE and GFRR.")] = None,
     countermeasure: Annotated[Path | None, input_file("Its scores, of trials with spoofs.")] = None,
     embeddings: Annotated[
@@ -61,19 +54,7 @@ def measuring(
     """What is measured, and by which rule."""
 
 
-@app.command(
-    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
-    "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json"
-)
-@options.with_options(options.packing, comparing, measuring, options.reporting)
-def evaluate(
-    context: typer.Context,
-    scores: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Score files, the folder of a run, or with --ijb embeddings.", exists=True
-        ),
-    ] = None,
+def keeping(
     save_to: Annotated[
         str | None,
         typer.Option(
@@ -81,12 +62,29 @@ def evaluate(
             help="Keep the thresholds at the EER and each --far: a run, an .onnx or a .json file.",
         ),
     ] = None,
-    data_name: Annotated[
-        str | None, typer.Option(help="With --save-to: what the trials are called.")
-    ] = None,
     guarantee: Annotated[
         float | None,
         typer.Option(help="With --save-to: keep each --far with this confidence over subjects."),
+    ] = None,
+) -> None:
+    """Which thresholds are kept, and where."""
+
+
+@options.app.command(
+    epilog="Examples: likeness evaluate scores.txt --p-target 0.01 --far 1e-3 --json results.json "
+    "--report report; likeness evaluate ijbc.npz --ijb IJBC --preset insightface --json ijbc.json"
+)
+@options.with_options(
+    *(options.packing, options.grouping, comparing, measuring, keeping),
+    *(options.reporting, options.showing),
+)
+def evaluate(
+    context: typer.Context,
+    scores: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Score files, the folder of a run, or with --ijb embeddings.", exists=True
+        ),
     ] = None,
     plan: Annotated[
         str | None,
@@ -103,7 +101,9 @@ def evaluate(
     asks for them. Thresholds that --save-to keeps are those of `likeness verify --far`.
     """
     options.refuse_beside_ijb(context, "scores", "fars")
-    options.refuse_idle(context, ("data_name", "guarantee"), "--save-to", save_to)
+    asked = context.params
+    save_to = asked["save_to"]
+    options.refuse_idle(context, ("guarantee",), "--save-to", save_to)
     from likeness.eval.small_rates import parse_plan
 
     wanted = None if plan is None else parse_plan(plan)
@@ -113,7 +113,7 @@ def evaluate(
         options.refuse_idle(context, ("json_file", "report", "save_to"), "SCORES", scores)
         say(wanted.text())
         return
-    if context.params["ijb"] is not None:
+    if asked["ijb"] is not None:
         from likeness.ijb import evaluate_files, read_presets
 
         presets = read_presets(**options.arguments_of(context, read_presets))
@@ -127,7 +127,7 @@ def evaluate(
     evaluation = likeness.evaluate(settings=settings, **given)
     stored = None
     if save_to is not None:
-        stored = evaluation.save_thresholds(save_to, data=data_name, guarantee=guarantee)
+        stored = evaluation.save_thresholds(save_to, guarantee=asked["guarantee"])
     options.write_evaluation(context, evaluation)
     if wanted is not None:
         say(f"\n{evaluation.plan(*wanted)}")

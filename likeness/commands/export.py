@@ -11,33 +11,13 @@ from typing import Annotated, Literal
 import typer
 
 from likeness.commands import options
-from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.included import resolved
 from likeness.presence import check_written
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
-    epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
-    "small.onnx --precision int8 --calibrate recordings --trials trials.txt --items items.txt"
-)
-def export(
-    context: typer.Context,
-    model: options.ModelArgument,
-    out: Annotated[
-        Path, typer.Option(help="The .onnx file to write; with --head a new folder for the model.")
-    ],
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Join the model and this run of `likeness train head --data EMBEDDINGS`, which "
-            "was trained on its embeddings, to one model. It embeds, exports, serves and is "
-            "fine-tuned as others are."
-        ),
-    ] = None,
+def running(
     size: Annotated[
         str,
         typer.Option(metavar="HEIGHTxWIDTH", help="Of images, where the model does not say it."),
@@ -52,29 +32,45 @@ def export(
     ] = "float32",
     calibrate: Annotated[
         Path | None,
-        typer.Option(
-            exists=True, help="With int8: items like those that the model will see, for speed."
-        ),
-    ] = None,
-    trials: Annotated[
-        Path | None, input_file("With a smaller precision: labelled trials to measure its cost.")
-    ] = None,
-    items: Annotated[
-        Path | None, typer.Option(exists=True, help="The folder or list of the trials' items.")
+        typer.Option(exists=True, help="For int8: items like those that the model will see."),
     ] = None,
     root: options.Root = None,
-    far: Annotated[float, typer.Option(help="With --trials: the rate of the TAR.")] = 0.01,
-    max_loss: Annotated[
-        float, typer.Option(help="By how many percentage points the EER may rise.")
-    ] = 0.2,
+) -> None:
+    """What the file is for, and how small it is."""
+
+
+@options.app.command(
+    epilog="Examples: likeness export runs/an4 --out an4.onnx; likeness export runs/an4 --out "
+    "small.onnx --precision int8 --calibrate recordings"
+)
+@options.with_options(running)
+def export(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
+            "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The .onnx file to write; with --head a new folder for the model.")
+    ],
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            help="Join the model and this run of `likeness train head --data EMBEDDINGS`, which "
+            "was trained on its embeddings, to one model. It embeds, exports, serves and is "
+            "fine-tuned as others are."
+        ),
+    ] = None,
     frontend: options.Frontend = "wespeaker",
     trust: options.Trust = None,
 ) -> None:
     """Write a model as one file for other systems, or a model and a head as one model.
 
     The file takes waves or images of any batch size and length, and gives raw embeddings. It is
-    written only if it gives the same embeddings as torch; with a smaller --precision, only if it
-    costs no more than --max-loss on your --trials.
+    written only if it gives the same embeddings as torch, or nearly so with a smaller --precision.
     """
     if head is not None:
         import likeness
@@ -83,17 +79,19 @@ def export(
         say(f"joined model of {joined.dim} dimensions, scored by {joined.similarity}, in {out}")
         return
     check_written(out, (".onnx",))
+    asked = context.params
+    runtime, precision, calibrate = asked["runtime"], asked["precision"], asked["calibrate"]
     if precision != "float32" and runtime != "likeness":
         raise LikenessError(
             f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
         )
-    if (trials is None) != (items is None):
-        raise LikenessError("--trials and --items go together; give both, or none")
     options.refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
-    options.refuse_idle(
-        context, ("trials",), "--precision float16 or --precision int8", precision != "float32"
-    )
-    height_width = options.size_of(size) if size else None
+    if precision == "int8" and calibrate is None:
+        raise LikenessError(
+            "--precision int8 takes its ranges from items like those that the model will see; give "
+            "them by --calibrate"
+        )
+    height_width = options.size_of(asked["size"]) if asked["size"] else None
 
     # These are slow to import, so that what is wrong was refused before.
     from likeness.exports import writing
@@ -105,8 +103,5 @@ def export(
     elif precision == "float32":
         writing.plain(model, loaded, out, height_width)
     else:
-        about = None
-        if trials is not None and items is not None:
-            about = writing.on_trials(loaded, trials, items, root, far, max_loss)
-        calibration = None if calibrate is None else writing.calibrating(loaded, calibrate, root)
-        writing.smaller(loaded, out, height_width, precision, calibration, about)
+        items = [] if calibrate is None else writing.calibrating(loaded, calibrate, asked["root"])
+        writing.smaller(loaded, out, height_width, precision, items)

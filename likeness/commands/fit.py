@@ -34,13 +34,6 @@ def plda(
     lda_dim: Annotated[
         int, typer.Option(min=0, help="How many dimensions LDA leaves; 0 leaves LDA out.")
     ] = 0,
-    scoring_length: Annotated[
-        Literal["kaldi", "simple", "none"],
-        typer.Option(
-            help="The length of a vector at scoring: kaldi takes what the model expects, as "
-            "Kaldi's recipes do, simple takes sqrt(K), and none leaves it as it is."
-        ),
-    ] = "kaldi",
 ) -> None:
     """Fit a two-covariance PLDA by Kaldi's conventions on labelled embeddings."""
     from likeness.eval.formats.subjects import labels_of
@@ -48,12 +41,11 @@ def plda(
     from likeness.files import embeddings_of, names_of
 
     rows = embeddings_of(embeddings)
-    classes = labels_of(embeddings.name, rows.ids, names_of(labels, "labels"), "class")
+    classes = labels_of(embeddings.name, rows.ids, names_of(labels), "class")
     fitted = fit_plda(
         rows.matrix,
         classes,
         lda_dim=lda_dim,
-        scoring_length=scoring_length,
         model=rows.meta.get("model", ""),
     )
     fitted.save(out)
@@ -67,7 +59,7 @@ def plda(
     epilog="Example: likeness fit calibration --trials dev.txt --embeddings dev.npz --out "
     "calibration.json"
 )
-@options.with_options(options.scoring)
+@options.with_options(options.scoring, options.normalising)
 def calibration(
     context: typer.Context,
     trials: options.TrialList,
@@ -87,7 +79,7 @@ def calibration(
     fitted = likeness.calibrate(scoring=scoring, **given)
     fitted.save(out)
     at = f"at p_target {fitted.p_target:g}"
-    say(f"calibration of {fitted.system} fitted on {trials} {at} in {out}")
+    say(f"calibration of {fitted.systems[0]} fitted on {trials} {at} in {out}")
 
 
 @app.command(epilog="Example: likeness fit fusion dev1.txt dev2.txt --out fusion.json")

@@ -16,6 +16,7 @@ from likeness.presence import print_bad
 from likeness.toolkit.console import one_line, say
 
 if TYPE_CHECKING:
+    from likeness.eval.types import Embeddings
     from likeness.toolkit.models.loaded import Loaded
 
 app = typer.Typer(
@@ -25,7 +26,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _MOST_SAID = 20  # doubts that are printed
-_EMBEDDINGS = (".npz", ".ark", ".scp")
 
 Data = Annotated[
     Path,
@@ -49,8 +49,8 @@ ModelText = Annotated[str, typer.Option(help="The model, as for `likeness verify
 Found = Annotated[
     Path | None,
     typer.Option(
-        help="The file to write, .csv, .tsv or .json (default: to the standard output).",
-        callback=options.writes(".csv", ".tsv", ".json"),
+        help="The file to write, .csv or .tsv (default: to the standard output).",
+        callback=options.writes(".csv", ".tsv"),
     ),
 ]
 
@@ -58,7 +58,7 @@ Found = Annotated[
 @app.command(
     epilog="Example: likeness gallery enrol people_folder --gallery people --model runs/an4"
 )
-@options.with_options(options.listing, options.loading)
+@options.with_options(options.labelling, options.loading)
 def enrol(
     context: typer.Context,
     data: Data,
@@ -81,7 +81,6 @@ def enrol(
             "adds to their enrolments, replace puts the files in their place, skip leaves them."
         ),
     ] = "refuse",
-    label: options.LabelPattern = "",
     workers: options.Workers = 0,
 ) -> None:
     """Enrol the files of a folder, list or table.
@@ -139,7 +138,7 @@ def check(
     if rule.far is not None and model is None and rule.file is None:
         raise LikenessError("--far needs --model, whose stored threshold is meant, or --thresholds")
     with galleries.opened(gallery) as store:
-        limit, _ = rule.decide(rule.read(model or ""), store.meta)
+        limit, _ = rule.decide(model or "", store.meta)
         checked = gallery_checks.check(store, limit)
     for doubt in checked.doubts if out is None else ():
         say(one_line(doubt.text()))
@@ -148,16 +147,7 @@ def check(
     say(checked.summary())
 
 
-@app.command(
-    epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
-    "0.01"
-)
-@options.with_options(options.deciding, options.listing, options.loading)
-def search(
-    context: typer.Context,
-    data: Data,
-    gallery: Gallery,
-    model: ModelText,
+def matching(
     k: Annotated[
         int, typer.Option("--k", "-k", min=1, max=1000, help="How many subjects for each file.")
     ] = 5,
@@ -165,14 +155,20 @@ def search(
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
     ] = "subject",
-    num_templates: Annotated[
-        int,
-        typer.Option("--templates", min=1, help="How many templates each subject has at most."),
-    ] = 1,
-    pool: Annotated[
-        Literal["best", "mean"],
-        typer.Option(help="Which score a subject with several templates gets."),
-    ] = "best",
+) -> None:
+    """What is found."""
+
+
+@app.command(
+    epilog="Example: likeness gallery search unknown.wav --gallery people --model runs/an4 --far "
+    "0.01"
+)
+@options.with_options(matching, options.deciding, options.listing, options.loading)
+def search(
+    context: typer.Context,
+    data: Data,
+    gallery: Gallery,
+    model: ModelText,
     out: Found = None,
     faces: options.FacesTaken = "central",
 ) -> None:
@@ -186,8 +182,7 @@ def search(
 
     loaded = _loaded(context)
     given = options.arguments_of(context, galleries.search) | {"model": loaded}
-    given["threshold"], given["source"] = rule.decide(rule.read(model), loaded.meta)
-    given["far"] = rule.far if isinstance(rule.far, float) else None
+    given["threshold"], given["source"] = rule.decide(model, loaded.meta)
     with galleries.opened(gallery, loaded.meta) as store:
         result = galleries.search(**given | {"gallery": store}, **_listing(context))
     if out is None:
@@ -227,11 +222,18 @@ def remove(
         say(f"subjects erased: {len(set(subjects)):,}; left: {len(store):,}")
 
 
+def embedding(
+    workers: options.Workers = 0,
+    faces: options.FacesTaken = "central",
+) -> None:
+    """How files are embedded."""
+
+
 @app.command(
     epilog="Example: likeness gallery cluster unknown --model runs/an4 --far 0.01 --out "
     "clusters.csv --report clusters"
 )
-@options.with_options(options.deciding, options.listing, options.loading)
+@options.with_options(options.deciding, options.listing, embedding, options.loading)
 def cluster(
     context: typer.Context,
     data: Data,
@@ -257,20 +259,11 @@ def cluster(
     report: Annotated[
         Path | None, typer.Option(help="Write a self-contained page into this folder.")
     ] = None,
-    media: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help="With --report, where DATA is a file of embeddings: the folder of the files that "
-            "the ids name, or a list `id path`. The page then shows them.",
-        ),
-    ] = None,
-    workers: options.Workers = 0,
-    faces: options.FacesTaken = "central",
 ) -> None:
     """Group unknown files: how many subjects are there, and which file is whose?
 
-    DATA is a folder, a list or a table of at most 10,000 files, or a file of their embeddings.
+    DATA is a folder, a list or a table of at most 10,000 files, which --model embeds, or a file of
+    their embeddings.
     """
     rule = options.rule_in(context)
     if (rule.decides + (num_clusters is not None)) != (method == "agglomerative"):
@@ -280,23 +273,10 @@ def cluster(
             else "clusters need a threshold (--far or --threshold) or their number "
             "(--num-clusters), one of them"
         )
-    from likeness import galleries, searching
-    from likeness.files import embeddings_of
+    from likeness import searching
 
-    files: dict[str, Path] = {}
-    suffix = data.suffix.lower()
-    if suffix in _EMBEDDINGS or (model is None and suffix == ".parquet"):
-        embeddings = embeddings_of(data)
-    elif model is None:
-        raise LikenessError(
-            "--model is needed to embed the files; without one DATA has to be a file of "
-            "embeddings (.npz, .ark, .scp or .parquet)"
-        )
-    else:
-        given = options.arguments_of(context, galleries.embed) | {"model": _loaded(context)}
-        embeddings, files, bad = galleries.embed(**given, **_listing(context))
-        print_bad(bad, "files")
-    limit, source = rule.decide(rule.read(model or ""), embeddings.meta)
+    embeddings, files = _embeddings(context)
+    limit, source = rule.decide(model or "", embeddings.meta)
     grouped = searching.cluster(
         embeddings,
         threshold=limit,
@@ -316,8 +296,27 @@ def cluster(
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in numbers)
         say(f"if the first folders name the subjects: {text}")
     if report is not None:
-        page = grouped.report(report, media=media or files, command=str(context.obj))
+        page = grouped.report(report, media=files, command=str(context.obj))
         say(f"page: {page}")
+
+
+def _embeddings(context: typer.Context) -> tuple[Embeddings, dict[str, Path]]:
+    """The embeddings that DATA is a file of, or those of its files, with the files by their ids."""
+    from likeness import galleries
+    from likeness.files import embeddings_of
+
+    data, model = context.params["data"], context.params["model"]
+    suffix = data.suffix.lower()
+    if suffix in (".npz", ".ark", ".scp") or (model is None and suffix == ".parquet"):
+        return embeddings_of(data), {}
+    if model is None:
+        raise LikenessError(
+            "--model is needed to embed the files; without one DATA has to be a file of embeddings"
+        )
+    given = options.arguments_of(context, galleries.embed) | {"model": _loaded(context)}
+    embeddings, files, bad = galleries.embed(**given, **_listing(context))
+    print_bad(bad, "files")
+    return embeddings, files
 
 
 def _listing(context: typer.Context) -> dict[str, Any]:

@@ -12,27 +12,8 @@ from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
-    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
-    "--json results.json; "
-    "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"
-)
-@options.with_options(options.packing, options.reporting)
-def identify(
-    context: typer.Context,
-    probes: Annotated[
-        Path, input_file("The embeddings to search for, or with --ijb those of all its faces.")
-    ],
-    gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
-    gallery_subjects: options.SubjectLines = None,
-    probe_subjects: options.SubjectLines = None,
-    second_gallery: Annotated[
-        Path | None,
-        input_file("A second gallery, such as G2 of IJB. Open-set rates are the mean over both."),
-    ] = None,
+def measuring(
     fpirs: Annotated[
         list[float] | None,
         typer.Option("--fpir", help="A false-positive identification rate (default: .01 and .1)."),
@@ -49,6 +30,28 @@ def identify(
         ),
     ] = "open",
     terms: options.Terms = "likeness",
+) -> None:
+    """What is measured, and by which rule."""
+
+
+@options.app.command(
+    epilog="Examples: likeness identify --gallery gallery.npz --probes probes.npz --fpir 0.01 "
+    "--json results.json; "
+    "likeness identify --probes ijbc.npz --ijb IJBC --preset insightface"
+)
+@options.with_options(options.packing, measuring, options.reporting, options.showing)
+def identify(
+    context: typer.Context,
+    probes: Annotated[
+        Path, input_file("The embeddings to search for, or with --ijb those of all its faces.")
+    ],
+    gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
+    gallery_subjects: options.SubjectLines = None,
+    probe_subjects: options.SubjectLines = None,
+    second_gallery: Annotated[
+        Path | None,
+        input_file("A second gallery, such as G2 of IJB. Open-set rates are the mean over both."),
+    ] = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
 

@@ -10,20 +10,8 @@ import typer
 from likeness.commands import options
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
-    epilog="Examples: likeness lists voices --out lists/voices; "
-    "likeness lists voices.csv --out lists --same-sex --cross-session --num-trials 100000"
-)
-@options.with_options(options.listing)
-def lists(
-    context: typer.Context,
-    data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
-    out: Annotated[Path, typer.Option(help="The folder to write the lists into.")],
-    modality: options.Modality = None,
-    label: options.LabelPattern = "",
+def drawing(
     split: Annotated[
         Literal["test", "train", "all"],
         typer.Option(
@@ -55,6 +43,20 @@ def lists(
         ),
     ] = False,
 ) -> None:
+    """Which subjects are listed, and which trials are drawn."""
+
+
+@options.app.command(
+    epilog="Examples: likeness lists voices --out lists/voices; "
+    "likeness lists voices.csv --out lists --same-sex --cross-session --num-trials 100000"
+)
+@options.with_options(options.labelling, drawing)
+def lists(
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(help=options.DATA_HELP)],
+    out: Annotated[Path, typer.Option(help="The folder to write the lists into.")],
+    modality: options.Modality = None,
+) -> None:
     """List the items of held-out subjects, and trials among them, for `embed` and `score`.
 
     With the same share and seed, these are the subjects that the recipes `folders` never train on.
@@ -69,5 +71,5 @@ def lists(
     write_lists(out, chosen, trials, context.params["root"] or below)
     target = 0 if trials.target is None else int(trials.target.sum())
     whose = f"{len(set(chosen.labels))} of {len(set(every.labels))} subjects"
-    whose += " (held out; --split all takes everybody)" if split == "test" else ""
+    whose += " (held out; --split all takes everybody)" if context.params["split"] == "test" else ""
     say(f"{len(chosen)} items of {whose}, and {len(trials)} trials ({target} target) in {out}")

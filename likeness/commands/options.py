@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from likeness.eval.errors import LikenessError
-from likeness.models import filterbanks
 from likeness.presence import check_written
 from likeness.toolkit.console import Interrupted, say
 
@@ -27,6 +26,13 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Command = TypeVar("Command", bound=Callable[..., None])
 
+app = typer.Typer(
+    name="likeness",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 PACK: dict[str, Any] = {"exists": True, "file_okay": False}
 
 
@@ -67,13 +73,6 @@ ModelName = Annotated[
         "InsightFace's own weights are for non-commercial research only.",
     ),
 ]
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        help="The model: the folder of a run, a .safetensors checkpoint, speechbrain:SOURCE, "
-        "wespeaker:FILE.pt, hub:FOLDER_OR_ID or own.py[:NAME].",
-    ),
-]
 Recipe = Annotated[
     str,
     typer.Argument(help="RECIPE.py or a name that `likeness recipes` lists; :VARIANT may follow."),
@@ -91,7 +90,7 @@ TrainingData = Annotated[
 ]
 Workers = Annotated[int, typer.Option(min=0, help="How many processes read files.")]
 Frontend = Annotated[
-    filterbanks.Frontend,
+    Literal["wespeaker", "3dspeaker"],
     typer.Option(help="The filterbanks that an .onnx or wespeaker: model was trained with."),
 ]
 Trust = Annotated[
@@ -106,8 +105,8 @@ Columns = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ROLE=COLUMN",
-        help="Which column of a table is which, where its name does not say, such as label=spk or "
-        "path=clip. It may be given several times.",
+        help="Which column of a table is which, where its name does not say, such as "
+        "label=spk or path=clip. It may be given several times.",
     ),
 ]
 TrialColumns = Annotated[
@@ -119,32 +118,13 @@ TrialColumns = Annotated[
         "label=Decision, score=3. It may be given several times.",
     ),
 ]
-LabelPattern = Annotated[
-    str,
-    typer.Option(
-        "--label",
-        metavar="PATTERN",
-        help="Take the labels from the paths by a pattern such as '{word}/{label}_NO_*.wav'.",
-    ),
-]
 Root = Annotated[
     Path | None,
     typer.Option(help="The folder that relative paths start from (default: the list's own)."),
 ]
-BadItems = Annotated[
-    Literal["skip", "refuse"],
-    typer.Option(help="Unreadable items are left out and named, or nothing is written."),
-]
 ModelCalibration = Annotated[
     Path | None,
     input_file("What `likeness fit calibration` wrote (default: RUN/calibration.json)."),
-]
-ModelDetector = Annotated[
-    Path | None,
-    input_file(
-        "For faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in "
-        "photographs. Without one, aligned crops are taken, except by insightface:FOLDER."
-    ),
 ]
 FacesTaken = Annotated[
     Literal["central", "all"],
@@ -160,10 +140,6 @@ MinScore = Annotated[
         "YuNet, 0.5 of SCRFD)."
     ),
 ]
-OwnThreshold = Annotated[
-    float | None,
-    typer.Option(help="The score from which on two are taken for one subject: your own number."),
-]
 StoredThreshold = Annotated[
     str | None,
     typer.Option(
@@ -173,48 +149,12 @@ StoredThreshold = Annotated[
         "evaluate SCORES --save-to MODEL` stores thresholds.",
     ),
 ]
-ThresholdFile = Annotated[
-    Path | None,
-    input_file("The file of stored thresholds, for a model that has no place for them."),
-]
 Similarity = Annotated[
     str | None,
     typer.Option(help="How two embeddings are compared (default: as they name it, else cosine)."),
 ]
 TrialList = Annotated[Path | None, input_file("The trial list.")]
 TrialEmbeddings = Annotated[Path | None, input_file("The embeddings of both sides.")]
-Enrolment = Annotated[
-    Path | None,
-    typer.Option(
-        "--enrolment",
-        help="Lines `model item item ...`: several items enrol a model.",
-        exists=True,
-        dir_okay=False,
-    ),
-]
-Pooling = Annotated[
-    Literal["mean", "norm_weighted"], typer.Option(help="How items of a model are pooled.")
-]
-SubtractMean = Annotated[
-    Path | None, input_file("Embeddings whose mean is subtracted from all others.")
-]
-PldaFile = Annotated[Path | None, input_file("Score by this PLDA of `likeness fit plda`.")]
-ScoringLength = Annotated[
-    Literal["kaldi", "simple", "none"] | None,
-    typer.Option(help="With --plda: scale vectors to another length than the file says."),
-]
-Cohort = Annotated[
-    Path | None, input_file("Embeddings of other subjects, by which scores are normalised.")
-]
-CohortSubjects = Annotated[
-    Path | None, input_file("Lines `id subject`, whose means are then the cohort.")
-]
-Norm = Annotated[
-    Literal["as", "s", "z", "t"], typer.Option(help="With --cohort: how it normalises.")
-]
-TopN = Annotated[
-    int, typer.Option(min=1, help="How many of the highest cohort scores AS-norm takes.")
-]
 QualityMeasures = Annotated[
     list[str] | None,
     typer.Option(
@@ -224,12 +164,6 @@ QualityMeasures = Annotated[
     ),
 ]
 Durations = Annotated[Path | None, input_file("Lines `id seconds`, for log_duration.")]
-StripExtension = Annotated[
-    bool, typer.Option("--strip-extension", help="Ids may differ in a file's extension.")
-]
-Missing = Annotated[
-    Literal["refuse", "skip"], typer.Option(help="What becomes of ids without an embedding.")
-]
 SubjectLines = Annotated[
     Path | None, input_file("Lines `id subject` (default: the first folder of the ids).")
 ]
@@ -239,10 +173,6 @@ Groups = Annotated[
         metavar="FILE[:COLUMN]",
         help="Measure within and across groups: lines `id group`, or items.csv:sex.",
     ),
-]
-Resamples = Annotated[
-    int | None,
-    typer.Option("--resamples", min=0, help="Draws of the bootstrap; 0: none (default: 1000)."),
 ]
 QualityMeasured = Annotated[
     str | None,
@@ -257,29 +187,6 @@ JsonFile = Annotated[
     Path | None,
     typer.Option("--json", help="Write the results into this JSON file.", callback=writes()),
 ]
-ReportFolder = Annotated[
-    Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
-]
-MediaFiles = Annotated[
-    Path | None,
-    typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
-]
-IjbFolder = Annotated[
-    Path | None,
-    typer.Option("--ijb", help="The folder of IJB-B or IJB-C, whose protocol it is.", **PACK),
-]
-Presets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--preset",
-        help="With --ijb: whose conventions are used, a name of docs/reference/protocols.md such "
-        "as insightface, adaface or opensphere (default: likeness).",
-    ),
-]
-Switches = Annotated[
-    list[str] | None,
-    typer.Option("--switch", help="With --ijb: change one convention, as in keep_norm=false."),
-]
 
 
 # Groups of options, which `with_options` adds to a command: it finds them in its context.
@@ -289,8 +196,29 @@ def listing(root: Root = None, columns: Columns = None) -> None:
     """How data are listed."""
 
 
+def labelling(
+    root: Root = None,
+    columns: Columns = None,
+    label: Annotated[
+        str,
+        typer.Option(
+            "--label",
+            metavar="PATTERN",
+            help="Take the labels from the paths by a pattern such as '{word}/{label}_NO_*.wav'.",
+        ),
+    ] = "",
+) -> None:
+    """How data are listed, and what their labels are."""
+
+
 def loading(
-    detector: ModelDetector = None,
+    detector: Annotated[
+        Path | None,
+        input_file(
+            "For faces: an SCRFD (with landmarks) or YuNet .onnx file, which finds them in "
+            "photographs. Without one, aligned crops are taken, except by insightface:FOLDER."
+        ),
+    ] = None,
     min_score: MinScore = None,
     frontend: Frontend = "wespeaker",
     trust: Trust = None,
@@ -300,41 +228,111 @@ def loading(
 
 def deciding(
     far: StoredThreshold = None,
-    threshold: OwnThreshold = None,
-    thresholds: ThresholdFile = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="The score from which on two are taken for one subject: your own number."
+        ),
+    ] = None,
+    thresholds: Annotated[
+        Path | None,
+        input_file("The file of stored thresholds, for a model that has no place for them."),
+    ] = None,
 ) -> None:
     """What decides."""
 
 
 def scoring(
     columns: TrialColumns = None,
-    models: Enrolment = None,
-    pooling: Pooling = "mean",
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--enrolment",
+            help="Lines `model item item ...`: several items enrol a model.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    pooling: Annotated[
+        Literal["mean", "norm_weighted"], typer.Option(help="How items of a model are pooled.")
+    ] = "mean",
     similarity: Similarity = None,
-    subtract_mean: SubtractMean = None,
-    plda: PldaFile = None,
-    scoring_length: ScoringLength = None,
-    cohort: Cohort = None,
-    cohort_subjects: CohortSubjects = None,
-    norm: Norm = "as",
-    top_n: TopN = 300,
+    subtract_mean: Annotated[
+        Path | None, input_file("Embeddings whose mean is subtracted from all others.")
+    ] = None,
     durations: Durations = None,
-    strip_extension: StripExtension = False,
-    missing: Missing = "refuse",
+    missing: Annotated[
+        Literal["refuse", "skip"], typer.Option(help="What becomes of ids without an embedding.")
+    ] = "refuse",
 ) -> None:
     """How trials are scored."""
 
 
+def normalising(
+    plda: Annotated[Path | None, input_file("Score by this PLDA of `likeness fit plda`.")] = None,
+    cohort: Annotated[
+        Path | None, input_file("Embeddings of other subjects, by which scores are normalised.")
+    ] = None,
+    cohort_subjects: Annotated[
+        Path | None, input_file("Lines `id subject`, whose means are then the cohort.")
+    ] = None,
+    norm: Annotated[
+        Literal["as", "s", "z", "t"], typer.Option(help="With --cohort: how it normalises.")
+    ] = "as",
+    top_n: Annotated[
+        int, typer.Option(min=1, help="How many of the highest cohort scores AS-norm takes.")
+    ] = 300,
+) -> None:
+    """By what scores are made or normalised."""
+
+
 def reporting(
-    num_resamples: Resamples = None,
+    num_resamples: Annotated[
+        int | None,
+        typer.Option("--resamples", min=0, help="Draws of the bootstrap; 0: none (default: 1000)."),
+    ] = None,
     json_file: JsonFile = None,
-    report: ReportFolder = None,
-    media: MediaFiles = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a self-contained HTML report into this folder.")
+    ] = None,
 ) -> None:
     """What is written of a measurement."""
 
 
-def packing(ijb: IjbFolder = None, preset: Presets = None, switch: Switches = None) -> None:
+def showing(
+    media: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="Folder, list or table of the files that the report shows."),
+    ] = None,
+) -> None:
+    """What a report shows."""
+
+
+def grouping(
+    subjects: SubjectLines = None,
+    groups: Groups = None,
+) -> None:
+    """Of whom the items are."""
+
+
+def packing(
+    ijb: Annotated[
+        Path | None,
+        typer.Option("--ijb", help="The folder of IJB-B or IJB-C, whose protocol it is.", **PACK),
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--preset",
+            help="With --ijb: whose conventions are used, a name of docs/reference/protocols.md "
+            "such as insightface, adaface or opensphere (default: likeness).",
+        ),
+    ] = None,
+    switch: Annotated[
+        list[str] | None,
+        typer.Option("--switch", help="With --ijb: change one convention, as in keep_norm=false."),
+    ] = None,
+) -> None:
     """The protocol of IJB."""
 
 

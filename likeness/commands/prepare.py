@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
+from likeness.commands.options import app
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 @app.command(epilog="Example: likeness prepare fsdd --data data")

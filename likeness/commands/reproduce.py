@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from likeness.commands.options import Overrides, TrainingData, names_in, stoppable
+from likeness.commands.options import Overrides, TrainingData, app, names_in, stoppable
 from likeness.toolkit.console import say
-
-app = typer.Typer()
 
 
 @app.command(epilog="Example: likeness reproduce simple/8 --data data --out runs/papers")

@@ -10,14 +10,12 @@ import typer
 from likeness.commands import options
 from likeness.commands.options import input_file
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Example: likeness retrieve --embeddings embeddings.npz --labels labels.txt --json "
     "results.json"
 )
-@options.with_options(options.reporting)
+@options.with_options(options.reporting, options.showing)
 def retrieve(
     context: typer.Context,
     embeddings: Annotated[

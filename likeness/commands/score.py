@@ -12,14 +12,12 @@ from likeness.commands.options import input_file
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Example: likeness score --trials trials.txt --embeddings embeddings.npz --cohort "
     "cohort.npz --out scores.txt"
 )
-@options.with_options(options.scoring)
+@options.with_options(options.scoring, options.normalising)
 def score(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The score file to write.")],

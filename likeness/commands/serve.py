@@ -12,11 +12,53 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.progress import reported_to
 from likeness.included import VOICE
 
-app = typer.Typer()
+
+def listening(
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen on. 0.0.0.0 lets other machines connect, which then need "
+            "the token for everything."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    ] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further host name that requests may ask for, such as that of a proxy. It may "
+            "be given several times."
+        ),
+    ] = None,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="LIKENESS_TOKEN",
+            show_envvar=True,
+            help="The token that is needed to enrol and remove. By default one is made and printed "
+            "at the start.",
+        ),
+    ] = "",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=64,
+            help="How many processes serve. Above 1 each loads the model, and the gallery has to "
+            "be in PostgreSQL, which they share.",
+        ),
+    ] = 1,
+    tls_certificate: Annotated[
+        Path | None, options.input_file("A certificate in PEM, for HTTPS; --tls-key names its key.")
+    ] = None,
+    tls_key: Annotated[Path | None, options.input_file("Its key in PEM.")] = None,
+) -> None:
+    """Where and to whom the server answers."""
 
 
-@app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
-@options.with_options(options.deciding, options.loading)
+@options.app.command(epilog="Example: likeness serve --model runs/an4 --gallery people --far 0.01")
+@options.with_options(options.deciding, options.loading, listening)
 def serve(
     context: typer.Context,
     model: Annotated[
@@ -35,25 +77,6 @@ def serve(
             "compares two files.",
         ),
     ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="The address to listen on. 0.0.0.0 lets other machines connect, which then need "
-            "the token for everything."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")
-    ] = 8000,
-    token: Annotated[
-        str,
-        typer.Option(
-            envvar="LIKENESS_TOKEN",
-            show_envvar=True,
-            help="The token that is needed to enrol and remove. By default one is made and printed "
-            "at the start.",
-        ),
-    ] = "",
     calibration: options.ModelCalibration = None,
     examples: Annotated[
         Path | None,
@@ -73,49 +96,18 @@ def serve(
             "embedding.",
         ),
     ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A further host name that requests may ask for, such as that of a proxy. It may "
-            "be given several times."
-        ),
-    ] = None,
-    max_megabytes: Annotated[
-        float, typer.Option(min=0.01, max=1024, help="The largest request in megabytes.")
-    ] = 16.0,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=64,
-            help="How many processes serve. Above 1 each loads the model, and the gallery has to "
-            "be in PostgreSQL, which they share.",
-        ),
-    ] = 1,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="How many uploads each process works on at once; 0 divides the cores between the "
-            "processes, at most 4 for each.",
-        ),
-    ] = 0,
-    tls_certificate: Annotated[
-        Path | None, options.input_file("A certificate in PEM, for HTTPS; --tls-key names its key.")
-    ] = None,
-    tls_key: Annotated[Path | None, options.input_file("Its key in PEM.")] = None,
 ) -> None:
     """Serve a web page and a REST interface that compare two voices or photos.
 
     Both show score, probability and quality, and manage a gallery of enrolled subjects. Only this
     machine can connect, unless --host says otherwise.
     """
-    if (tls_certificate is None) != (tls_key is None):
+    asked = context.params
+    if (asked["tls_certificate"] is None) != (asked["tls_key"] is None):
         raise LikenessError("--tls-certificate and --tls-key go together; give both or none")
     from likeness.service.server import Setup, start
 
     # The slider takes the file too, also where none of its thresholds decides.
-    asked = context.params
     file = asked["thresholds"] if asked["far"] is not None else None
     rule = options.rule_of(asked["threshold"], asked["far"], file)
     setup = options.settings_of(context, Setup, rule=rule)

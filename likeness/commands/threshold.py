@@ -12,10 +12,8 @@ from likeness.commands.options import output_file
 from likeness.included import VOICE
 from likeness.toolkit.console import say
 
-app = typer.Typer()
 
-
-@app.command(
+@options.app.command(
     epilog="Example: likeness threshold --model runs/voices --unlabelled lobby/ --far 0.01 --out "
     "lobby.json"
 )
@@ -34,9 +32,6 @@ def threshold(
         list[float] | None,
         typer.Option(help="A false-accept rate, from 0.001 to 0.1; may be repeated [0.01]."),
     ] = None,
-    data_name: Annotated[
-        str, typer.Option(help="What the place is called (default: the folder's name).")
-    ] = "",
     root: options.Root = None,
     workers: options.Workers = 0,
 ) -> None:
@@ -51,9 +46,7 @@ def threshold(
     given = options.arguments_of(context, likeness.load) | {"model": chosen}
     loaded = likeness.load(**given)
     fars = tuple(far or (0.01,))
-    found = loaded.estimate_thresholds(
-        unlabelled, out, fars=fars, data=data_name, root=root, workers=workers
-    )
+    found = loaded.estimate_thresholds(unlabelled, out, fars=fars, root=root, workers=workers)
     for point in found.points:
         say(f"threshold {point.value:.4g} at {found.source(point)}")
     say("the rate of errors here is not known; labelled trials of the place would measure it")

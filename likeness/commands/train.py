@@ -14,8 +14,6 @@ from likeness.commands import options
 from likeness.eval.errors import LikenessError
 from likeness.toolkit.console import say
 
-app = typer.Typer()
-
 
 class _WithFields(typer.core.TyperCommand):
     """The command, whose help lists the fields of the recipe that is named."""
@@ -31,17 +29,16 @@ class _WithFields(typer.core.TyperCommand):
                 formatter.write_dl([(f"{k}={v}", "") for k, v in fields_of(recipe).items()])
 
 
-@app.command(
+@options.app.command(
     cls=_WithFields,
     epilog="Example: likeness train speaker/an4:arcface optim.lr=0.05 --data data --out runs/an4",
 )
-@options.with_options(options.listing)
-def train(
+@options.with_options(options.labelling)
+def train(  # its options are those of a command, each of which is typed alone
     context: typer.Context,
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     data: options.TrainingData = Path("data"),
-    label: options.LabelPattern = "",
     test: Annotated[
         Path | None,
         typer.Option(
@@ -80,13 +77,18 @@ def train(
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
-    from likeness.models.initial import read_initial
+    from likeness.models.run import read_initial
     from likeness.toolkit.parallel import distributed
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import check_training, next_commands, prepare_recipe, warn_of_labels
-    from likeness.training_page import report_run
+    from likeness.training import (
+        check_training,
+        next_commands,
+        prepare_recipe,
+        report_run,
+        warn_of_labels,
+    )
 
     loaded, variant = load(recipe_files.located(recipe))
     given = options.arguments_of(context, prepare_recipe)

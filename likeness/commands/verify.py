@@ -13,15 +13,29 @@ from likeness.eval.errors import LikenessError
 from likeness.included import about, model_for
 from likeness.toolkit.console import say
 
-app = typer.Typer()
+
+def pairing(
+    pairs: Annotated[
+        Path | None,
+        input_file("Many pairs instead of A and B: a list, or a table with first and second."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        output_file("With --pairs: the table to write.", ".csv", ".tsv"),
+    ] = None,
+    root: options.Root = None,
+    columns: options.TrialColumns = None,
+    workers: options.Workers = 0,
+) -> None:
+    """Which pairs are compared, and how they are listed."""
 
 
-@app.command(
+@options.app.command(
     epilog="Examples: likeness verify a.wav b.wav; likeness verify a.jpg b.jpg --model "
     "insightface:buffalo_l; likeness verify --pairs pairs.csv --model runs/an4 --far 0.01 --out "
     "verdicts.csv"
 )
-@options.with_options(options.loading, options.deciding)
+@options.with_options(pairing, options.loading, options.deciding)
 def verify(
     context: typer.Context,
     files: Annotated[
@@ -29,17 +43,6 @@ def verify(
         typer.Argument(metavar="A B", help="Two recordings or images.", exists=True),
     ] = None,
     model: options.ModelName = None,
-    pairs: Annotated[
-        Path | None,
-        input_file("Many pairs instead of A and B: a list, or a table with first and second."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        output_file("With --pairs: the table to write.", ".csv", ".tsv", ".parquet", ".json"),
-    ] = None,
-    root: options.Root = None,
-    columns: options.TrialColumns = None,
-    workers: options.Workers = 0,
     calibration: options.ModelCalibration = None,
     json_file: options.JsonFile = None,
 ) -> None:
@@ -50,6 +53,7 @@ def verify(
     threshold, and a probability where there is a calibration. With --pairs every pair gets a row,
     and every file is embedded once.
     """
+    pairs, out = context.params["pairs"], context.params["out"]
     options.refuse_idle(context, ("out", "root", "columns", "workers"), "--pairs", pairs)
     options.refuse_idle(context, ("json_file",), "A and B", pairs is None)
     files = files or []

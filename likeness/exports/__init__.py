@@ -1,1 +1,1 @@
-"""Exports beyond the plain .onnx file: what a smaller one costs, and files for other runtimes."""
+"""What `likeness export` writes: .onnx files, also smaller ones, and files of sherpa-onnx."""

@@ -1,14 +1,12 @@
 """What `likeness export` writes, and what it says of it.
 
-toolkit/models/export.py writes the .onnx file; cost.py and sherpa.py are what goes beyond it.
+toolkit/models/export.py writes the .onnx file, and sherpa.py that of sherpa-onnx.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from likeness.eval.formats.trials import read_trials
-from likeness.eval.protocols.side_by_side import Compared
-from likeness.exports import cost, sherpa
+from likeness.exports import sherpa
 from likeness.modalities.folders import suffixes_of
 from likeness.thresholds import carry
 from likeness.toolkit.console import say
@@ -18,7 +16,6 @@ from likeness.toolkit.models import export as exporting
 from likeness.toolkit.models.loaded import Loaded
 
 NUM_CALIBRATED = 100  # items for int8; more change the ranges little, and take longer
-FAR_APART = 0.1  # cosine distance on synthetic inputs from which on an export is warned of
 
 
 def plain(model: str, loaded: Loaded, path: Path, size: tuple[int, int] | None) -> None:
@@ -52,10 +49,9 @@ def smaller(
     path: Path,
     size: tuple[int, int] | None,
     precision: Literal["float16", "int8"],
-    calibration: list[Item] | None,
-    about: cost.OnTrials | None,
+    calibration: list[Item],
 ) -> None:
-    """Write a file with smaller weights, where it costs no more on the trials than it may.
+    """Write a file with smaller weights.
 
     Args:
         loaded: The model.
@@ -63,55 +59,20 @@ def smaller(
         size: Height and width of images, where the model does not say them.
         precision: How weights are stored.
         calibration: Items whose ranges are measured, for int8.
-        about: The trials on which the cost is measured; None to measure nothing.
     """
-    measured: list[Compared] = []
-
-    def measure(file: Path) -> dict[str, Any]:
-        assert about is not None
-        measured.append(cost.measure(loaded, file, about))
-        return cost.to_json(measured[0], about)
-
-    chosen = exporting.Smaller(precision, calibration, None if about is None else measure)
+    chosen = exporting.Smaller(precision, calibration)
     parity = exporting.export(loaded, path, size=size, smaller=chosen)
     say(
         f"ONNX model of {loaded.embedder.dim} dimensions in {precision}, "
         f"{path.stat().st_size / 1e6:.1f} MB, in {path}; on {parity.num_items} synthetic inputs "
-        f"its embeddings differ from float32 by a cosine distance of at most {parity.distance:.1e}"
+        f"its embeddings differ from float32 by a cosine distance of at most {parity.distance:.1e}."
+        " It is a model of its own: embed with it, measure it by `likeness evaluate` beside the "
+        "model in float32, and do not mix the embeddings of both."
     )
-    if measured:
-        say(measured[0].table().rstrip("\n"))
-    else:
-        say(
-            "What it costs was not measured: --trials TRIALS --items ITEMS gives EER and TAR "
-            "before and after."
-        )
-        if parity.distance > FAR_APART:
-            say(
-                "These embeddings are far from those of float32, so measure before you use the "
-                "file; networks of order statistics often lose most of what they know in int8.",
-                error=True,
-            )
-    say(
-        "It is a model of its own: embed, store thresholds and fill galleries with it, and do not "
-        "mix its embeddings with those of the model in float32."
-    )
-
-
-def on_trials(
-    loaded: Loaded, trials: Path, items: Path, root: Path | None, far: float, max_loss: float
-) -> cost.OnTrials:
-    """The trials on which a smaller model is measured, of their files."""
-    listed = _items(loaded, items, root)
-    return cost.OnTrials(read_trials(trials), listed, trials.name, far, max_loss)
 
 
 def calibrating(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
     """At most NUM_CALIBRATED of the items, evenly spaced."""
-    listed = _items(loaded, source, root)
+    listed = list_items(source, suffixes=suffixes_of(loaded.modality), root=root)
     step = max(1, len(listed) // NUM_CALIBRATED)
-    return listed[::step][:NUM_CALIBRATED]
-
-
-def _items(loaded: Loaded, source: Path, root: Path | None) -> list[Item]:
-    return list(list_items(source, suffixes=suffixes_of(loaded.modality), root=root))
+    return list(listed[::step][:NUM_CALIBRATED])

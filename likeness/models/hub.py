@@ -49,8 +49,7 @@ from likeness.toolkit.models.parts import Part, describe
 # How the inputs are read; newer versions of transformers write the second one.
 _PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _SETTINGS = ("config.json", *_PREPROCESSORS)
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_SHARDS = "model-*.safetensors"
+_WEIGHTS, _SHARDS = "model.safetensors", "model-*.safetensors"
 _ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@\w[\w./-]*)?")
 _SECONDS = 4.0  # how long the hub may take to say what it has
 _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers
@@ -85,7 +84,7 @@ def find_files(source: str, *, weights: bool = True) -> Files:
     """
     folder, revision = Path(source).expanduser(), ""
     if not source or not folder.is_dir():
-        patterns = (*_SETTINGS, _WEIGHTS, _INDEX, _SHARDS) if weights else _SETTINGS
+        patterns = (*_SETTINGS, _WEIGHTS, _SHARDS) if weights else _SETTINGS
         folder = fetch(f"hub:{source}", source, patterns)
         revision = folder.name
     config = folder / "config.json"
@@ -95,15 +94,12 @@ def find_files(source: str, *, weights: bool = True) -> Files:
             f"hub:{source} holds no config.json, or no preprocessor_config.json that says how its "
             "inputs are read; save both beside the weights by transformers' save_pretrained"
         )
-    paths = [folder / _WEIGHTS]
-    if weights and (folder / _INDEX).is_file() and not paths[0].is_file():
-        shards = {*json_object(folder / _INDEX).get("weight_map", {}).values()}
-        paths = [folder / shard for shard in sorted(shards)]
-    if weights and not (paths and all(path.is_file() and path.parent == folder for path in paths)):
+    whole = folder / _WEIGHTS
+    paths = [whole] if whole.is_file() else sorted(folder.glob(_SHARDS))
+    if weights and not paths:
         raise LikenessError(
-            f"hub:{source} holds no {_WEIGHTS}, or not all files of its {_INDEX}; weights in other "
-            "files may hold code and are not read: save them by transformers' save_pretrained "
-            "(docs/how-to/hub.md)"
+            f"hub:{source} holds no {_WEIGHTS} or {_SHARDS}; weights in other files may hold code "
+            "and are not read: save them by transformers' save_pretrained (docs/how-to/hub.md)"
         )
     return Files(config, preprocessor, tuple(paths) if weights else (), revision)
 
@@ -130,19 +126,18 @@ def fetch(model: str, source: str, patterns: Sequence[str]) -> Path:
             f"{model} is neither a folder nor an id on the Hugging Face hub, ORGANISATION/NAME or "
             "ORGANISATION/NAME@REVISION; correct it"
         )
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import snapshot_download
 
     name, at, tag = source.partition("@")
-    download = partial(snapshot_download, name, revision=tag or None, allow_patterns=list(patterns))
     try:
-        HfApi().model_info(name, revision=tag or None, timeout=_SECONDS)
-        return Path(download())
+        return Path(
+            snapshot_download(
+                name, revision=tag or None, allow_patterns=[*patterns], etag_timeout=_SECONDS
+            )
+        )
     except Exception as error:
         # The hub's library and the HTTP library under it have exceptions that share no base.
         reason = first_line(error).rstrip(". ")
-    try:
-        return Path(download(local_files_only=True))
-    except Exception:  # nothing was fetched before: the first error says why
         copy, revision = name.partition("/")[2], f" --revision {tag}" if at else ""
         raise LikenessError(
             f"{model} could not be fetched from the Hugging Face hub ({reason}), and it is not in "

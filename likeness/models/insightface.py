@@ -4,7 +4,8 @@ Both are decided as insightface 2.1 decides them, so that an embedding made here
 there. The rules are those of insightface/model_zoo/model_zoo.py (ModelRouter, by the sizes of
 inputs and the number of outputs), arcface_onnx.py (ArcFaceONNX, the scale by the names of the first
 nodes). The rules are guesses: a network that scales its pixels itself, but whose nodes have other
-names, has them scaled twice, here as there. A pack with a manifest.json of version 2 is refused.
+names, has them scaled twice, here as there. A pack with a manifest.json, which
+may state other pixels, is refused.
 
 A file that is named by itself may be any face network over (B, 3, H, W) with one output. What the
 file does not say is written after it: `FILE.onnx@size=112x96,mean=127.5,std=128,order=bgr` (each of
@@ -18,7 +19,6 @@ runs in ONNX Runtime alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -122,8 +122,8 @@ def find(source: str) -> Pack:
             taken, as FaceAnalysis does.
 
     Raises:
-        LikenessError: There is nothing or no ONNX model, no recognition network, or a manifest.json
-            of version 2, which is not read.
+        LikenessError: There is nothing or no ONNX model, no recognition network, or a
+            manifest.json, which is not read.
     """
     path, stated = split(source)
     if path.is_file():
@@ -134,9 +134,9 @@ def find(source: str) -> Pack:
             "of an unpacked pack (nothing is downloaded: docs/how-to/photographs.md says where "
             "they are; and only of a file are pixels stated)"
         )
-    if _has_manifest(path):
+    if (path / "manifest.json").exists():
         raise LikenessError(
-            f"insightface:{source}: its manifest.json states the pixels that its networks take; "
+            f"insightface:{source}: its manifest.json may state the pixels that its networks take; "
             "give the recognition .onnx file with them: insightface:FILE.onnx@mean=127.5,std=127.5"
         )
     kinds = {file: kind(_graph(file)) for file in sorted(path.glob("*.onnx"))}
@@ -228,12 +228,3 @@ def _graph(path: Path) -> onnx.GraphProto:
     """Return the graph of an .onnx file."""
     graph: onnx.GraphProto = parse(path.read_bytes(), path).graph
     return graph
-
-
-def _has_manifest(folder: Path) -> bool:
-    """Say whether manifest.json asks for the rules of version 2; InsightFace passes over others."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("manifest_version") == 2

@@ -39,19 +39,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.progress import step
 from likeness.eval.temporary import temporary_folder
 from likeness.included import is_included, onnx_file
-from likeness.models.filterbanks import Frontend
+from likeness.models.trust import check_trusted
 from likeness.presence import refuse_missing_model
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.reading import Bad
+from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
+from likeness.toolkit.models.parts import restore
 
+Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
 _KINDS = ("speechbrain", "wespeaker", "insightface", "hub")  # of the models of other projects
 # a Python file of the user, perhaps with the name of a network in it
 _MODEL_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?", re.DOTALL)
@@ -76,9 +78,7 @@ def load(model: str, *, frontend: Frontend = "wespeaker", trust: Sequence[str] =
             architecture is not known.
     """
     if frontend not in get_args(Frontend):
-        raise LikenessError(
-            f"front-end {frontend!r}: must be one of {', '.join(get_args(Frontend))}"
-        )
+        raise LikenessError(f"front-end {frontend!r}: must be one of {get_args(Frontend)}")
     refuse_missing_model(model)
     if is_included(model):
         return _load_onnx(onnx_file(model), frontend, trust)
@@ -127,14 +127,44 @@ def _load_onnx(path: Path, frontend: Frontend, trust: Sequence[str]) -> Loaded:
     """Load a file of `likeness export`, without torch, or a network from elsewhere, behind torch's
     filterbanks.
     """
-    from likeness.models import onnx
-
-    if (exported := onnx.load(path, trust=trust)) is not None:
+    if (exported := load_exported(path, trust=trust)) is not None:
         return exported
     _refuse_without_torch(str(path))
     from likeness.models import other_projects
 
     return other_projects.load_onnx(path, frontend)
+
+
+def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
+    """Load an .onnx file of `likeness export`; return None for an .onnx file from elsewhere.
+
+    Front-end and network are in the graph. Only the reading of a model may be of another package.
+
+    Args:
+        path: The file.
+        trust: The packages and Python files of others that may be imported for its reading.
+
+    Raises:
+        LikenessError: As likeness.toolkit.models.onnx.read, and for a reading that does not exist
+            or is of a package that is not trusted.
+    """
+    from likeness.toolkit.models import onnx
+
+    contents = onnx.read(path)
+    if contents is None:
+        return None
+    embedder, stated = contents
+    trusted = check_trusted(stated.get("read"), trust, str(path))
+    reading = restore(stated.get("read"), f"{path}: read", kind="read", trusted=trusted)
+    return Loaded(
+        embedder,
+        cast(Read, reading),
+        stated["modality"],
+        stated["similarity"],
+        stated["digest"],
+        0,
+        norm_is_quality=stated.get("norm_is_quality") is True,
+    )
 
 
 def load_to_embed(

@@ -7,6 +7,7 @@ likeness/models/load.py says what each of them is called, and what is read of th
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models import insightface, speechbrain, state_dicts
-from likeness.models.filterbanks import SETTINGS, Frontend
+from likeness.models.load import Frontend
 from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.console import say
@@ -27,6 +28,13 @@ from likeness.toolkit.models import onnx
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import describe
+
+# What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
+# modalities/speaker/features.py without dither, which is for training only.
+_FILTERBANKS: dict[Frontend, dict[str, Any]] = {
+    "wespeaker": {"window": "hamming", "scale": 32768.0},
+    "3dspeaker": {"window": "povey", "scale": 1.0},
+}
 
 
 def _speaker(
@@ -74,7 +82,7 @@ def load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
             "(docs/how-to/hub.md)"
         )
     backbone, part = state_dicts.read_wespeaker(file)
-    fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **SETTINGS[frontend])
+    fbank = partial(KaldiFbank, num_mels=backbone.in_dim, **_FILTERBANKS[frontend])
     loaded = _speaker(fbank(), backbone, _summed(file, frontend))
     parts = {"frontend": fbank, "backbone": part, "read": loaded.read}
     return replace(loaded, parts={name: describe(value, name) for name, value in parts.items()})
@@ -157,6 +165,6 @@ def load_onnx(path: Path, frontend: Frontend) -> Loaded:
     if len(shape) == 2:
         return _speaker(RawWave(), OnnxNetwork(path, session, (16_000,)), sha256(path))
     num_mels = shape[2] if isinstance(shape[2], int) else 80
-    fbank = KaldiFbank(num_mels=num_mels, **SETTINGS[frontend])
+    fbank = KaldiFbank(num_mels=num_mels, **_FILTERBANKS[frontend])
     network = OnnxNetwork(path, session, (200, num_mels))
     return _speaker(fbank, network, _summed(path, frontend))

@@ -69,7 +69,7 @@ def read_settings(yaml: Path) -> tuple[dict[str, Any], SpeechBrainNetwork]:
     features = _frontend(settings, yaml)
     model = _part(settings, "embedding_model", _SPEECHBRAIN, yaml)
     name = model.pop("!").removeprefix("!new:")
-    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.ecapa import import_torchaudio
 
     import_torchaudio()  # speechbrain imports torchaudio
     module, _, attribute = name.rpartition(".")

@@ -84,11 +84,10 @@ def options_of(*descriptions: Any) -> list[str]:
     for package in packages_of(*descriptions):
         folder = user_files.folder_of(package)
         file = Path(folder, f"{package}.py")
-        if not folder:
-            entries[package] = package
-        else:
-            alone = folder not in entries and file.is_file()
-            entries[folder] = os.path.relpath(file if alone else folder)
+        alone = bool(folder) and folder not in entries and file.is_file()
+        entries[folder or package] = (
+            os.path.relpath(file if alone else folder) if folder else package
+        )
     return [word for entry in entries.values() for word in ("--trust", entry)]
 
 

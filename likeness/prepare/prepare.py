@@ -3,7 +3,7 @@
 What may be downloaded is fetched, compared with its published checksum, unpacked where the
 modalities look for it, and counted. What needs an agreement is not fetched: the command prints what
 to get from where. Archives that somebody puts into DATA/downloads are verified and unpacked.
-Nothing half-written lies under a final name at any time, and what was interrupted goes on.
+Nothing half-written lies under a final name at any time.
 """
 
 import gzip
@@ -15,7 +15,7 @@ import tarfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 import requests
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.writing import full_disk, move, staged, sync_names
+from likeness.eval.formats.writing import atomic_path, move, staged, sync_names
 from likeness.eval.progress import report, step
 from likeness.eval.types import name_first
 from likeness.toolkit.training.lock import only_writer
@@ -54,10 +54,10 @@ class Archive:
     """
 
     makes: str
-    urls: tuple[str, ...] = ()
+    urls: Sequence[str] = ()
     file: str = ""
-    parts: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
+    parts: Sequence[str] = ()
+    takes: Sequence[str] = ()
     sha256: str = ""
     md5: str = ""
 
@@ -87,8 +87,8 @@ class Dataset:
     about: str
     licence: str
     page: str
-    archives: tuple[Archive, ...] = ()
-    counts: tuple[Count, ...] = ()
+    archives: Sequence[Archive] = ()
+    counts: Sequence[Count] = ()
     by_hand: str = ""
     note: str = ""
 
@@ -96,19 +96,12 @@ class Dataset:
 def catalogue() -> list[Dataset]:
     """Return all data sets, in the order of catalogue.toml."""
     text = files("likeness.prepare").joinpath("catalogue.toml").read_text(encoding="utf-8")
-    return [_dataset(name, entry) for name, entry in tomllib.loads(text).items()]
-
-
-def _dataset(name: str, entry: dict[str, Any]) -> Dataset:
-    archives = []
-    for archive in entry.pop("archives"):
-        settings: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in archive.items()
-        }
-        archives.append(Archive(**settings))
-    counts = [Count(**count) for count in entry.pop("counts")]
-    return Dataset(name, archives=tuple(archives), counts=tuple(counts), **entry)
+    datasets = []
+    for name, entry in tomllib.loads(text).items():
+        archives = [Archive(**archive) for archive in entry.pop("archives")]
+        counts = [Count(**count) for count in entry.pop("counts")]
+        datasets.append(Dataset(name, archives=archives, counts=counts, **entry))
+    return datasets
 
 
 def table() -> str:
@@ -138,8 +131,8 @@ def named(name: str) -> Dataset:
 def prepare(dataset: Dataset, data: Path, *, say: Say = print) -> None:
     """Fetch, verify and unpack what is missing of a data set, then count what is there.
 
-    If it is interrupted, the next call goes on where this one was. Fetched archives are removed
-    once they are unpacked; files that you put into DATA/downloads yourself stay.
+    If it is interrupted, the next call goes on with the archives that are missing. Fetched archives
+    are removed once they are unpacked; files that you put into DATA/downloads yourself stay.
 
     Args:
         dataset: The data set.
@@ -208,16 +201,11 @@ def _bring(archive: Archive, data: Path, say: Say) -> None:
         _check_sum(archive, final)
         say(f"{archive.makes} is there already")
         return
-    file = downloads / (archive.file or archive.urls[0].rpartition("/")[2])
+    names = archive.parts or [url.rpartition("/")[2] for url in archive.urls]
+    file = downloads / (archive.file or names[0])
     own = not file.is_file()
-    if own:
-        parts = [downloads / part for part in archive.parts]
-        if archive.urls:
-            _fetch(archive, file, say)
-        elif parts and all(part.is_file() for part in parts):
-            _join(parts, file)
-        else:
-            return
+    if own and not _make_whole(archive, file, [downloads / name for name in names], say):
+        return
     try:
         _check_sum(archive, file)
     except LikenessError:
@@ -247,68 +235,49 @@ def _check_sum(archive: Archive, file: Path) -> None:
             )
 
 
-def _fetch(archive: Archive, file: Path, say: Say) -> None:
-    """Fetch a file, or its parts, which are then joined."""
-    parts = [file]
-    if len(archive.urls) > 1:
-        parts = [file.with_name(url.rpartition("/")[2]) for url in archive.urls]
-    for url, part in zip(archive.urls, parts, strict=True):
+def _make_whole(archive: Archive, file: Path, parts: list[Path], say: Say) -> bool:
+    """Fetch an archive and join its parts; returns whether it is there."""
+    if len(parts) < 2:
+        parts = [file]
+    for url, part in zip(archive.urls, parts, strict=False):
         if not part.is_file():
             say(f"fetching {url}")
-            _download(url, part, resume=bool(archive.sha256 or archive.md5))
+            _download(url, part)
+    if not all(part.is_file() for part in parts):
+        return False
     if len(parts) > 1:
-        _join(parts, file)
-        for part in parts:
-            part.unlink()
-
-
-def _join(parts: list[Path], file: Path) -> None:
-    with staged(file) as temporary:
-        with temporary.open("wb") as joined:
+        with atomic_path(file) as temporary, temporary.open("wb") as joined:
             for part in parts:
                 with part.open("rb") as content:
                     shutil.copyfileobj(content, joined, _BLOCK)
-        move(temporary, file)
+        for part in parts if archive.urls else ():
+            part.unlink()
+    return True
 
 
-def _download(url: str, path: Path, *, resume: bool) -> None:
-    """Fetch a file to `path`, over `path`.part.
-
-    A connection that breaks after it brought some bytes is made again. With `resume`, which needs a
-    checksum to compare with, what arrived is kept, and the download goes on from there.
+def _download(url: str, path: Path) -> None:
+    """Fetch a file, whole or not at all.
 
     Raises:
-        ConnectionError: There is no connection, it broke again, or the server refuses.
+        ConnectionError: There is no connection, it broke, or the server refuses.
     """
-    part = path.with_name(path.name + ".part")
-    while True:
-        have = part.stat().st_size if resume and part.is_file() else 0
-        try:
-            with full_disk(part):
-                _request(url, part, have)
-            break
-        except requests.RequestException as error:
-            if not resume or not part.is_file() or part.stat().st_size <= have:
-                raise ConnectionError(
-                    f"{url}: it cannot be fetched ({error}); check the network and run the command "
-                    "again, or fetch it by hand if the file has moved"
-                ) from None
-    move(part, path)
-
-
-def _request(url: str, part: Path, have: int) -> None:
-    """Fetch what follows the first `have` bytes of a file to the end of `part`."""
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS, headers=headers) as response:
-        if have and response.status_code == 416:  # there is nothing after these bytes
-            return
-        response.raise_for_status()
-        done = have if response.status_code == 206 else 0  # else the server sends the whole file
-        total = done + int(response.headers.get("Content-Length", 0))
-        with part.open("ab" if done else "wb") as file:
-            for block in response.iter_content(_BLOCK):
-                done += file.write(block)
-                report(f"fetching {part.stem}", done, total or None, unit="bytes")
+    as_it_is = {"Accept-Encoding": "identity"}
+    try:
+        with (
+            requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS, headers=as_it_is) as response,
+            atomic_path(path) as temporary,
+        ):
+            response.raise_for_status()
+            done, total = 0, int(response.headers.get("Content-Length", 0)) or None
+            with temporary.open("wb") as file:
+                for block in response.iter_content(_BLOCK):
+                    done += file.write(block)
+                    report(f"fetching {path.name}", done, total, unit="bytes")
+    except requests.RequestException as error:
+        raise ConnectionError(
+            f"{url}: it cannot be fetched ({error}); check the network and run the command again, "
+            f"or fetch it by other means, as `wget -c`, to {path}"
+        ) from None
 
 
 def _place(archive: Archive, file: Path, final: Path) -> None:

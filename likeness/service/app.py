@@ -18,15 +18,14 @@ from typing import Any
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.security import HTTPBearer
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 
 from likeness.eval.formats.provenance import likeness_version
 from likeness.service import pages
-from likeness.service.guard import Guard, changes_gallery, metrics_text
+from likeness.service.guard import MAX_BYTES, MAX_WAITING, Guard, changes_gallery
 from likeness.service.work import Service
 from likeness.toolkit.gallery.gallery import NotEnrolled
 
@@ -45,12 +44,11 @@ def make_app(
         hosts: Names by which the server may be addressed, beside loopback's.
         local: Whether only this machine can connect.
     """
-    limits = service.limits
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # Uploads that wait for their turn hold up no other answer.
-        current_default_thread_limiter().total_tokens += limits.threads + limits.waiting
+        current_default_thread_limiter().total_tokens += service.threads + MAX_WAITING
         yield
         service.close()
 
@@ -63,18 +61,11 @@ def make_app(
         lifespan=lifespan,
     )
     # Otherwise Starlette puts uploads of over 1 MiB into files. This holds for the whole process.
-    MultiPartParser.spool_max_size = limits.max_bytes + 1
+    MultiPartParser.spool_max_size = MAX_BYTES + 1
     _add_pages(app, service, local)
     _add_routes(app, service)
     _add_errors(app)
-    return Guard(
-        app,
-        token=token,
-        hosts=hosts,
-        local=local,
-        limits=limits,
-        policy=pages.content_policy(),
-    )
+    return Guard(app, token=token, hosts=hosts, local=local, threads=service.threads)
 
 
 def _add_pages(app: FastAPI, service: Service, local: bool) -> None:
@@ -86,21 +77,9 @@ def _add_pages(app: FastAPI, service: Service, local: bool) -> None:
     def docs() -> HTMLResponse:
         return HTMLResponse(pages.docs(app.openapi()))
 
-    @app.get("/health", responses=pages.responses("health"), description=service.health.__doc__)
+    @app.get("/health", description=service.health.__doc__)
     def health() -> dict[str, Any]:
         return {**service.health(), "token_for_reading": not local}
-
-    @app.get("/metrics")
-    def prometheus() -> PlainTextResponse:
-        """Counts and times in Prometheus' text format."""
-        text, name = metrics_text(), "likeness_gallery_subjects"
-        try:
-            subjects = service.num_subjects()
-        except ConnectionError:  # a database that is away takes no other number away
-            subjects = None
-        if subjects is not None:
-            text += f"# HELP {name} Who is enrolled.\n# TYPE {name} gauge\n{name} {subjects}\n"
-        return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
@@ -123,15 +102,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         ("DELETE", "/gallery/{subject:path}", service.remove, JSONResponse),
         ("GET", "/media/{number}/{subject:path}", service.medium, Response),
     ):
-        status = 201 if path == "/enrol" else 200
         app.add_api_route(
             path,
             task,
             methods=[method],
             dependencies=[Depends(token)] if changes_gallery(method, path) else [],
-            status_code=status,
+            status_code=201 if path == "/enrol" else 200,
             response_class=kind,
-            responses=pages.responses(task.__name__, status=status),
         )
 
 

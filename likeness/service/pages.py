@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import os
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,21 +34,8 @@ SCRIPTS = (
 )
 MAX_EXAMPLES = 24
 MAX_TOTAL = 32 << 20  # bytes of all examples
-_SOUNDS = {
-    ".wav": "audio/wav",
-    ".flac": "audio/flac",
-    ".ogg": "audio/ogg",
-    ".opus": "audio/ogg",
-    ".mp3": "audio/mpeg",
-    ".m4a": "audio/mp4",
-}
-_IMAGES = {
-    ".jpg": "image/jpeg",
-    ".png": "image/png",
-    ".webp": "image/webp",
-    ".bmp": "image/bmp",
-    ".gif": "image/gif",
-}
+_SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a")
+_IMAGES = (".jpg", ".png", ".webp", ".bmp", ".gif")
 
 
 @cache
@@ -104,27 +90,6 @@ def content_policy() -> str:
         "connect-src 'self'; img-src 'self' blob: data:; media-src blob:; "
         "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
     )
-
-
-def responses(name: str, *, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: an example of its answer, and of an error.
-
-    Args:
-        name: Of the answer in templates/answers.json. One that is a list is sent as lines of JSON.
-        status: Of the answer.
-    """
-    answers = json.loads(_source("answers.json"))
-    kind, example = "application/json", answers.get(name)
-    if isinstance(example, list):
-        kind = "application/x-ndjson"
-        example = "".join(json.dumps(line) + "\n" for line in example)
-    good = {kind: {"example": example}} if example else {}
-    error = {"application/json": {"example": answers["error"]}}
-    return {
-        status: {"description": "The answer.", "content": good},
-        "4XX": {"description": "One sentence says what is wrong.", "content": error},
-        "503": {"description": "The server is busy.", "content": error},
-    }
 
 
 def slider(thresholds: Thresholds | None, reason: str) -> dict[str, Any]:
@@ -184,7 +149,8 @@ class Example(NamedTuple):
     @property
     def media_type(self) -> str:
         """By the first bytes of the file, not by its name."""
-        return {**_SOUNDS, **_IMAGES}[suffix_of(self.content[:64])]
+        ending = suffix_of(self.content[:64])
+        return f"{'image' if ending in _IMAGES else 'audio'}/{ending[1:]}"
 
 
 def read_examples(folder: Path, modality: str, max_bytes: int) -> list[Example]:
@@ -226,9 +192,10 @@ def read_examples(folder: Path, modality: str, max_bytes: int) -> list[Example]:
 def _in_turn(folder: Path) -> list[Path]:
     """Two files of each folder, which are two of one subject, then the next two, and so on."""
     order: list[tuple[int, Path]] = []
-    for place, folders, names in os.walk(folder):  # which follows no links to folders
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = [Path(place, name) for name in sorted(names) if not name.startswith(".")]
-        files = [path for path in paths if path.is_file() and not path.is_symlink()]
-        order += [(number // 2, path) for number, path in enumerate(files)]
+    seen: Counter[Path] = Counter()  # files of each folder
+    for path in sorted(folder.rglob("*")):  # which follows no links to folders
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not path.is_symlink() and not is_hidden:
+            order.append((seen[path.parent] // 2, path))
+            seen[path.parent] += 1
     return [path for _, path in sorted(order)]

@@ -26,14 +26,11 @@ from typing import Any
 
 from likeness.eval.cores import num_cores
 from likeness.eval.errors import LikenessError
-from likeness.eval.temporary import temporary_folder
 from likeness.included import about
-from likeness.models.filterbanks import Frontend
+from likeness.models.load import Frontend
 from likeness.thresholds import Rule
 from likeness.toolkit.console import say, warn
 
-# By this name prometheus_client finds where the processes of a server count together.
-_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 MIN_TOKEN = 16  # characters
 _CONNECTIONS = 400  # of one process; further ones wait until one of them ends
 _HEAD_MILLISECONDS = 10_000  # for the headers of a request
@@ -60,9 +57,7 @@ class Setup:
         trust: Packages and files that the model may import.
         examples: A folder of files that the page offers.
         keep_media: Whether small pictures and sounds of enrolments are kept.
-        max_megabytes: Of one request.
         workers: How many processes serve.
-        threads: Uploads that each of them works on at once; 0 divides the cores.
         tls_certificate: A file in PEM, with `tls_key`, for TLS.
         tls_key: The file of its key.
     """
@@ -82,9 +77,7 @@ class Setup:
     trust: Sequence[str] = ()
     examples: Path | None = None
     keep_media: bool = False
-    max_megabytes: float = 16.0
     workers: int = 1
-    threads: int = 0
     tls_certificate: Path | None = None
     tls_key: Path | None = None
 
@@ -92,11 +85,6 @@ class Setup:
     def is_local(self) -> bool:
         """Whether only this machine can connect."""
         return self.host in ("127.0.0.1", "::1")
-
-    @property
-    def max_bytes(self) -> int:
-        """Of one request."""
-        return round(self.max_megabytes * 2**20)
 
 
 def start(setup: Setup) -> None:
@@ -141,20 +129,39 @@ def start(setup: Setup) -> None:
         ssl_key=setup.tls_key,
         log_level=LogLevels.critical,
     )
-    failures: SimpleQueue[Exception] = SimpleQueue()
-    num_loaded = multiprocessing.Value("i")
-    with temporary_folder() as folder:
-        os.environ.pop(_METRICS_FOLDER, None)
-        if setup.workers > 1:  # they count together
-            os.environ[_METRICS_FOLDER] = str(folder)
-        try:
-            load = partial(_load, started, lines, num_loaded, failures)
-            server.serve(target_loader=load, wrap_loader=False)
-        except SystemExit:
-            if not server.interrupt_signal:  # processes crash again and again
-                raise
-    if not failures.empty():
-        raise failures.get()
+    loaded: SimpleQueue[Any] = SimpleQueue()  # of each process its lines, or why it cannot serve
+    failures: list[Exception] = []
+    announced = started, loaded, lines, failures
+    threading.Thread(target=_announce, args=announced, daemon=True).start()
+    try:
+        server.serve(target_loader=partial(_load, started, loaded), wrap_loader=False)
+    except SystemExit:
+        if not (failures or server.interrupt_signal):  # processes crash again and again
+            raise
+    if failures:
+        raise failures[0]
+
+
+def _announce(
+    setup: Setup, loaded: SimpleQueue[Any], lines: Sequence[str], failures: list[Exception]
+) -> None:
+    """Print the lines when all processes answer; end the server where one of them cannot serve."""
+    for _ in range(setup.workers):
+        said = loaded.get()
+        if isinstance(said, Exception):
+            failures.append(said)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+    while True:
+        with suppress(OSError):
+            socket.create_connection((setup.host, setup.port)).close()
+            break
+        time.sleep(0.01)
+    warned, more_lines = said
+    for line in warned:
+        warn(line)
+    for line in (*lines, *more_lines):
+        say(line)
 
 
 def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
@@ -172,16 +179,12 @@ def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:
     return lines
 
 
-def _load(
-    setup: Setup, lines: Sequence[str], num_loaded: Any, failures: SimpleQueue[Exception]
-) -> Any:
+def _load(setup: Setup, loaded: SimpleQueue[Any]) -> Any:
     """Load what is served, in a process that serves it.
 
     Args:
         setup: What is served.
-        lines: Said when all processes answer.
-        num_loaded: How many have loaded it, a value that the processes share.
-        failures: Gets the error of one that cannot, which ends the server.
+        loaded: Gets the warnings and the lines about it, or the error of what cannot be served.
 
     Returns:
         The ASGI application.
@@ -192,27 +195,11 @@ def _load(
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            app, more_lines = _application(setup)
+            app, lines = _application(setup)
     except (LikenessError, ImportError, OSError) as error:
-        failures.put(error)
-        os.kill(os.getppid(), signal.SIGTERM)
+        loaded.put(error)
         sys.exit(2)
-
-    def announce() -> None:
-        while True:
-            with suppress(OSError):
-                socket.create_connection((setup.host, setup.port)).close()
-                break
-            time.sleep(0.01)
-        for warning in caught:
-            warn(str(warning.message))
-        for line in [*lines, *more_lines]:
-            say(line)
-
-    with num_loaded.get_lock():
-        num_loaded.value += 1
-        if num_loaded.value == setup.workers:
-            threading.Thread(target=announce, daemon=True).start()
+    loaded.put(([str(warning.message) for warning in caught], lines))
     return app
 
 
@@ -220,14 +207,13 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     """The ASGI application, and lines about it."""
     from likeness import load, open_gallery
     from likeness.models.load import refuse_head
+    from likeness.service import pages
     from likeness.service.app import make_app
-    from likeness.service.guard import Limits
-    from likeness.service.pages import Example, read_examples
-    from likeness.service.work import Extras, Service
-    from likeness.thresholds import look_up
+    from likeness.service.guard import MAX_BYTES
+    from likeness.service.work import Service
+    from likeness.thresholds import choose, find
     from likeness.verification import NO_DECISION
 
-    setup.rule.read(setup.model)  # refuses what is not stored before the model is loaded
     loaded = load(
         setup.model,
         detector=setup.detector,
@@ -240,14 +226,12 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
     comparer = loaded.comparer(setup.rule.threshold, setup.rule.far)
     model = comparer.model
     refuse_head(model, setup.model)
-    threads = setup.threads or max(1, min(4, num_cores() // setup.workers))
+    threads = max(1, min(4, num_cores() // setup.workers))
     model.embedder.share_cores(threads)
-    examples: list[Example] = []
+    examples: list[pages.Example] = []
     if setup.examples is not None:
         # Two of them, and what surrounds them in a request, have to fit.
-        most = setup.max_bytes // 2 - 4096
-        examples = read_examples(setup.examples, model.modality, most)
-    thresholds, reason = look_up(setup.model, model.meta, setup.thresholds)
+        examples = pages.read_examples(setup.examples, model.modality, MAX_BYTES // 2 - 4096)
     if setup.gallery is not None and "centre" in model.meta:
         raise LikenessError(
             f"{setup.thresholds} is for two files, and not for a gallery; leave out one of them"
@@ -259,20 +243,14 @@ def _application(setup: Setup) -> tuple[Any, list[str]]:
             "(--gallery postgresql://USER@HOST/DATABASE), or start the server with --workers 1"
         )
     service = Service(
-        model,
+        comparer,
         gallery,
-        threshold=comparer.threshold,
-        calibration=comparer.calibration,
-        source=comparer.source,
-        limits=Limits(max_bytes=setup.max_bytes, threads=threads),
-        extras=Extras(
-            thresholds,
-            reason,
-            examples,
-            setup.keep_media,
-            about(setup.model),
-            name="/".join(Path(setup.model).parts[-2:]),
-        ),
+        threads=threads,
+        slider=pages.slider(*choose(find(setup.model, setup.thresholds), model.meta)),
+        examples=examples,
+        keeps_media=setup.keep_media,
+        about=about(setup.model),
+        name="/".join(Path(setup.model).parts[-2:]),
     )
     lines = [text] if (text := about(setup.model)) else []
     if comparer.source:

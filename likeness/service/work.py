@@ -6,14 +6,12 @@ The docstrings of the methods are what /docs says of their routes.
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path as FilePath
 from threading import BoundedSemaphore, Lock
@@ -23,21 +21,18 @@ import numpy as np
 from fastapi import File, Form, HTTPException, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
-from likeness.eval.calibration import Calibration
 from likeness.eval.errors import LikenessError
 from likeness.eval.similarity import pairs
 from likeness.eval.temporary import temporary_folder
-from likeness.eval.thresholds import Thresholds
 from likeness.eval.types import Embeddings, Floats32
 from likeness.inputs import suffix_of
 from likeness.service import inputs, pages
-from likeness.service.guard import Limits
+from likeness.service.guard import MAX_BYTES
 from likeness.service.pages import Example
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.gallery import media
 from likeness.toolkit.models.embed import embed_where_readable
-from likeness.toolkit.models.loaded import Loaded
 from likeness.verification import Comparer, judged, remedy_for
 
 if TYPE_CHECKING:
@@ -55,67 +50,49 @@ Subject = Annotated[str, Path(max_length=256)]
 Number = Annotated[int, Path(ge=0)]
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What a server offers beside the answers, for people who look at its page.
+class Service:
+    """What requests ask for. The methods run in threads, of which `threads` embed at once.
 
-    Attributes:
-        thresholds: Stored thresholds of the model, among which a slider moves; None for no slider.
-        no_thresholds: Why there are none, as a sentence.
+    Args:
+        comparer: The model that embeds the uploads, and what decides.
+        gallery: Who is enrolled; without one, what needs it is answered with 404.
+        threads: Uploads that are worked on at once.
+        slider: What the page says of thresholds, as `pages.slider` makes it.
         examples: Files to try.
         keeps_media: Whether a small picture or sound of each enrolment is kept beside the gallery.
         about: What people should know of the model; "" for nothing.
         name: What the model is called.
-    """
-
-    thresholds: Thresholds | None = None
-    no_thresholds: str = ""
-    examples: Sequence[Example] = ()
-    keeps_media: bool = False
-    about: str = ""
-    name: str = ""
-
-
-class Service:
-    """What requests ask for. The methods run in threads, of which `limits.threads` embed at once.
-
-    Args:
-        model: Embeds the uploads.
-        gallery: Who is enrolled; without one, what needs it is answered with 404.
-        threshold: Accept if score >= threshold; None where a calibration or nobody decides.
-        calibration: Turns scores into probabilities.
-        source: Where a stored threshold comes from; "" for a number of the caller's own.
-        limits: Of recordings and images.
-        extras: What the page offers beside.
 
     Raises:
         LikenessError: Media are to be kept beside a gallery without a folder.
     """
 
-    def __init__(
+    def __init__(  # what the page says of a server is what its options say
         self,
-        model: Loaded,
+        comparer: Comparer,
         gallery: Gallery | None = None,
         *,
-        threshold: float | None = None,
-        calibration: Calibration | None = None,
-        source: str = "",
-        limits: Limits | None = None,
-        extras: Extras | None = None,
+        threads: int = 2,
+        slider: Mapping[str, Any] | None = None,
+        examples: Sequence[Example] = (),
+        keeps_media: bool = False,
+        about: str = "",
+        name: str = "",
     ):
-        self.limits, self.extras = limits or Limits(), extras or Extras()
-        self.model = _bounded(model, self.limits)
-        self._gallery = gallery
-        self._comparer = Comparer(self.model, calibration, threshold, source)
+        self.model = inputs.bounded(comparer.model)
+        self.threads = threads
+        self._comparer, self._gallery = comparer, gallery
+        self._slider, self._examples = slider or pages.slider(None, ""), examples
+        self._name, self._about, self._keeps_media = name, about, keeps_media
         self._media: FilePath | None = None
-        if self.extras.keeps_media and gallery is not None:
-            self._media = gallery.folder
-        if self.extras.keeps_media and self._media is None:
-            raise LikenessError(
-                "--keep-media keeps pictures and sounds in the folder of a gallery; name one with "
-                "--gallery DIR"
-            )
-        self._turns = BoundedSemaphore(self.limits.threads)
+        if keeps_media:
+            self._media = gallery.folder if gallery is not None else None
+            if self._media is None:
+                raise LikenessError(
+                    "--keep-media keeps pictures and sounds in the folder of a gallery; name one "
+                    "with --gallery DIR"
+                )
+        self._turns = BoundedSemaphore(threads)
         # An enrolment and its media belong together: who removes the subject meanwhile would leave
         # media of somebody who is not enrolled.
         self._changing = Lock()
@@ -125,51 +102,44 @@ class Service:
         if self._gallery is not None:
             self._gallery.close()
 
-    def num_subjects(self) -> int | None:
-        """How many are enrolled; None without a gallery."""
-        return None if self._gallery is None else len(self._gallery)
-
     def health(self) -> dict[str, Any]:
         """What is served: the model and its modality, how it decides, how many are enrolled."""
         model, comparer = self.model, self._comparer
         return {
             "status": "ok",
             "modality": model.modality,
-            "name": self.extras.name,
+            "name": self._name,
             "model": model.digest,
             "similarity": model.similarity,
             "norm_is_quality": model.norm_is_quality,
             "threshold": comparer.threshold,
             "source": comparer.source,
             "calibrated": comparer.calibration is not None,
-            "gallery": self.num_subjects(),
-            "max_bytes": self.limits.max_bytes,
-            "takes": inputs.takes(model, self.limits),
-            "keeps_media": self.extras.keeps_media,
-            "about": self.extras.about,
-            "examples": len(self.extras.examples),
+            "gallery": None if self._gallery is None else len(self._gallery),
+            "max_bytes": MAX_BYTES,
+            "takes": inputs.takes(model),
+            "keeps_media": self._keeps_media,
+            "about": self._about,
+            "examples": len(self._examples),
         }
 
     def thresholds(self) -> dict[str, Any]:
         """What each threshold means: the stored error rates of the model, or the reason why there
         are none. A rate that fewer than ten trials stand behind is given as ten trials' share.
         """
-        return pages.slider(self.extras.thresholds, self.extras.no_thresholds)
+        return dict(self._slider)
 
     def examples(self) -> dict[str, Any]:
         """The files to try that the server was started with, by their numbers."""
         return {
-            "examples": [
-                {"name": example.name, "bytes": len(example.content)}
-                for example in self.extras.examples
-            ]
+            "examples": [{"name": one.name, "bytes": len(one.content)} for one in self._examples]
         }
 
     def example(self, number: Number) -> Response:
         """One of the files to try."""
-        if number >= len(self.extras.examples):
+        if number >= len(self._examples):
             raise HTTPException(404, "there is no example of this number; /examples lists them")
-        chosen = self.extras.examples[number]
+        chosen = self._examples[number]
         return Response(chosen.content, media_type=chosen.media_type)
 
     def verify(
@@ -205,7 +175,7 @@ class Service:
             return {"embedding": embeddings.matrix[0].tolist(), "norm": float(embeddings.norms[0])}
 
         def lines() -> Iterator[bytes]:
-            pool = ThreadPoolExecutor(self.limits.threads)
+            pool = ThreadPoolExecutor(self.threads)
             try:
                 for number, answer in enumerate(pool.map(one, files)):
                     yield json.dumps({"file": number, **answer}).encode() + b"\n"
@@ -372,24 +342,14 @@ class Service:
                     f"the model cannot embed this ({type(error).__name__})"
                 ) from None
             if embeddings is None or bad:
-                path_of = {item.id: str(item.path) for item in items}
-                reasons = [  # a reason names the file, unless the network refuses it
-                    f"{'' if path_of[of.id] in of.reason else f'{of.id}: '}{of.reason}"
-                    for of in bad
-                ]
+                # a reason names the file, unless the network refuses it
+                path_of = {item.id: f"{item.path}: " for item in items}
+                reasons = [f"{of.id}: {of.reason.removeprefix(path_of[of.id])}" for of in bad]
                 raise LikenessError(
                     f"with this {self.model.modality} model, {len(bad)} of {len(files)} files "
                     f"cannot be read: {'; '.join(reasons)}{remedy_for(self.model)}"
                 )
             return Embeddings(embeddings.ids, embeddings.matrix, self.model.meta)
-
-
-def _bounded(model: Loaded, limits: Limits) -> Loaded:
-    """The model refusing longer and larger recordings, where its reading has such bounds."""
-    known = inspect.signature(model.read).parameters
-    most = {"max_seconds": limits.max_seconds, "max_values": limits.max_values}
-    bounds: Any = {name: value for name, value in most.items() if name in known}
-    return replace(model, read=partial(model.read, **bounds)) if bounds else model
 
 
 @contextmanager

@@ -23,15 +23,29 @@ MAX_SECONDS = 86_400.0  # the longest duration that a header may claim in chunks
 # work.
 MAX_VALUES = 2**34
 FRAME_SECONDS, HOP_SECONDS = 0.025, 0.01  # in which the energy of speech is measured
+CROP_SECONDS = 4.0
 _SCALE = 32768.0  # Kaldi's integer levels, for which its threshold is meant
 _FLOOR = 1.1920929e-07
+
+
+def check(crops: int, chunk_seconds: float) -> None:
+    """Refuse a reading that `read` does not know.
+
+    Raises:
+        LikenessError: Crops and chunks are both set, or one of them is out of range.
+    """
+    is_known = chunk_seconds == 0 or 1 <= chunk_seconds < math.inf
+    if crops < 0 or not is_known or (crops and chunk_seconds):
+        raise LikenessError(
+            f"{crops} crops and chunk_seconds {chunk_seconds:g} are set; choose one of them, crops "
+            "or chunks of at least 1 s"
+        )
 
 
 def read(
     item: Item,
     *,
     crops: int = 0,
-    crop_seconds: float = 4.0,
     chunk_seconds: float = 0.0,
     only_speech: bool = False,
     rate_hz: int = 16_000,
@@ -48,11 +62,9 @@ def read(
 
     Args:
         item: The file, or the span of a tar shard, to read.
-        crops: How many windows of crop_seconds to take, evenly spaced from the beginning to the end
-            (voxceleb_trainer's test takes 10 of 4 s: DatasetLoader.py loadWAV with evalmode). A
-            recording that is shorter than a window is repeated, end to beginning, and is one
-            window.
-        crop_seconds: The length of a window in seconds.
+        crops: How many windows of 4 s to take, evenly spaced from the beginning to the end
+            (voxceleb_trainer's test takes 10: DatasetLoader.py loadWAV with evalmode). A recording
+            that is shorter than a window is repeated, end to beginning, and is one window.
         chunk_seconds: The longest chunk in seconds. The whole recording is cut into chunks of equal
             length, as few as possible. 0 means no chunks.
         only_speech: Whether to cut the pauses out (`without_pauses`). In chunks, each chunk is
@@ -72,20 +84,7 @@ def read(
     Raises:
         BadAudio: As audio.read does, also after the first chunks of a damaged file, and where no
             speech is left.
-        LikenessError: crops and chunks are both set, or one of them is out of range.
     """
-    if (
-        crops < 0
-        or chunk_seconds < 0
-        or (crops and chunk_seconds)
-        or crop_seconds < min_seconds
-        or 0 < chunk_seconds < 2 * min_seconds
-    ):
-        raise LikenessError(
-            f"{crops} crops of {crop_seconds:g} s and chunks of {chunk_seconds:g} s are set; "
-            f"choose one of them, 0 or more crops of at least {min_seconds:g} s, or chunks of at "
-            f"least {2 * min_seconds:g} s"
-        )
     streamed = chunk_seconds > 0 and item.suffix not in AV_SUFFIXES
     if streamed:
         limits = max_seconds or MAX_SECONDS, max_values or MAX_VALUES
@@ -114,7 +113,7 @@ def read(
             continue
         used += 1
         if crops:
-            yield from _windows(part, crops, round(crop_seconds * rate_hz))
+            yield from _windows(part, crops, round(CROP_SECONDS * rate_hz))
         else:
             yield from _chunks(part, 0.0 if streamed else chunk_seconds * rate_hz)
     if not used:

@@ -17,7 +17,14 @@ from scipy import stats
 from scipy.stats import norm
 
 import likeness.eval.resampling as resampling
-from likeness.eval.bootstrap import Drawn, bounds, bounds_of, interval, resample, t_interval
+from likeness.eval.bootstrap import (
+    Drawn,
+    bounds,
+    bounds_of,
+    interval,
+    sorted_trials,
+    t_interval,
+)
 from likeness.eval.errors import LikenessError
 from likeness.eval.resampling import weighted
 from likeness.eval.types import Scores
@@ -35,6 +42,9 @@ FAST = {
 }
 
 
+SEEDS = st.integers(0, 99)
+
+
 def all_pairs(num_subjects, targets_each, rng, *, spread=0.0, distance=2.0, decimals=15):
     """Every pair of subjects once as a nontarget trial, `targets_each` target trials per subject,
     whose scores share an offset.
@@ -49,14 +59,14 @@ def all_pairs(num_subjects, targets_each, rng, *, spread=0.0, distance=2.0, deci
     return Scores(values, np.arange(len(subjects)) < own.size), subjects
 
 
+def drawn(metrics, scores, subjects, *, num_resamples, seed=0):
+    """The values of metrics on resamples, of however few subjects."""
+    rng = np.random.default_rng(seed)
+    return resampling.resampled(metrics, sorted_trials(scores, subjects), num_resamples, rng)
+
+
 @settings(max_examples=25, deadline=None)
-@given(
-    st.integers(2, 7),
-    st.integers(1, 4),
-    st.sampled_from([0, 1, 15]),
-    st.integers(0, 99),
-    st.booleans(),
-)
+@given(st.integers(2, 7), st.integers(1, 4), st.sampled_from([0, 1, 15]), SEEDS, st.booleans())
 def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, over_trials):
     scores, subjects = all_pairs(
         num_subjects, targets_each, np.random.default_rng(seed), distance=0.7, decimals=decimals
@@ -67,14 +77,11 @@ def test_fast_path_is_the_slow_path(num_subjects, targets_each, decimals, seed, 
     assert not any(weighted(metric) for metric in slow.values())
     given_subjects = None if over_trials else subjects
     fast, repeated = (
-        resample(metrics, scores, given_subjects, num_resamples=20, seed=seed)
+        drawn(metrics, scores, given_subjects, num_resamples=20, seed=seed)
         for metrics in (FAST, slow)
     )
-    assert fast.num_redrawn == repeated.num_redrawn
     for name in FAST:
-        np.testing.assert_allclose(
-            fast.values[name], repeated.values[name], atol=1e-12, err_msg=name
-        )
+        np.testing.assert_allclose(fast[name], repeated[name], atol=1e-12, err_msg=name)
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,22 +92,15 @@ def test_trials_that_cannot_matter_are_weighed_in_cells(num_subjects, targets_ea
         num_subjects, targets_each, rng, distance=rng.uniform(0, 4), decimals=decimals
     )
     repeats = rng.integers(1, 5, size=len(scores))
-    scores = Scores(
-        (np.repeat(scores.values, repeats) + 0.2 * rng.standard_normal(repeats.sum())).round(
-            decimals
-        ),
-        np.repeat(scores.target, repeats),
-    )
+    values = np.repeat(scores.values, repeats) + 0.2 * rng.standard_normal(repeats.sum())
+    scores = Scores(values.round(decimals), np.repeat(scores.target, repeats))
     subjects = np.repeat(subjects, repeats, axis=0)
-    plain = resample(FAST, scores, subjects, num_resamples=30, seed=seed)
+    plain = drawn(FAST, scores, subjects, num_resamples=30, seed=seed)
     for name in FAST:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(resampling, "_THINNED_FROM", 0)
-            patch.setattr(resampling, "_MOST_WEIGHED", 1)
-            patch.setattr(resampling, "_SPLIT_FROM", 0)
-            thinned = resample({name: FAST[name]}, scores, subjects, num_resamples=30, seed=seed)
-        assert thinned.num_redrawn == plain.num_redrawn
-        assert thinned.values[name].tolist() == plain.values[name].tolist(), name
+            thinned = drawn({name: FAST[name]}, scores, subjects, num_resamples=30, seed=seed)
+        assert thinned[name].tolist() == plain[name].tolist(), name
 
 
 def test_threads_change_no_number(monkeypatch):
@@ -118,7 +118,7 @@ def test_threads_change_no_number(monkeypatch):
     for number in (1, 4):
         monkeypatch.setattr(resampling, "num_cores", lambda number=number: number)
         monkeypatch.setenv("OMP_NUM_THREADS", "4")
-        values.append(resample(FAST, scores, subjects, num_resamples=200).values)
+        values.append(drawn(FAST, scores, subjects, num_resamples=200))
         assert (threads == {threading.get_ident()}) is (number == 1)
     for name in FAST:
         np.testing.assert_array_equal(values[0][name], values[1][name])
@@ -196,13 +196,10 @@ def test_an_interval_holds_its_metric_and_stays_between_0_and_1() -> None:
     rng = np.random.default_rng(0)
     for value in (0.0, 0.002, 0.5, 0.99, 1.0):
         values = np.clip(value + 0.05 * rng.standard_normal(200), 0, 1)
-        low, high = t_interval(values, value, 0.95, 20)
-        assert 0 <= low <= value <= high <= 1
+        (low, high), wider, few, two = (t_interval(values, value, 0.95, k) for k in (20, 3, 1, 2))
+        assert 0 <= wider[0] <= low <= value <= high <= wider[1] <= 1
         assert high - low > 0.05
-        wider = t_interval(values, value, 0.95, 3)
-        assert wider[0] <= low < high <= wider[1]
-        with_few = t_interval(values, value, 0.95, 1.0)
-        assert with_few == t_interval(values, value, 0.95, 2.0)
+        assert few == two
 
 
 def test_a_difference_and_what_is_no_share_are_not_taken_to_the_logit_scale() -> None:
@@ -223,42 +220,37 @@ def test_coverage_of_the_true_eer_with_unequal_subjects() -> None:
     edges = np.linspace(-1, 3, 100_001)
     truth = norm.sf(edges)[np.argmin(np.abs(norm.sf(edges) - norm.cdf(edges, 2, np.sqrt(2))))]
     sizes = np.round(30 ** (np.arange(40) / 39)).astype(int)
-    covered = dict.fromkeys(("subjects", "trials", "middle"), 0)
+    over_subjects = over_trials = 0
     for seed in range(200):
         scores, subjects = all_pairs(40, 30, np.random.default_rng(seed), spread=1.0)
         kept = ~scores.target
         kept[: 40 * 30] = (np.arange(30) < sizes[:, None]).ravel()
         scores, subjects = Scores(scores.values[kept], scores.target[kept]), subjects[kept]
-        for over, chosen in (("subjects", subjects), ("trials", None)):
-            low, high = interval(eer, scores, chosen, num_resamples=150, seed=seed)
-            covered[over] += low <= truth <= high
-        values = resample({"eer": eer}, scores, subjects, num_resamples=150, seed=seed).values
-        low, high = np.quantile(values["eer"], [0.025, 0.975])
-        covered["middle"] += low <= truth <= high
-    assert covered["subjects"] >= 0.92 * 200
-    assert covered["trials"] < covered["middle"] < covered["subjects"]
+        low, high = interval(eer, scores, subjects, num_resamples=150, seed=seed)
+        over_subjects += low <= truth <= high
+        low, high = interval(eer, scores, None, num_resamples=150, seed=seed)
+        over_trials += low <= truth <= high
+    assert over_subjects >= 0.92 * 200
+    assert over_trials < 0.8 * 200
 
 
-def test_empty_resamples_are_drawn_again_and_counted(monkeypatch):
+def test_empty_resamples_are_drawn_again(monkeypatch):
     scores, subjects = all_pairs(2, 1, np.random.default_rng(0))
     # without both subjects there is no nontarget trial: half of the draws
-    drawn = resample({"eer": eer}, scores, subjects, num_resamples=200)
-    assert drawn.values["eer"].size == 200
-    assert 140 < drawn.num_redrawn < 270
+    values = drawn({"eer": eer}, scores, subjects, num_resamples=200)["eer"]
+    assert values.tolist() == [eer(scores.targets, scores.nontargets)] * 200
     monkeypatch.setattr(resampling, "_ROUNDS", 1)
     with pytest.raises(LikenessError):
-        resample({"eer": eer}, scores, subjects, num_resamples=200)
+        drawn({"eer": eer}, scores, subjects, num_resamples=200)
 
 
 def test_refusals():
     scores, subjects = all_pairs(4, 2, np.random.default_rng(0))
-    swapped = subjects.copy()
-    swapped[0, 1] = 3
-    with pytest.raises(LikenessError):
-        interval(eer, scores, swapped)
-    swapped[-1] = 2
-    with pytest.raises(LikenessError):
-        interval(eer, scores, swapped)
+    for row, side in ((0, np.s_[1]), (-1, np.s_[:])):
+        swapped = subjects.copy()
+        swapped[row, side] = 3
+        with pytest.raises(LikenessError):
+            interval(eer, scores, swapped)
     for level in (0.0, 1.0, 95.0, float("nan")):
         with pytest.raises(LikenessError):
             interval(eer, scores, subjects, level=level, num_resamples=2)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -72,23 +73,18 @@ def test_ece_against_a_loop(items, num_bins, bins, power, random):
 @pytest.mark.parametrize("case", ["c0", "c1", "c2"])
 def test_golden(case):
     confidence, correct = GOLDEN[f"{case}/confidence"], GOLDEN[f"{case}/correct"]
-    assert ece(confidence, correct, ties="row") == pytest.approx(
-        float(GOLDEN[f"{case}/ece_l1_equal_mass15"]), abs=1e-12
-    )
-    assert ece(confidence, correct, ties="row", power=2) == pytest.approx(
-        float(GOLDEN[f"{case}/ece_l2_equal_mass15"]), abs=1e-12
-    )
-    assert ece(confidence, correct, bins="width") == pytest.approx(
-        float(GOLDEN[f"{case}/ece_l1_equal_width15"]), abs=1e-12
-    )
-    tolerance = 5e-3 if case == "c0" else 1e-12  # c0 holds tied confidences
-    for power in (1, 2):
-        assert ece(confidence, correct, power=power) == pytest.approx(
-            float(GOLDEN[f"{case}/seed_code_lambda{power}"]), abs=tolerance
-        )
-    assert accuracy(GOLDEN[f"{case}/probs"], GOLDEN[f"{case}/labels"]) == pytest.approx(
-        correct.mean(), abs=0.02 if case == "c0" else 1e-12
-    )
+    tied = {"abs": 5e-3 if case == "c0" else 1e-12}  # c0 holds tied confidences, cut by their rows
+    for name, arguments, tolerance in (
+        ("ece_l1_equal_mass15", {}, tied),
+        ("ece_l2_equal_mass15", {"power": 2}, tied),
+        ("seed_code_lambda1", {}, tied),
+        ("seed_code_lambda2", {"power": 2}, tied),
+        ("ece_l1_equal_width15", {"bins": "width"}, {"abs": 1e-12}),
+    ):
+        expected = float(GOLDEN[f"{case}/{name}"])
+        assert ece(confidence, correct, **arguments) == pytest.approx(expected, **tolerance)
+    found = accuracy(GOLDEN[f"{case}/probs"], GOLDEN[f"{case}/labels"])
+    assert found == pytest.approx(correct.mean(), abs=0.02 if case == "c0" else 1e-12)
 
 
 def test_accuracy_shares_ties():
@@ -167,19 +163,7 @@ def measured(
     )
 
 
-VALUES = st.lists(st.one_of(st.floats(-10, 10), st.just(float("nan"))), min_size=1, max_size=12)
-
-
-@given(VALUES)
-def test_mean_leaves_out_what_has_no_value(values: list[float]) -> None:
-    there = [value for value in values if value == value]
-    result = partial(per_item.mean, column="x")({"x": np.array(values)})
-    assert (
-        result == pytest.approx(sum(there) / len(there), abs=1e-12) if there else np.isnan(result)
-    )
-
-
-def test_metrics_of_classification_are_taken_of_their_columns() -> None:
+def test_metrics_are_taken_of_columns_where_items_have_a_value() -> None:
     rng = np.random.default_rng(0)
     confidence, correct = rng.random(12), rng.integers(0, 2, 12).astype(np.float64)
     columns = {"scaled": confidence, "norm": confidence, "correct": correct}
@@ -188,6 +172,8 @@ def test_metrics_of_classification_are_taken_of_their_columns() -> None:
     assert per_item.norm_auroc(columns) == classification.auroc(confidence, correct)
     queries = {"norm": confidence, "recall@1": np.where(correct == 1, 0.5, np.nan)}
     assert np.isnan(per_item.norm_auroc(queries, correct="recall@1"))
+    assert per_item.mean({"x": np.array([1.0, np.nan, 4.0])}, column="x") == 2.5
+    assert np.isnan(per_item.mean({"x": np.array([np.nan])}, column="x"))
 
 
 @settings(max_examples=40)
@@ -201,17 +187,13 @@ def test_resamples_are_those_of_a_slow_loop(
 ) -> None:
     values, groups = [value for value, _ in items], [group for _, group in items]
     first = measured({"x": values, "y": values[::-1]}, groups if grouped else None)
-    result = per_item.resample(
-        {"x": partial(per_item.mean, column="x"), "size": lambda columns: float(columns["x"].size)},
-        first,
-        num_resamples=6,
-        seed=seed,
-    )
-    members = (
-        [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
-        if grouped
-        else [[i] for i in range(len(values))]
-    )
+    metrics = {
+        "x": partial(per_item.mean, column="x"),
+        "size": lambda columns: float(columns["x"].size),
+    }
+    result = per_item.resample(metrics, first, num_resamples=6, seed=seed)
+    own = groups if grouped else list(range(len(values)))
+    members = [[i for i, group in enumerate(own) if group == name] for name in sorted(set(own))]
     rng = np.random.default_rng(seed)
     for number in range(6):
         rows = [
@@ -247,52 +229,25 @@ def test_the_digest_is_of_what_was_measured_not_of_the_values() -> None:
     assert len({first.digest, *(other.digest for other in others)}) == 5
 
 
-def test_lengths_must_agree() -> None:
-    for ids, columns in ((("a", "b"), {"x": np.zeros(3)}), ((), {})):
-        with pytest.raises(LikenessError):
-            PerItem(ids, columns, None, "items")
-    with pytest.raises(LikenessError):
-        PerItem(("a", "b"), {"x": np.zeros(2)}, np.zeros(1, dtype=np.int32), "classes")
-
-
-# numpy's text ends before trailing NULs, and no id holds one
-IDS = st.lists(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    min_size=1,
-    max_size=5,
-    unique=True,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(IDS, st.booleans(), st.data())
-def test_what_is_written_is_read(
-    tmp_path: Path, ids: list[str], grouped: bool, data: st.DataObject
-) -> None:
-    values = np.array(data.draw(st.lists(st.floats(), min_size=len(ids), max_size=len(ids))))
-    embedded = PerItem(
-        tuple(ids),
-        {"map@r": values},
-        np.arange(len(ids), dtype=np.int32) if grouped else None,
-        "classes",
-    )
-    per_item.write(tmp_path / "test.npz", embedded)
+@pytest.mark.parametrize("groups", [None, [3, 0, 3]])
+def test_what_is_written_is_read(tmp_path: Path, groups: list[int] | None) -> None:
+    written = measured({"map@r": [0.5, float("nan"), -0.0], "norm": [1.0, 2.0, 3.0]}, groups)
+    written = replace(written, ids=("Zoë/1", "a b", "#\t"))
+    per_item.write(tmp_path / "test.npz", written)
     loaded = per_item.read(tmp_path / "test.npz")
-    assert (loaded.ids, loaded.over, loaded.digest) == (
-        embedded.ids,
-        embedded.over,
-        embedded.digest,
-    )
-    assert (loaded.groups is None) == (not grouped)
-    np.testing.assert_array_equal(loaded.columns["map@r"], values)
+    assert (loaded.ids, loaded.over, loaded.digest) == (written.ids, written.over, written.digest)
+    for name, column in written.columns.items():
+        np.testing.assert_array_equal(loaded.columns[name], column)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_files_and_lengths_that_differ_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "test.npz"
     names, over = np.array(["a", "b"]), np.array('"items"')
     for arrays in (
         {"over": over, "column.x": np.zeros(2)},
         {"over": over, "ids": names, "column.x": np.zeros(3)},
+        {"over": over, "ids": names, "column.x": np.zeros(2), "groups": np.zeros(1, np.int32)},
+        {"over": over, "ids": names[:0], "column.x": np.zeros(0)},
     ):
         np.savez(path, **arrays)  # type: ignore[arg-type]
         with pytest.raises(LikenessError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from likeness.eval.calibration import Calibration, load_calibration
+from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings
 from likeness.eval.formats.files import bounded
@@ -25,26 +25,19 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.ark", "a.scp", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.npz", "a.ark", "a.scp", "a.parquet", "a.png"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_embeddings_are_read_of_files_only(name: str, kind: str, tmp_path: Path) -> None:
+def test_embeddings_and_items_are_read_of_files_only(name: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / name
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(LikenessError):
-        embeddings.read(path)
+        Item("a", path).open() if name == "a.png" else embeddings.read(path)
+    if name == "a.png":
+        with pytest.raises(BadImage, match="pipe"):
+            file_bytes(Item("a", path))
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_an_item_is_read_of_a_file_only(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(LikenessError):
-        Item("a", path).open()
-    with pytest.raises(BadImage, match="pipe"):
-        file_bytes(Item("a", path))
-
-
-@pytest.mark.parametrize("read", [load_calibration, load_plda, lfw.read_pairs])
+@pytest.mark.parametrize("read", [load_fusion, load_plda, lfw.read_pairs])
 def test_a_small_text_is_read_up_to_its_bound(
     read: Callable[[Path], object], tmp_path: Path
 ) -> None:
@@ -55,12 +48,12 @@ def test_a_small_text_is_read_up_to_its_bound(
 
 def test_a_calibration_comes_through_a_pipe(tmp_path: Path) -> None:
     """As a shell's <(...) gives it; a pipe states no size."""
-    Calibration(2.0, 1.0).save(tmp_path / "c.json")
+    Fusion((2.0,), 1.0).save(tmp_path / "c.json")
     reading, writing = os.pipe()
     os.write(writing, (tmp_path / "c.json").read_bytes())
     os.close(writing)
     try:
-        assert load_calibration(f"/dev/fd/{reading}") == load_calibration(tmp_path / "c.json")
+        assert load_fusion(f"/dev/fd/{reading}") == load_fusion(tmp_path / "c.json")
     finally:
         os.close(reading)
 

@@ -1,9 +1,8 @@
-"""AUROC, AURC and E-AURC of a quality: against enumeration of orders, closed forms and repeats."""
+"""The AUROC of a quality and risk-coverage curves: against enumeration, loops and repeats."""
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import pairwise, permutations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,42 +18,17 @@ from likeness.eval.protocols.side_by_side import evaluate_together
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.types import Embeddings, Scores, Trials
 from likeness.eval.uncertainty import (
-    METRICS,
-    Ranking,
-    aurc,
-    bounds_over_subjects,
-    e_aurc,
+    drawn_auroc,
     errors_at,
     quality_auroc,
     risk_coverage,
     trial_quality,
 )
-from likeness.eval.verification import eer
 
 # Few distinct values make ties; risks between 0 and 1 are those of queries whose neighbours tie.
 answers = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 1.0])), min_size=1, max_size=6
 )
-
-
-def area_of(risks: list[float]) -> float:
-    """The AURC of answers in an order, as its definition says."""
-    return float(np.mean([np.mean(risks[:k]) for k in range(1, len(risks) + 1)]))
-
-
-@given(answers)
-def test_aurc_is_the_mean_over_all_orders_that_the_quality_allows(
-    given_answers: list[tuple[int, float]],
-) -> None:
-    quality, risk = zip(*given_answers, strict=True)
-    areas = [
-        area_of([risk[i] for i in order])
-        for order in permutations(range(len(risk)))
-        if all(quality[a] >= quality[b] for a, b in pairwise(order))
-    ]
-    assert aurc(quality, risk) == pytest.approx(np.mean(areas), abs=1e-12)
-    best = min(area_of(list(order)) for order in permutations(risk))
-    assert e_aurc(quality, risk) == pytest.approx(np.mean(areas) - best, abs=1e-12)
 
 
 @given(answers)
@@ -78,20 +52,23 @@ def test_auroc_is_the_expected_share_of_pairs_over_all_outcomes(
 
 
 @given(answers, st.randoms(use_true_random=False))
-def test_the_order_of_rows_changes_no_bit(
+def test_the_order_of_rows_changes_no_bit_and_the_curve_is_that_of_a_loop(
     given_answers: list[tuple[int, float]], random: object
 ) -> None:
+    curve = risk_coverage(*zip(*given_answers, strict=True))
+    kept = [[r for q, r in given_answers if q >= limit] for limit in curve.quality]
+    assert sorted({q for q, _ in given_answers}, reverse=True) == curve.quality.tolist()
+    assert curve.coverage == pytest.approx([len(of) / len(given_answers) for of in kept])
+    assert curve.risk == pytest.approx([np.mean(of) for of in kept])
     shuffled = list(given_answers)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    for order in (given_answers, shuffled):
-        quality, risk = zip(*order, strict=True)
-        ranking = Ranking(quality, risk)
-        values = [ranking.metric(name) for name in METRICS]
-        curve = risk_coverage(quality, risk)
-        if order is given_answers:
-            expected, expected_curve = values, curve
-    assert np.array_equal(values, expected, equal_nan=True)
-    assert all(map(np.array_equal, curve, expected_curve))
+    (first, second), size = (
+        (zip(*of, strict=True) for of in (given_answers, shuffled)),
+        len(shuffled),
+    )
+    assert all(map(np.array_equal, curve, risk_coverage(*zip(*shuffled, strict=True))))
+    values = [drawn_auroc(*of)(np.ones(size)) for of in (first, second)]
+    assert np.array_equal(*values, equal_nan=True)
 
 
 @settings(max_examples=50)
@@ -102,14 +79,12 @@ def test_weights_are_answers_that_are_there_several_times(
     size = len(given_answers)
     weights = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
     quality, risk = map(np.array, zip(*given_answers, strict=True))
-    ranking = Ranking(quality, risk)
-    if not sum(weights):
-        assert np.isnan([ranking.metric(name, weights) for name in METRICS]).all()
-        return
-    repeated = Ranking(np.repeat(quality, weights), np.repeat(risk, weights))
-    for name in METRICS:
-        expected = repeated.metric(name)
-        assert ranking.metric(name, weights) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    found, total = drawn_auroc(quality, risk)(weights), sum(weights)
+    if total:
+        repeated = drawn_auroc(np.repeat(quality, weights), np.repeat(risk, weights))
+        assert found == pytest.approx(repeated(np.ones(total)), abs=1e-12, nan_ok=True)
+    else:
+        assert np.isnan(found)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +99,7 @@ def test_weights_are_answers_that_are_there_several_times(
     ids=str,
 )
 def test_what_is_no_quality_or_no_risk_is_refused(quality: object, risk: object) -> None:
-    for function in (quality_auroc, aurc, e_aurc, risk_coverage):
+    for function in (quality_auroc, risk_coverage):
         with pytest.raises(LikenessError):
             function(quality, risk)  # type: ignore[operator]
 
@@ -133,34 +108,28 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
     rng = np.random.default_rng(3)
     groups = np.repeat(np.arange(30), 6)
     quality, risk = rng.integers(0, 20, 180), (rng.random(180) < 0.3).astype(float)
-    ranking, settings_ = Ranking(quality, risk), RetrievalSettings(num_resamples=50, seed=7)
+    auroc, settings_ = drawn_auroc(quality, risk), RetrievalSettings(num_resamples=50, seed=7)
     drawn = bootstrap.Drawn(30, "classes")
-    found = bootstrap.bounds_over_groups(
-        ranking.metrics, ranking.metrics(), groups, drawn, settings_
+    (found,) = bootstrap.bounds_over_groups(
+        lambda times: [auroc(times)], [quality_auroc(quality, risk)], groups, drawn, settings_
     )
     draws = np.random.default_rng(7).integers(30, size=(50, 30))
     rows = [np.concatenate([np.flatnonzero(groups == g) for g in draw]) for draw in draws]
-    for interval, function in zip(found, (quality_auroc, aurc, e_aurc), strict=True):
-        values = [function(quality[row], risk[row]) for row in rows]
-        assert interval.ends == pytest.approx(
-            t_interval(np.array(values), function(quality, risk), 0.95, 30)
-        )
+    values = np.array([quality_auroc(quality[row], risk[row]) for row in rows])
+    assert found.ends == pytest.approx(t_interval(values, quality_auroc(quality, risk), 0.95, 30))
 
 
 def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() -> None:
     norms = {"a": 3.0, "b": 1.0, "c": 2.0}
     trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
-    values, message = trial_quality(trials, norms)
-    assert values.tolist() == [2, 3, 1]
-    assert "lower norm" in message
     models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
-    values, message = trial_quality(models, norms)
-    assert values.tolist() == [2, 3]
-    assert "probe side" in message
-    with pytest.raises(LikenessError):
-        trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), norms)
-    with pytest.raises(LikenessError):
-        trial_quality(Trials(("m",), ("n",), [0], [0]), norms)
+    for of, expected, word in ((trials, [2, 3, 1], "lower norm"), (models, [2, 3], "probe side")):
+        values, message = trial_quality(of, norms)
+        assert values.tolist() == expected
+        assert word in message
+    for lacking in (Trials(("a", "x"), ("c",), [0, 1], [0, 0]), Trials(("m",), ("n",), [0], [0])):
+        with pytest.raises(LikenessError):
+            trial_quality(lacking, norms)
 
 
 def subject_trials(num: int = 12) -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
@@ -178,56 +147,31 @@ def subject_trials(num: int = 12) -> tuple[Trials, Scores, NDArray[np.int64], di
     return trials, scores, pairs, dict(zip(ids, quality.tolist(), strict=True))
 
 
-def test_intervals_over_subjects_share_the_draws_of_the_eer() -> None:
+def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws() -> None:
     trials, scores, pairs, by_id = subject_trials()
-    quality = np.array([by_id[name] for name in trials.enrol_ids])
-    of_trials = np.minimum(quality[trials.enrol], quality[trials.probe])
-    ranking = Ranking(of_trials, errors_at(scores, 1.0))
-    found = bounds_over_subjects(ranking, scores.target, pairs, num_resamples=40, seed=5)
-    # A metric that gets the trials repeated by their weights finds them by their distinct scores.
-    place = {score: row for row, score in enumerate(scores.values.tolist())}
-    assert len(place) == len(scores)
-
-    def repeated(function: object, target: object, nontarget: object) -> float:
-        rows = [place[score] for score in [*target, *nontarget]]  # type: ignore[misc]
-        return function(of_trials[rows], errors_at(scores, 1.0)[rows])  # type: ignore[operator]
-
-    expected, _ = bootstrap.bounds_of(
-        {"auroc": partial(repeated, quality_auroc), "aurc": partial(repeated, aurc), "eer": eer},
-        scores,
-        pairs,
-        num_resamples=40,
-        seed=5,
-    )
-    for name in ("auroc", "aurc"):
-        assert found[name].ends == pytest.approx(expected[name].ends)
-
-
-def test_a_verification_is_rated_beside_its_error_rates() -> None:
-    trials, scores, _, by_id = subject_trials()
-    settings_ = VerificationSettings(num_resamples=30)
+    settings_ = VerificationSettings(num_resamples=40, seed=5)
     plain = evaluate_together({"a": (trials, scores)}, settings_)
-    rated = evaluate_together(
-        {"a": (trials, scores), "b": (trials, scores)},
-        settings_,
-        quality={"a": by_id, "b": dict.fromkeys(by_id, 1.0)},
-    )
+    systems = {"a": (trials, scores), "b": (trials, scores)}
+    quality = {"a": by_id, "b": dict.fromkeys(by_id, 1.0)}
+    rated = evaluate_together(systems, settings_, quality=quality)
     of = {(result.system, result.metric): result for result in rated.results}
     assert [of["a", result.metric] for result in plain.results] == plain.results
-    threshold = of["a", "eer"].threshold
-    assert threshold is not None
-    quality = [
-        min(by_id[trials.enrol_ids[i]], by_id[trials.probe_ids[j]])
-        for i, j in zip(trials.enrol, trials.probe, strict=True)
-    ]
-    wrong = (scores.values >= threshold) != scores.target
-    assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(quality, wrong))
+    of_items = np.array([by_id[name] for name in trials.enrol_ids])
+    of_trials = np.minimum(of_items[trials.enrol], of_items[trials.probe])
+    wrong = errors_at(scores, of["a", "eer"].threshold)
+    assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(of_trials, wrong))
     assert of["a", "quality_auroc"].value > 0.6  # the quality of these items is worth its name
-    assert of["a", "aurc"].value == pytest.approx(aurc(quality, wrong))
-    assert of["a", "aurc"].interval is not None
     assert of["b", "quality_auroc"].value == 0.5
-    assert of["b", "aurc"].value == pytest.approx(wrong.mean())
     assert "AUROC of the quality" in rated.table()
+    # A metric that gets the trials repeated by their weights finds them by their distinct scores.
+    place = {score: row for row, score in enumerate(scores.values.tolist())}
+
+    def repeated(target: NDArray[np.float64], nontarget: NDArray[np.float64]) -> float:
+        rows = [place[score] for score in [*target, *nontarget]]
+        return quality_auroc(of_trials[rows], wrong[rows])
+
+    expected = bootstrap.interval(repeated, scores, pairs, num_resamples=40, seed=5)
+    assert of["a", "quality_auroc"].interval == pytest.approx(expected)
 
 
 def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:
@@ -244,8 +188,6 @@ def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:
     np.fill_diagonal(cosines, -2)
     wrong = np.append(labels, -1)[cosines.argmax(axis=1)[:-1]] != labels
     assert values["r_auroc"].value == pytest.approx(quality_auroc(items.norms[:-1], wrong))
-    assert values["aurc"].value == pytest.approx(aurc(items.norms[:-1], wrong))
-    assert values["e_aurc"].value == pytest.approx(e_aurc(items.norms[:-1], wrong))
     low, high = values["r_auroc"].interval or (1, 0)
     assert low < values["r_auroc"].value < high
     assert "R-AUROC" in by_norm.table()

@@ -89,13 +89,7 @@ def test_a_cell_is_what_embed_score_and_evaluate_give(
         assert cell["far"].value == pytest.approx(np.mean(values[~target] >= limit))
         assert cell["frr"].value == pytest.approx(np.mean(values[target] < limit))
         assert cell["frr"].interval[0] <= cell["frr"].value <= cell["frr"].interval[1]
-        assert dict(cell["refused"].counts) == {
-            "targets": 48,
-            "nontargets": 448,
-            "subjects": 8,
-            "items": 62,
-            "refused": 0,
-        }
+        assert [*cell["refused"].counts.values()] == [48, 448, 8, 62, 0]
 
 
 def test_what_a_model_refuses_is_counted_and_not_scored(world: Path, voices: Path) -> None:
@@ -139,19 +133,15 @@ def test_groups_split_the_trials_by_both_sides(world: Path, voices: Path) -> Non
     scored = likeness.score(world / "trials.txt", likeness.load(world / "plain").embed(voices))
     limit = likeness.load(world / "plain").thresholds.at(0.1).value
     sexes = likeness.read_mapping(world / "sex.txt")
-    sides = [
-        np.array([sexes[ids[row].split("/")[0]] for row in rows])
-        for ids, rows in (
-            (scored.trials.enrol_ids, scored.trials.enrol),
-            (scored.trials.probe_ids, scored.trials.probe),
-        )
+    trials = scored.trials
+    pairs = [
+        sexes[trials.enrol_ids[i].split("/")[0]] + sexes[trials.probe_ids[j].split("/")[0]]
+        for i, j in zip(trials.enrol, trials.probe, strict=True)
     ]
-    for first, second in ("ff", "fm", "mf", "mm"):
-        rows = (sides[0] == first) & (sides[1] == second)
-        if not rows.any():
-            continue
+    for first, second in sorted(set(pairs)):
+        rows = np.array(pairs) == first + second
         cell = results_of(found, f"clean, {first} / {second}")
-        values, target = scored.values[rows], scored.trials.target[rows]
+        values, target = scored.values[rows], trials.target[rows]
         assert cell["far"].value == pytest.approx(np.mean(values[~target] >= limit))
         assert ("eer" in cell) == (first == second)
         assert cell["refused"].counts["nontargets"] == np.sum(~target)
@@ -192,11 +182,8 @@ def test_pictures_are_what_the_condition_says(tmp_path: Path) -> None:
     assert np.std(seen["small"]) < np.std(pixels) / 2
 
 
-@pytest.mark.parametrize("name", ["mp4", "noise", "noise0", "noise101", "mp33", "dark50", ""])
+@pytest.mark.parametrize("name", ["mp4", "noise0", "noise101", "mp33", "dark50"])
 def test_an_unknown_condition_is_named_with_the_known_ones(name: str) -> None:
-    if name == "noise":
-        assert parse([name], "speaker")[0].value == 20
-        return
     with pytest.raises(LikenessError) as refusal:
         parse(["ogg", name], "speaker")
     assert repr(name) in str(refusal.value)
@@ -214,11 +201,8 @@ def test_the_command_writes_the_table_json_and_a_page(
     assert text.splitlines()[1].split()[:2] == ["clean", "plain"]
     document = json.loads((tmp_path / "bench.json").read_text())
     check(document, "results")
-    assert {of["conventions"]["condition"] for of in document["results"]} == {
-        "clean",
-        "opus",
-        "8khz",
-    }
+    tried = {of["conventions"]["condition"] for of in document["results"]}
+    assert tried == {"clean", "opus", "8khz"}
     for width in (1280, 390):
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.goto((tmp_path / "report" / "index.html").as_uri())

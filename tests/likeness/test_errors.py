@@ -63,10 +63,7 @@ def test_sentences_name_the_file_and_what_to_install() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("RECIPES = 1 + 'a'", TypeError),
-        ("RECIPES = {}['absent']", KeyError),
         ("RECIPES = int('one')", ValueError),
-        ("raise RuntimeError('set WEIGHTS')", RuntimeError),
         ("import not_installed", ModuleNotFoundError),
         ("def f(:", SyntaxError),
     ],
@@ -113,9 +110,7 @@ def test_warnings_for_the_user_are_one_line(
     assert [entry.category for entry in recwarn.list] == [FutureWarning]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["nothing"], ["evaluate"], ["evaluate", "."], ["evaluate", "--far"]]
-)
+@pytest.mark.parametrize("arguments", [["nothing"], ["evaluate"], ["evaluate", "--far"]])
 def test_usage_errors_end_with_2(arguments: list[str]) -> None:
     assert "Traceback" not in refused(*arguments)
 

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from likeness import extraction
+from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
-from likeness.eval.types import Embeddings
+from likeness.files import read_embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training.lock import Busy, only_writer
-from tests.scripts import program, run_command
+from tests.scripts import printed, program, refused
 
 # Pieces are thousands of items long; this runs the same command with pieces of five.
 SCRIPT = (
@@ -143,48 +144,21 @@ def test_pieces_without_their_plan_are_not_gone_on_from(
 
 
 def test_parts_of_a_job_array_join_to_what_one_run_gives(
-    model: Path, items: list[Item], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    model: Path, items: list[Item], tmp_path: Path
 ) -> None:
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
-
-    def embed(*options: str | Path, ok: bool = True) -> str:
-        command = ["embed", "--batch-size", "1", *options]
-        assert (run_command(*command) == 0) is ok
-        return capfd.readouterr().err
-
-    of_model = ("--model", model, "--items", listed)
-    embed(*of_model, "--out", tmp_path / "whole.npz")
-    whole = files.read(tmp_path / "whole.npz")
-    for suffix, count in ((".parquet", 2), (".npz", 14)):
-        parts = [tmp_path / f"part{number}{suffix}" for number in range(1, count + 1)]
-        # of 14 parts each has one item; that of the eighth is broken
-        for number, part in enumerate(parts, 1):
-            embed(*of_model, "--part", f"{number}/{count}", "--out", part)
-        out = tmp_path / f"joined{suffix}"
-        err = embed("--join", *reversed(parts), "--out", out)
-        assert "broken" in err
-        again = files.read(out)
-        assert again.ids == whole.ids
-        assert np.array_equal(again.matrix, whole.matrix)
-        assert dict(again.meta) == dict(whole.meta)
-    first, third = tmp_path / "1of3.npz", tmp_path / "3of3.npz"
-    for number, part in ((1, first), (3, third)):
-        embed(*of_model, "--part", f"{number}/3", "--out", part)
-    out = tmp_path / "refused.npz"
-    for wrong, message in (
-        ((first, third), "parts 1, 3 of 3"),
-        ((first, parts[1]), "another model, list or number"),
-        ((first, first), "give each once"),
-        ((tmp_path / "whole.npz",), "is no part"),
-        ((first, third, "--model", model), "--join takes"),
-    ):
-        assert message in embed("--join", *wrong, "--out", out, ok=False)
-    made = files.read(first)
-    for key, value in (("part", "x"), ("part", "1/100000000000")):
-        changed = tmp_path / "changed.npz"
-        files.write(changed, Embeddings(made.ids, made.matrix, {**made.meta, key: value}))
-        assert "likeness: " in embed("--join", changed, "--out", out, ok=False)
-    for part in ("0/3", "4/3", "1", "a/b"):
-        assert "write I/N" in embed(*of_model, "--part", part, "--out", out, ok=False)
-    assert not out.exists()
+    command = ("embed", "--batch-size", "1", "--model", model, "--items", listed, "--out")
+    printed(*command, tmp_path / "whole.npz")
+    parts = [tmp_path / f"part{number}.npz" for number in (1, 2, 3)]
+    for number, part in enumerate(parts, 1):
+        printed(*command, part, "--part", f"{number}/3")
+    whole, again = files.read(tmp_path / "whole.npz"), read_embeddings(*parts)
+    assert again.ids == whole.ids
+    assert np.array_equal(again.matrix, whole.matrix)
+    assert dict(again.meta) == dict(whole.meta)
+    files.write(parts[2], files.Embeddings(("z",), whole.matrix[:1], {"model": "other"}))
+    with pytest.raises(LikenessError, match=r"part3\.npz is of another model"):
+        read_embeddings(*parts)
+    for part in ("0/3", "4/3", "a/b"):
+        assert "write I/N" in refused(*command, tmp_path / "x.npz", "--part", part)

@@ -28,7 +28,7 @@ from likeness.eval.formats.trials import write_trials
 from likeness.inputs import items_of
 from likeness.modalities import folders
 from likeness.modalities.face import images
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.losses.softmax import NormFace
@@ -121,32 +121,18 @@ def test_a_folder_a_list_and_a_table_give_the_same(
     (tmp_path / "table.csv").write_text(
         "label,path,id\n" + "".join(f"x,{name},n{i}\n" for i, name in enumerate(some))
     )
-    listed = model.embed(tmp_path / "list.txt", root=voices)
-    table = model.embed(str(tmp_path / "table.csv"), root=str(voices))
-    paths = model.embed([voices / name for name in some])
-    texts = model.embed([str(voices / name) for name in some])
-    items = model.embed([Item(name, voices / name) for name in some])
-    named = model.embed({"a": voices / some[0], "b": str(voices / some[1])})
-    assert listed.ids == items.ids == some
-    assert table.ids == ("n0", "n1", "n2")
-    assert texts.ids == tuple(str(voices / name) for name in some)
-    assert named.ids == ("a", "b")
-    for other in (listed, table, paths, texts, items):
+    paths = [voices / name for name in some]
+    for ids, other in (
+        (some, model.embed(tmp_path / "list.txt", root=voices)),
+        (("n0", "n1", "n2"), model.embed(str(tmp_path / "table.csv"), root=str(voices))),
+        (tuple(map(str, paths)), model.embed(list(map(str, paths)))),
+        (some, model.embed(list(some), root=voices)),
+        (some, model.embed([Item(name, voices / name) for name in some])),
+        (("a", "b", "3"), model.embed(dict(zip(("a", "b", 3), paths, strict=True)))),
+    ):
+        assert other.ids == ids
         np.testing.assert_allclose(other.matrix, rows, rtol=0, atol=1e-4)
-    assert named.meta == folder.meta == model.meta
-
-
-def test_a_table_needs_only_columns(model: likeness.Model, voices: Path) -> None:
-    class Table:
-        """What pandas and polars have in common."""
-
-        columns = ("path", "label")
-
-        def __getitem__(self, name: str) -> list[object]:
-            files = sorted(voices.rglob("*.flac"))[:2]
-            return {"path": [str(file) for file in files], "label": ["a", float("nan")]}[name]
-
-    assert len(model.embed(Table())) == 2
+        assert other.meta == folder.meta == model.meta
 
 
 def test_arrays_tensors_and_open_files_are_read_as_the_file_is(
@@ -177,53 +163,32 @@ def test_images_as_arrays(faces: likeness.Model, tmp_path: Path) -> None:
     same(faces.embed({"x": io.BytesIO((tmp_path / "face.png").read_bytes())}), whole)
     grey = faces.verify(pixels[..., 0], pixels[..., 0])
     assert grey.score == pytest.approx(1, abs=1e-6)
-    for wrong in (pixels / 255, pixels[:, :, :2], pixels[None], pixels[:0]):
+    for wrong in (pixels / 255, pixels[None]):
         with pytest.raises(ValueError, match="image"):
             faces.embed(wrong)
-    with pytest.raises(ValueError, match="tuple"):
-        faces.embed((np.zeros(100, np.float32), 16000))
-
-
-def test_verify_takes_whatever_embed_takes(model: likeness.Model, voices: Path) -> None:
-    first, second = sorted(voices.rglob("*.flac"))[:2]
-    wave, rate_hz = wave_of(first)
-    unit = model.embed([first, second]).unit()
-    score = model.verify(first, str(second)).score
-    assert score == pytest.approx(float(unit[0] @ unit[1]), abs=1e-5)
-    assert model.verify((wave, rate_hz), second).score == pytest.approx(score, abs=1e-5)
-    with second.open("rb") as opened:
-        result = model.verify(wave, opened, rate_hz=rate_hz, threshold=2.0)
-    assert result.score == pytest.approx(score, abs=1e-5)
-    assert result.same is False
 
 
 @pytest.mark.parametrize(
-    ("inputs", "error", "word"),
+    ("inputs", "word"),
     [
-        (["no.wav", "none.wav"], ValueError, "does not exist"),
-        ("nowhere", ValueError, "nowhere"),
-        ("", ValueError, "no such"),
-        ([], ValueError, "nothing"),
-        (3, ValueError, "int"),
-        ([3], ValueError, "int"),
-        (np.zeros((3, 40, 2), np.float32), ValueError, "shape"),
-        (np.zeros((100, 100), np.float32), ValueError, "shape"),
-        (np.array(["a.wav"]), ValueError, "does not exist"),
-        (io.BytesIO(b"no sound"), ValueError, "none of 1"),
-        (np.zeros(16000, np.float32), ValueError, "silent"),
-        (np.full(16000, np.nan, np.float32), ValueError, "NaN"),
-        (b"RIFF", ValueError, "none of 1"),
+        (["no.wav", "none.wav"], "does not exist"),
+        ("nowhere", "nowhere"),
+        ([], "nothing"),
+        ([3], "int"),
+        (np.zeros((100, 100), np.float32), "shape"),
+        (np.zeros(16000, np.uint8), "int16 or int32"),
+        (io.BytesIO(b"no sound"), "none of 1"),
+        (np.zeros(16000, np.float32), "silent"),
+        (np.full(16000, np.nan, np.float32), "NaN"),
     ],
 )
-def test_what_cannot_be_embedded(
-    model: likeness.Model, inputs: object, error: type[Exception], word: str
-) -> None:
-    with pytest.raises(error, match=word):
+def test_what_cannot_be_embedded(model: likeness.Model, inputs: object, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         model.embed(inputs, rate_hz=16000)
 
 
 def test_a_recording_needs_its_rate(model: likeness.Model) -> None:
-    for rate_hz in (None, "16000", 0, 16000.5, -1, float("nan"), float("inf")):
+    for rate_hz in (None, 0, 16000.5, float("nan")):
         with pytest.raises(ValueError, match="rate"):
             model.embed(np.ones(16000, np.float32), rate_hz=rate_hz)
 
@@ -254,8 +219,6 @@ def test_temporary_files_do_not_stay(model: likeness.Model) -> None:
 def test_what_cannot_be_loaded_is_refused(run: Path) -> None:
     with pytest.raises(ValueError, match="runs/nothing"):
         likeness.load("runs/nothing")
-    with pytest.raises(ValueError, match="''"):
-        likeness.load("")
     with pytest.raises(ValueError, match=r"nothing\.onnx"):
         likeness.load("insightface:none", detector="nothing.onnx")
     for option, value in (
@@ -300,37 +263,14 @@ def test_files_and_values_are_scored_and_evaluated_alike(world: Path, voices: Pa
     shown = likeness.evaluate(of_values, embeddings=world / "voices.npz")
     page = shown.report(world / "report", media=voices)
     assert "voices.npz" in page.read_text(encoding="utf-8")  # a file is named with its digest
-    shown = likeness.evaluate(of_values, embeddings=embeddings)
-    assert shown.report(world / "report", media=voices) == page
-    assert "voices.npz" not in page.read_text(encoding="utf-8")
-    assert page.read_text(encoding="utf-8").count("<table") > 1
     blind = likeness.Trials(trials.enrol_ids, trials.probe_ids, trials.enrol, trials.probe)
     with pytest.raises(ValueError, match="labels"):
         likeness.evaluate(likeness.score(blind, embeddings))
 
 
-def test_several_systems_stand_side_by_side(world: Path) -> None:
-    subjects = {
-        name: name.split("/")[0] for name in likeness.read_embeddings(world / "voices.npz").ids
-    }
-    both = likeness.evaluate(
-        {"cosine": world / "scores.txt", "dot": world / "dot.txt"}, subjects=subjects
-    )
-    assert both["dot"].eer == likeness.evaluate(world / "dot.txt").eer
-    assert both.compared.paired is not None
-    with pytest.raises(ValueError, match="2 systems"):
-        _ = both.eer
-    with pytest.raises(KeyError, match="cosine"):
-        _ = both["nothing"]
-
-
 def test_identify_and_retrieve(world: Path, voices: Path, tmp_path: Path) -> None:
-    identified = likeness.identify(world / "voices.npz", str(world / "voices.npz"))
-    assert "rank" in identified.table()
-    settings = likeness.RetrievalSettings(num_resamples=0)
-    retrieved = likeness.retrieve(world / "voices.npz", settings=settings)
-    assert {result.metric for result in retrieved.results} >= {"recall@1", "map@r"}
-    assert str(retrieved) in repr(retrieved)
+    identified = likeness.identify(world / "voices.npz", world / "voices.npz")
+    retrieved = likeness.retrieve(world / "voices.npz")
     for searched, title in ((identified, "Identification"), (retrieved, "Retrieval")):
         page = searched.report(tmp_path / title, media=voices)
         assert page == tmp_path / title / "index.html"
@@ -373,16 +313,6 @@ def test_a_shell_is_told_the_commands(
     assert capsys.readouterr().out.split() == ["embed", "evaluate", "export"]
 
 
-def test_keys_of_a_mapping_are_the_ids(model: likeness.Model, voices: Path) -> None:
-    files = sorted(voices.rglob("*.flac"))[:2]
-    assert model.embed({1001: files[0], "2": files[0]}).ids == ("1001", "2")
-    assert model.embed({"a": Item("b", files[0])}).ids == ("a",)
-    column = np.array([str(file) for file in files], dtype=object)
-    assert model.embed(column).ids == tuple(map(str, files))
-    item = Item("x", files[0])
-    assert model.verify(item, item).score == pytest.approx(1, abs=1e-6)
-
-
 def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) -> None:
     (tmp_path / "face.jpg").write_bytes(b"\xff\xd8\xff\xe0 no list")
     with pytest.raises(ValueError, match=r"\.flac"):
@@ -393,13 +323,9 @@ def test_a_file_of_another_kind_is_named(model: likeness.Model, tmp_path: Path) 
     ("scores", "error", "word"),
     [
         ({}, ValueError, "0 systems"),
-        ([], ValueError, "0 systems"),
-        (["a.txt"], FileNotFoundError, "a.txt"),
         ("a.txt", FileNotFoundError, "a.txt"),
         (["a.txt", "a.txt"], ValueError, "twice"),
-        ({"a": np.ones(3)}, TypeError, "ndarray"),
         (likeness.Scores(np.ones(1), np.ones(1, bool)), ValueError, "target"),
-        (likeness.Scores(np.ones(1), np.zeros(1, bool)), ValueError, "nontarget"),
     ],
 )
 def test_what_cannot_be_evaluated(scores: object, error: type[Exception], word: str) -> None:
@@ -419,6 +345,8 @@ def test_scores_without_ids_are_evaluated_over_trials(world: Path) -> None:
     assert "<table" in bare.report(world / "bare").read_text(encoding="utf-8")
     both = likeness.evaluate({"a": scored.scores, "b": scored.scores})
     assert both["a"].eer == both["b"].eer == bare.eer
+    with pytest.raises(ValueError, match="2 systems"):
+        _ = both.eer
     for mixed, more in (
         ({"a": scored.scores, "b": scored}, {}),
         (scored.scores, {"subjects": {"a": "b"}}),
@@ -435,46 +363,17 @@ def test_a_calibration_of_values_is_that_of_the_command(
     fitting = ("fit", "calibration", *inputs, "--quality", "log_norm")
     assert run_command(*fitting, "--out", tmp_path / "by_command.json") == 0
     fitted = likeness.calibrate(world / "trials.txt", world / "voices.npz", quality=["log_norm"])
-    assert isinstance(fitted, likeness.Calibration)
-    assert fitted == likeness.load_calibration(tmp_path / "by_command.json")
-    assert fitted == likeness.calibrate(
-        likeness.read_trials(world / "trials.txt"),
-        likeness.read_embeddings(world / "voices.npz"),
-        quality="log_norm",
-    )
-    fitted.save(tmp_path / "fitted.json")
+    assert fitted == likeness.load_fusion(tmp_path / "by_command.json")
     trials = likeness.read_trials(world / "trials.txt")
     first, second = trials.enrol_ids[trials.enrol[0]], trials.probe_ids[trials.probe[0]]
     files = [voices / first, voices / second]
     scoring = likeness.Scoring(calibration=fitted)
     llr = likeness.score(trials, world / "voices.npz", scoring).values[0]
-    for calibration in (fitted, str(tmp_path / "fitted.json")):
+    for calibration in (fitted, tmp_path / "by_command.json"):
         result = likeness.load(run, calibration=calibration).verify(*files)
         assert result.llr == pytest.approx(llr, abs=1e-4)
     with pytest.raises(ValueError, match="without calibration"):
         likeness.calibrate(trials, world / "voices.npz", scoring)
-
-
-@pytest.mark.parametrize("measure", ["score", "calibrate"])
-def test_what_cannot_be_scored(world: Path, measure: str) -> None:
-    trials, embeddings = world / "trials.txt", world / "voices.npz"
-    function = getattr(likeness, measure)
-    for arguments in (("nowhere.txt", embeddings), (trials, "nowhere.npz")):
-        with pytest.raises((FileNotFoundError, likeness.LikenessError), match="nowhere"):
-            function(*arguments)
-
-
-def test_labels_are_taken_from_the_same_list(world: Path) -> None:
-    labelled = likeness.read_trials(world / "trials.txt")
-    blind = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, labelled.enrol, labelled.probe)
-    scores = likeness.score(blind, world / "voices.npz")
-    settings = likeness.VerificationSettings(num_resamples=0)
-    expected = likeness.evaluate(world / "scores.txt", settings).eer
-    result = likeness.evaluate(scores, settings, trials=labelled)
-    assert result.eer == pytest.approx(expected, abs=1e-6)
-    other = likeness.Trials(labelled.enrol_ids, labelled.probe_ids, [0], [0], [True])
-    with pytest.raises(ValueError, match="another list"):
-        likeness.evaluate(scores, settings, trials=other)
 
 
 def test_thresholds_are_those_of_the_table(world: Path) -> None:
@@ -497,7 +396,7 @@ def test_embed_reads_as_the_command_does(
     (tmp_path / "list.txt").write_text("".join(f"{name}\n" for name in names))
     plain = model.embed(tmp_path / "list.txt", root=voices)
     for options, reading in (
-        ("--crops 3 --crop-seconds 0.3", {"crops": 3, "crop_seconds": 0.3}),
+        ("--crops 3", {"crops": 3}),
         ("--chunk-seconds 1 --only-speech", {"chunk_seconds": 1.0, "only_speech": True}),
     ):
         embeddings = model.embed(tmp_path / "list.txt", root=voices, **reading)
@@ -513,31 +412,17 @@ def test_embed_reads_as_the_command_does(
 
 
 @pytest.mark.parametrize(
-    ("reading", "error", "word"),
+    ("reading", "word"),
     [
-        ({"flip": "sum"}, ValueError, "flip"),
-        ({"flip": "up"}, ValueError, "choose"),
-        ({"crops": 2, "chunk_seconds": 5.0}, ValueError, "exclude"),
-        ({"chunk_seconds": 0.3}, ValueError, "chunk_seconds"),
-        ({"chunk_seconds": float("inf")}, ValueError, "chunk_seconds"),
-        ({"crops": 1.5}, ValueError, "crops: 1.5"),
-        ({"crops": 1, "crop_seconds": float("nan")}, ValueError, "crop_seconds"),
-        ({"mirror": True}, TypeError, "'mirror'"),
+        ({"flip": "sum"}, "flip"),
+        ({"flip": "up"}, "choose"),
+        ({"crops": 2, "chunk_seconds": 5.0}, "one of them"),
+        ({"chunk_seconds": 0.3}, "chunk_seconds"),
     ],
 )
-def test_what_embed_cannot_read(
-    model: likeness.Model, reading: dict, error: type[Exception], word: str
-) -> None:
-    with pytest.raises(error, match=word):
+def test_what_embed_cannot_read(model: likeness.Model, reading: dict, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         model.embed(np.ones(16000, np.float32), rate_hz=16000, **reading)
-
-
-def test_a_root_counts_for_paths_in_memory(model: likeness.Model, voices: Path) -> None:
-    files = sorted(voices.rglob("*.flac"))[:2]
-    names = [path.relative_to(voices).as_posix() for path in files]
-    embeddings = model.embed(names, root=voices)
-    assert embeddings.ids == tuple(names)
-    same(model.embed({names[0]: names[0], names[1]: files[1].resolve()}, root=voices), embeddings)
 
 
 def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> None:
@@ -546,8 +431,3 @@ def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> N
     assert not model.verify(wave, wave, rate_hz=16000, threshold=1.5)
     with pytest.raises(ValueError, match="threshold"):
         bool(model.verify(wave, wave, rate_hz=16000))
-
-
-def test_faces_have_neither_crops_nor_chunks(faces: likeness.Model) -> None:
-    with pytest.raises(ValueError, match="for speech"):
-        faces.embed(np.zeros((28, 28, 3), np.uint8), only_speech=True)

@@ -16,7 +16,6 @@ import pytest
 import torch
 from insightface.utils import face_align
 
-from likeness import extraction
 from likeness.eval.formats import embeddings as files
 from likeness.eval.protocols.identification import IdentificationSettings
 from likeness.eval.protocols.ijb import (
@@ -28,7 +27,7 @@ from likeness.eval.protocols.ijb import (
     verification_1_1,
 )
 from likeness.eval.protocols.ijb_files import meta_files, read_faces, read_side
-from likeness.eval.types import Embeddings, Trials
+from likeness.eval.types import Trials
 from likeness.modalities import folders, synthetic_faces
 from likeness.modalities.face import images
 from likeness.models.run import load_model
@@ -153,20 +152,10 @@ def test_faces_are_aligned_and_both_views_embedded(
     )
     assert contents.meta["flip"] == "concat"
     assert contents.meta["faces"] == "aligned to 112 x 112 by the pack's 5 landmarks"
-    loaded, listed = extraction.ijb_pack(load_model(model), small.root)
-    for flip, expected in (
-        ("none", contents.matrix[:, :12]),
-        ("sum", contents.matrix[:, :12] + contents.matrix[:, 12:]),
-    ):
-        read_back = extraction.extract(
-            extraction.read_as(loaded, extraction.Reading(flip=flip)),
-            listed[:4],
-            tmp_path / "few.npz",
-        )  # type: ignore[arg-type]
-        np.testing.assert_allclose(
-            read_back[0].matrix, expected[:4], rtol=1e-4, atol=1e-5 * np.abs(rows).max()
-        )
-        assert read_back[0].meta.get("flip", "none") == flip
+    both = contents.matrix[:, :12] + contents.matrix[:, 12:]
+    summed = tmp_path / "sum.npz"
+    printed("embed", "--model", model, "--ijb", small.root, "--flip", "sum", "--out", summed)
+    np.testing.assert_allclose(files.read(summed).matrix, both, rtol=1e-4, atol=1e-4)
 
 
 def test_three_presets_from_features_to_the_tables(
@@ -251,31 +240,3 @@ def test_intervals_switches_and_wrong_options(small: Small, features: Path, tmp_
         ((*identify, *rest, "--protocol", "closed"), "--protocol"),
     ):
         assert word in refused(*command)
-
-
-def test_what_the_features_hold_decides_which_switches_they_serve(
-    small: Small, features: Path
-) -> None:
-    faces, loaded = read_faces(meta_files(small.root).faces), files.read(features)
-    first, second = (Embeddings(loaded.ids, part) for part in np.split(loaded.matrix, 2, axis=1))
-    joined = {
-        name: Embeddings(loaded.ids, (first.matrix + second.matrix) * factor, {"flip": name})
-        for name, factor in (("sum", 1.0), ("mean", 0.5))
-    }
-    for tool in PRESETS:
-        for changes in ([], ["final_norm=false"], ["flip=mean", "final_norm=false"]):
-            switches = switches_of(tool, changes)
-            expected = templates(loaded, faces, switches, detector_scores=small.scores).matrix
-            for inputs in [first] if switches.flip == "none" else joined.values():
-                np.testing.assert_allclose(
-                    templates(inputs, faces, switches, detector_scores=small.scores).matrix,
-                    expected,
-                    rtol=1e-4,
-                    atol=1e-5,
-                )
-    for inputs, tool, message in (
-        (first, "insightface", "does not go with"),
-        (joined["sum"], "tface", "does not go with"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            templates(inputs, faces, PRESETS[tool], detector_scores=small.scores)

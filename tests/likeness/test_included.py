@@ -11,11 +11,10 @@ import soundfile
 
 import likeness
 from likeness import included
-from likeness.eval.verification import eer
 from likeness.modalities import synthetic
 from likeness.modalities.speaker import decoding
 from likeness.toolkit.training.start import Initial
-from tests.scripts import refused, run_command
+from tests.scripts import run_command
 
 VOICE = Path(included.resolved(included.VOICE))
 
@@ -35,7 +34,7 @@ def test_the_folder_holds_one_model_with_its_numbers_and_nothing_else() -> None:
     assert sum(path.stat().st_size for path in VOICE.iterdir()) < 4_000_000
     model = likeness.load(included.VOICE)
     assert (model.modality, model.similarity) == ("speaker", "dot")
-    assert model.calibration.system == f"dot, model {model.meta['model'][:16]}"
+    assert model.calibration.systems == (f"dot, model {model.meta['model'][:16]}",)
     # `thresholds` gives only those that hold for the digest of the network.
     assert model.thresholds.at("eer").value < model.thresholds.at(0.01).value
 
@@ -66,17 +65,6 @@ def test_two_recordings_are_compared_without_naming_a_model(
     assert ",true," in rows[1] or ",false," in rows[1]
 
 
-def test_recordings_of_one_synthetic_speaker_are_closer(tmp_path: Path) -> None:
-    """Nothing like these was trained on, so that only an order well above chance is asked for."""
-    synthetic.write_voices(tmp_path, num_speakers=6, num_utterances=3, seconds=(2.0, 2.5))
-    table = likeness.load(included.VOICE).embed(tmp_path)
-    scores = table.matrix @ table.matrix.T
-    speakers = np.array([name.partition("/")[0] for name in table.ids])
-    same = speakers[:, None] == speakers[None]
-    above = np.triu(np.ones_like(same), 1)
-    assert eer(scores[same & above], scores[~same & above]) < 0.3
-
-
 def test_every_format_that_is_read_is_a_recording_by_its_name() -> None:
     for suffix in (*decoding.SUFFIXES, *decoding.AV_SUFFIXES):
         assert included.model_for(None, [f"a{suffix}", "b.png"]) == included.VOICE
@@ -100,32 +88,10 @@ def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path
     )
     scores = [model.verify(whole, tmp_path / name).score for name in ("whole.wav", "padded.wav")]
     assert scores[0] == pytest.approx(scores[1], abs=0.2)  # neither loudness nor silence matters
-    with pytest.raises(ValueError, match="nothing above"):  # in parts as well
-        model.embed([tmp_path / "telephone.wav"], chunk_seconds=2.0)
-
-
-def test_thresholds_of_the_model_are_kept_elsewhere(spoken: Path, tmp_path: Path) -> None:
-    before = (VOICE / "thresholds.json").read_bytes()
-    table = likeness.load(included.VOICE).embed(spoken)
-    pairs = [(a, b) for a in table.ids for b in table.ids if a < b]
-    target = [a[:6] == b[:6] for a, b in pairs]
-    rows = [[table.ids.index(pair[side]) for pair in pairs] for side in (0, 1)]
-    trials = likeness.Trials(table.ids, table.ids, *rows, target)
-    likeness.score(trials, table).save(tmp_path / "scores.txt")
-    evaluate = ("evaluate", tmp_path / "scores.txt", "--far", ".5", "--save-to")
-    assert ".json file" in refused(*evaluate, included.VOICE)
-    assert run_command(*evaluate, tmp_path / "t.json") == 0
-    assert before == (VOICE / "thresholds.json").read_bytes()
-
-
-def test_other_names_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"likeness:face"):
-        likeness.load("likeness:face")
-    assert included.about("runs/mine") == ""
 
 
 def test_training_starts_from_it() -> None:
-    from likeness.models.initial import read_initial
+    from likeness.models.run import read_initial
 
     initial = read_initial(included.VOICE)
     assert isinstance(initial, Initial)

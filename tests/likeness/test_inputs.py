@@ -73,7 +73,6 @@ def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
     ("suffix", "kind", "subtype"),
     [
         (".wav", "WAV", "PCM_16"),
-        (".wav", "WAVEX", "FLOAT"),
         (".wav", "RF64", "PCM_16"),
         (".flac", "FLAC", "PCM_16"),
         (".ogg", "OGG", "VORBIS"),
@@ -81,30 +80,22 @@ def test_a_list_says_where_its_items_lie(tmp_path: Path) -> None:
         (".aiff", "AIFF", "PCM_16"),
         (".sph", "NIST", "PCM_16"),
         (".mp3", "MP3", "MPEG_LAYER_III"),
+        (".png", "PNG", ""),
+        (".bmp", "BMP", ""),
+        (".gif", "GIF", ""),
+        (".jpg", "JPEG", ""),
+        (".webp", "WEBP", ""),
+        (".tif", "TIFF", ""),
+        (".ppm", "PPM", ""),
     ],
 )
-def test_recordings(suffix: str, kind: str, subtype: str) -> None:
+def test_a_file_tells_its_ending_by_its_first_bytes(suffix: str, kind: str, subtype: str) -> None:
     file = io.BytesIO()
-    soundfile.write(file, np.sin(np.arange(16000) / 9), 16000, format=kind, subtype=subtype)
-    assert suffix_of(file.getvalue()) == suffix_of(file.getvalue()[:64]) == suffix
-
-
-@pytest.mark.parametrize(
-    ("suffix", "kind"),
-    [
-        (".jpg", "JPEG"),
-        (".png", "PNG"),
-        (".webp", "WEBP"),
-        (".bmp", "BMP"),
-        (".gif", "GIF"),
-        (".tif", "TIFF"),
-        (".ppm", "PPM"),
-    ],
-)
-def test_images(suffix: str, kind: str) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (9, 7)).save(file, format=kind)
-    assert suffix_of(file.getvalue()) == suffix
+    if subtype:
+        soundfile.write(file, np.sin(np.arange(16000) / 9), 16000, format=kind, subtype=subtype)
+    else:
+        Image.new("RGB", (9, 7)).save(file, format=kind)
+    assert suffix_of(file.getvalue()[:64]) == suffix
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"RIFF1234AVI ", b"FORM1234ILBM", b"\xff\xd8"])

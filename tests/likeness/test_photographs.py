@@ -105,8 +105,6 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
     half = (127.5, 127.5)
     fixed = network(tmp_path / "fixed.onnx", (112, 96))
     assert insightface.find(str(fixed)).pixels == Pixels((112, 96), *half)
-    small = network(tmp_path / "small.onnx", (40, 56))
-    assert insightface.find(str(small)).pixels.size == (40, 56)
     free = network(tmp_path / "free.onnx", ("height", "width"), trained=(112, 96))
     said = insightface.find(f"{free}{SAID}")
     assert said.pixels == Pixels((112, 96), 127.5, 128.0, bgr=True)
@@ -122,9 +120,6 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
         )
     }
     assert len(digests) == 5
-    # A kind that InsightFace would take for another one is believed with its size.
-    gender = network(tmp_path / "gender.onnx", (96, 96))
-    assert load.load(f"insightface:{gender}@size=96x96").embedder.dim == 6
     odd = network(tmp_path / "a@size=1.onnx", (112, 112))
     assert split(str(odd)) == (odd, {})
 
@@ -133,11 +128,8 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
     ("size", "stated", "says"),
     [
         (("height", "width"), "", "size is known"),
-        (("height", 96), "@size=112x112", "size is known"),
         ((112, 96), "@size=112x112", "size is known"),
         ((96, 96), "", "gender and age"),
-        ((112, 112), "@size=112", "not understood"),
-        ((112, 112), "@order=grb", "not understood"),
         ((112, 112), "@scale=2", "not understood"),
     ],
 )
@@ -145,9 +137,8 @@ def test_wrong_sizes_and_statements_are_refused(
     tmp_path: Path, size: tuple[int | str, int | str], stated: str, says: str
 ) -> None:
     file = network(tmp_path / "n.onnx", size)
-    with pytest.raises(ValueError, match=says) as caught:
+    with pytest.raises(ValueError, match=says):
         load.load(f"insightface:{file}{stated}")
-    assert "\n" not in str(caught.value)
 
 
 def test_align_writes_crops_of_the_detector_and_goes_on(
@@ -217,16 +208,14 @@ def test_all_faces_of_an_album_are_embedded_searched_and_written(
 
 
 def test_the_lowest_score_of_a_face_is_an_option(
-    own: Path, detector: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: Path, detector: Path, album: Path, tmp_path: Path
 ) -> None:
     use = ("--model", f"insightface:{own}{SAID}", "--detector", detector)
     weak = album / "weak.png"
-    assert run_command("verify", weak, weak, *use) == 2
-    assert "score of 0.9 or more: the best score seen is 0.70" in capsys.readouterr().err
+    said = refused("verify", weak, weak, *use)
+    assert "score of 0.9 or more: the best score seen is 0.70" in said
     none = album / "none.png"
-    assert run_command("verify", none, none, *use) == 2
-    assert "nothing like a face" in capsys.readouterr().err
-    assert run_command("verify", weak, weak, *use, "--min-score", 0.6) == 0
+    assert "nothing like a face" in refused("verify", none, none, *use)
     lower = ("--min-score", 0.6)
     crops = ("align", album, "--out", tmp_path / "crops", "--detector", detector)
     assert run_command(*crops, *lower) == 0
@@ -236,5 +225,4 @@ def test_the_lowest_score_of_a_face_is_an_option(
     stored = embeddings.read(out)
     assert set(stored.ids) == {"two.png", "weak.png"}
     assert stored.meta["faces"].endswith("scores from 0.6")
-    assert run_command("verify", weak, weak, *use, "--min-score", 60) == 2
-    assert "between 0 and 1" in capsys.readouterr().err
+    assert "between 0 and 1" in refused("verify", weak, weak, *use, "--min-score", 60)

@@ -185,9 +185,3 @@ def test_what_is_asked_for_wrongly_is_said() -> None:
         reproduce.reproduce("simpl/8", Path("data"), Path("out"))
     with pytest.raises(LikenessError, match="softmax"):
         reproduce.reproduce("simple/8", Path("data"), Path("out"), rows=["nobody"])
-
-
-def test_the_listing_says_what_each_table_needs() -> None:
-    text = reproduce.listing()
-    assert all(f"{name}\n" in text for name in TABLES)
-    assert text.count("DATA: ") == text.count("hours: ") == len(TABLES)

@@ -12,20 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet
 import pytest
 import soundfile
-from PIL import Image
 
 import likeness as front_door
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.guarantee import guaranteed_threshold
 from likeness.eval.scoring.origin import read_origin, write_origin
 from likeness.eval.types import Embeddings, Scores
 from likeness.thresholds import Rule, carry, find, over_subjects
-from likeness.verification import read_pairs
 from tests.scripts import printed, refused, run_command
 
 FARS = ("--far", 0.5, "--far", 0.01, "--resamples", 0)
@@ -134,22 +130,19 @@ def test_subjects_that_are_only_supposed_guarantee_nothing(world: Path) -> None:
     Path("who").write_text("".join(f"{id} {id.partition('-')[0]}\n" for id in ids))
     evaluate = ("evaluate", "flat", "--resamples", 0, "--guarantee", 0.95, "--far", 0.8)
     assert "`id subject` list" in refused(*evaluate, "--save-to", "t.json")
-    with pytest.raises(ValueError, match="`id subject` list"):
-        front_door.evaluate("flat").save_thresholds("t.json", guarantee=0.95)
     assert not Path("t.json").exists()
     assert run_command(*evaluate, "--save-to", "t.json", "--subjects", "who") == 0
 
 
 def test_thresholds_of_other_scores_are_not_stored_and_not_used(world: Path) -> None:
     save = ("evaluate", "s", *FARS, "--save-to")
-    for place, word in (("hub:a/b", ".json"), ("nothing", ".json"), ("no/t.json", "no")):
+    for place, word in (("hub:a/b", ".json"), ("no.onnx", ".json"), ("no/t.json", "no")):
         assert word in refused(*save, place)
-    # Of another model, which a second checkpoint is.
+    # Of another model, which a second checkpoint is: they are kept apart, and not used.
     other = Path("runs/other")
     shutil.copytree("runs/voices", other)
     content = (other / "last.safetensors").read_bytes()
     (other / "last.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
-    assert "is no place for the thresholds" in refused(*save, other)
     assert run_command(*save, "t.json") == 0
     verify = ("verify", "a.wav", "b.wav", "--far", 0.5, "--thresholds", "t.json", "--model")
     assert run_command(*verify, "runs/voices") == 0
@@ -177,7 +170,7 @@ def test_an_export_has_the_thresholds_of_its_run(world: Path) -> None:
     assert carry("runs/voices", entry.origin.meta, Path("m.onnx"))
     assert find("m.onnx") == (entry,)
     assert find("") == find("insightface:m.onnx") == ()
-    assert Rule(far=0.5).decide(find("m.onnx"), entry.origin.meta)[0] == entry.at(0.5).value
+    assert Rule(far=0.5).decide("m.onnx", entry.origin.meta)[0] == entry.at(0.5).value
 
 
 PAIRS = [("a.wav", "b.wav", "1"), ("b.wav", "a.wav", ""), ("a.wav", "a.wav", "0")]
@@ -212,58 +205,28 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert f"{100 * expected.value:.2f}" in next(
         line for line in shown.err.splitlines() if "EER" in line
     )
-    for name in ("p.tsv", "p.json", "p.parquet"):
-        assert run_command(*command, "--out", name) == 0
+    assert run_command(*command, "--out", "p.tsv") == 0
     assert "no verdict" in capsys.readouterr().out
-    stored = json.loads(Path("p.json").read_text())["pairs"]
-    assert pyarrow.parquet.read_table("p.parquet").to_pylist() == stored
-    assert [row["same"] for row in stored] == [None] * 5
-    assert stored[1]["label"] is None
+    stored = table("p.tsv", "\t")
+    assert [row["same"] for row in stored] == [""] * 5
+    assert stored[1]["label"] == ""
     same = front_door.load("runs/voices").verify_pairs([pair[:2] for pair in PAIRS])
-    assert [row.score for row in same.rows] == [row["score"] for row in stored]
+    assert [str(row.score or "") for row in same.rows] == [row["score"] for row in stored]
     frame = pd.DataFrame(PAIRS[:2], columns=["first", "second", "label"])
     frame["label"] = [1.0, math.nan]  # as pandas reads a column with a gap
     rows = front_door.load("runs/voices").verify_pairs(frame).rows
-    assert [(row.score, row.label) for row in rows] == [
-        (same.rows[0].score, True),
-        (same.rows[1].score, None),
-    ]
-    for list_of_pairs, columns in (
-        ("1 a.wav b.wav\n0 a.wav a.wav\n", ()),
-        ("file_x,file_y,Decision\na.wav,b.wav,Yes\na.wav,a.wav,No\n", ()),
-        ("mine;theirs\na.wav;b.wav\n", ("--columns=enrol=mine", "--columns=probe=theirs")),
-    ):
-        Path("list.txt").write_text(list_of_pairs)
-        assert run_command("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
-    for again in ("a.wav b.wav 0", "b.wav a.wav 0"):
-        Path("list.txt").write_text(f"a.wav b.wav 1\na.wav b.wav 1\n{again}\n")
-        with pytest.raises(LikenessError, match="wav is labelled both"):
-            read_pairs("list.txt")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '\ufeffLeft;Right;Note\r\na b.wav;ü.wav;"one\r\nmore"\r\n;;\r\n',
-        'file_a,file_b\n"a b.wav",ü.wav\n,\n',
-    ],
-)
-def test_pairs_of_spreadsheets_are_read(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_bytes(text.encode())
-    assert read_pairs(path) == [("a b.wav", "ü.wav", None)]
+    assert [row.label for row in rows] == [True, None]
+    assert [row.score for row in rows] == [row.score for row in same.rows[:2]]
+    Path("list.txt").write_text("mine;theirs\na.wav;b.wav\n")
+    columns = ("--columns=enrol=mine", "--columns=probe=theirs")
+    assert run_command("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
         ("first,other\na.wav,b.wav\n", "probe"),
-        ("first,path1,second\na,b,c\n", "2 columns may be the enrol"),
-        ("first,second\n", "no rows"),
-        ("first,second\na.wav,\n", "'' is no probe"),
-        ("first,second,label\na.wav,b.wav,maybe\n", "labels must be"),
         ("first,second\nnobody.wav,noone.wav\n", "does not exist"),
-        ("first,second\n\x00\xff", "UTF-8"),
     ],
 )
 def test_lists_that_are_none_are_refused(text: str, word: str, world: Path) -> None:
@@ -292,7 +255,6 @@ def test_a_gallery_from_enrolment_to_removal(
     rows = [(path, path.parent.name) for path in Path("mine").rglob("*.flac")]
     Path("two.csv").write_text("clip;person;speaker\n" + "".join(f"{a};{b};x\n" for a, b in rows))
     chosen = ("--columns", "path=clip,label=person", "--existing", "skip")
-    assert "--columns path=clip" in refused("gallery", "enrol", "two.csv", *use)
     assert run_command("gallery", "enrol", "two.csv", *use, *chosen) == 0
     assert "4 subjects were enrolled before" in capsys.readouterr().out
     # a row without a label is nobody, and no subject called like its folder
@@ -331,16 +293,6 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
     text = Path("page/index.html").read_text(encoding="utf-8")
     assert text.count("data:audio/flac") >= len(rows)
     assert all(row["id"] in text for row in rows)
-    Path("pictures").mkdir()
-    for number in range(8):
-        Image.new("L", (8, 8), 30 * number).save(f"pictures/{number}.png")
-    names = {row["id"]: f"pictures/{number}.png" for number, row in enumerate(rows)}
-    Path("media.txt").write_text("".join(f"{id} {path}\n" for id, path in names.items()))
-    media = ("--num-clusters", 2, "--out", "p.csv", *page, "--media", "media.txt")
-    assert run_command("gallery", "cluster", "v.npz", *media, "--force") == 0
-    text = Path("page/index.html").read_text(encoding="utf-8")
-    assert 'class="tiles"' in text
-    assert 'class="tiles rows"' not in text  # pictures stand side by side
     assert run_command("gallery", "cluster", "v.npz", "--num-clusters", 3, "--out", "d.tsv") == 0
     by_id = {row["id"]: row["cluster"] for row in table("d.tsv", "	")}
     assert by_id == {row["id"]: row["cluster"] for row in rows}
@@ -353,8 +305,6 @@ def test_clusters_of_files_and_of_embeddings_are_the_same(
         (("--out", "c.csv"), "--num-clusters"),
         (("--out", "c.csv", "--far", 0.5, "--num-clusters", 2), "one of them"),
         (("--out", "c.csv", "--method", "hdbscan", "--far", 0.5), "hdbscan"),
-        (("--out", "c.csv", "--num-clusters", 99), "8 items"),
-        (("--out", "c.xlsx", "--num-clusters", 2), ".csv"),
     ):
         assert word in refused(*command, *wrong, "--force")
     assert run_command("gallery", "cluster", "voices", "--num-clusters", 2, "--out", "x.csv") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from likeness.eval.calibration import Calibration
+from likeness.eval.calibration import Fusion
 from likeness.eval.formats import embeddings
 from likeness.model import Model
 from likeness.model import load as load_model
 from likeness.models import load
 from likeness.verification import Verification
-from tests.scripts import printed, run_command
+from tests.scripts import printed, refused, run_command
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def test_the_score_is_that_of_the_embeddings(run: Path, pair: tuple[Path, Path])
 def test_a_calibration_gives_the_probability(run: Path, pair: tuple[Path, Path]) -> None:
     loaded = load.load(str(run))
 
-    def verified(*calibration: Any, **more: Any) -> Verification:
-        return Model(loaded, Calibration(*calibration, **more)).verify(*pair)
+    def verified(slope: float, offset: float, *quality: Any, **more: Any) -> Verification:
+        return Model(loaded, Fusion((slope,), offset, ("",), *quality, **more)).verify(*pair)
 
     plain = Model(loaded).verify(*pair)
     for prior in (0.5, 0.01):
@@ -74,28 +75,24 @@ def test_from_the_command_line(
     document = json.loads((tmp_path / "v.json").read_text())
     assert document["files"] == list(map(str, pair))
     assert (document["same"], document["threshold"]) == (True, -1.0)
-    Calibration(1.0, -50.0, p_target=0.01).save(run / "calibration.json")
+    Fusion((1.0,), -50.0, p_target=0.01).save(run / "calibration.json")
     assert run_command(*base) == 0
     shown = capsys.readouterr().out
     assert "probability  0.0000 of the same subject, if 0.01 of all pairs are" in shown
     assert "different subjects (probability below 0.5)" in shown
-    Calibration(1.0, 50.0).save(tmp_path / "c.json")
+    Fusion((1.0,), 50.0).save(tmp_path / "c.json")
     assert "probability  1.0000" in printed(*base, "--calibration", tmp_path / "c.json")
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        Calibration(1.0, 0.0, system="plda"),
-        Calibration(1.0, 0.0, (1.0, 1.0), ("log_duration_low", "log_duration_high")),
+        Fusion((1.0,), 0.0, ("plda",)),
+        Fusion((1.0,), 0.0, ("",), (1.0, 1.0), ("log_duration_low", "log_duration_high")),
     ],
 )
 def test_a_calibration_of_another_system_beside_a_run(
-    other: Calibration,
-    run: Path,
-    pair: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    other: Fusion, run: Path, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """It is left out with a warning; where somebody named it, it is refused."""
     other.save(tmp_path / "other.json")
@@ -108,14 +105,6 @@ def test_a_calibration_of_another_system_beside_a_run(
     assert load_model(run, calibration=False).verify(*pair).same is None
     with pytest.raises(ValueError, match="fit"):
         load_model(run, calibration=tmp_path / "other.json")
-    base = ("verify", *pair, "--model", run, "--threshold", -1)
-    capsys.readouterr()
-    assert run_command(*base) == 0
-    shown = capsys.readouterr()
-    assert "the same subject" in shown.out
-    assert shown.err.startswith("warning: calibration.json")
-    assert shown.err.count("\n") == 1
-    assert run_command(*base, "--calibration", tmp_path / "other.json") == 2
 
 
 GOOD = ("plain.wav", "8 kHz.wav", "96.kHz.flac", "stéréo 立体.wav")
@@ -123,7 +112,6 @@ BAD = {
     "silent.wav": "silent",
     "corrupt.flac": "unreadable",
     "face.jpg": "unreadable",
-    "3 hours.wav": "too long, 10800.0 s",
 }
 
 
@@ -144,9 +132,6 @@ def folder(tmp_path: Path) -> Path:
         soundfile.write(made / name, wave, rate_hz)
     (made / "corrupt.flac").write_bytes((made / "96.kHz.flac").read_bytes()[:60] + bytes(500))
     (made / "face.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
-    with soundfile.SoundFile(made / "3 hours.wav", "w", 16_000, 1, "PCM_16") as file:
-        for _ in range(108):
-            file.write(np.tile(noise[:16_000], 100))
     return made
 
 
@@ -159,19 +144,14 @@ def test_every_kind_of_recording_is_embedded_or_named(
     listed = ("--items", tmp_path / "list.txt", "--root", folder)
     assert run_command("embed", "--model", run, *listed, "--out", out) == 0
     shown = capsys.readouterr()
-    assert "4 unreadable items left out" in shown.out
+    assert "3 unreadable items left out" in shown.out
     for name, reason in BAD.items():
-        start = f"skipped {name}: {folder / name}: "
-        assert any(line.startswith(start) and reason in line for line in shown.err.splitlines()), (
-            name
-        )
+        assert re.search(rf"^skipped {name}: .*{reason}", shown.err, re.MULTILINE)
     loaded = embeddings.read(out)
     assert loaded.ids == GOOD
     same = loaded.unit() @ loaded.unit()[0]
     assert same[GOOD.index("stéréo 立体.wav")] > 0.999  # the same noise in another container
     for name, reason in BAD.items():
-        assert run_command("verify", folder / "plain.wav", folder / name, "--model", run) == 2
-        output = capsys.readouterr().err
-        assert name in output
-        assert reason in output
-        assert output.count("\n") == 1
+        said = refused("verify", folder / "plain.wav", folder / name, "--model", run)
+        assert name in said
+        assert reason in said

@@ -118,8 +118,15 @@ def test_recipes_are_found_copied_and_trained_by_name(likeness: Path, tmp_path: 
         tmp_path / "voices", num_speakers=10, num_utterances=2, seconds=(0.5, 0.6)
     )
     quick = ("schedule.steps=1", "schedule.eval_every=0", "sampling.batch_size=4")
-    tiny = ("backbone.channels=16", "backbone.attention_channels=8", "backbone.se_channels=8")
-    more = (*quick, *tiny, "compute.workers=0", "--data", "voices", "--out", "named")
+    more = (
+        *quick,
+        "backbone.channels=16",
+        "compute.workers=0",
+        "--data",
+        "voices",
+        "--out",
+        "named",
+    )
     shell(likeness, "train", "speaker/folders:ecapa", *more, cwd=tmp_path)
     shell(likeness, "recipes", "--copy", "image/digits", "mine.py", cwd=tmp_path)
     assert (tmp_path / "_shared.py").is_file()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from likeness.modalities.speaker import an4
 from likeness.modalities.speaker.folds import stratified_folds
 from likeness.modalities.synthetic import voice, write_voices
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pairs import all_pairs, draw_pairs, hold_out
+from likeness.toolkit.data.pairs import all_pairs, draw_pairs
 from tests.scripts import touch
 
 
@@ -174,15 +173,6 @@ def test_other_data_may_be_the_test(voices: Path, tmp_path: Path) -> None:
     tested, trials = folders.trials(ours, split="test", test=str(theirs))
     assert {str(item.label) for item in tested} == {path.name for path in subjects[-2:]}
     assert len(trials) == len(tested) * (len(tested) - 1) // 2
-
-
-def test_labels_of_two_values_are_asked_about() -> None:
-    items = [Item(f"{i}", Path(f"{i}"), "fm"[i % 2]) for i in range(40)]
-    with pytest.warns(UserWarning, match="two values .*sex"):
-        hold_out(items, split="all", test_share=0.2, seed=0, where="DATA")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hold_out(items[:10], split="all", test_share=0.2, seed=0, where="DATA")
 
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

@@ -5,13 +5,12 @@ It is the backbone of most deep metric learning results before 2020.
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.image_resnet import ImagePooling, pool
 from likeness.toolkit.backbones.images import (
     BatchNorm,
     check_images,
@@ -19,7 +18,6 @@ from likeness.toolkit.backbones.images import (
     in_float32,
     start_from,
 )
-from likeness.toolkit.backbones.part_outputs import one_of
 
 
 class _Sizes(NamedTuple):
@@ -63,7 +61,6 @@ class BNInception(nn.Module):
         in_dim: The number of channels of the images (B, in_dim, H, W). H and W must be such that
             both halvings within the network meet even sizes: multiples of 32, or 227.
         dim: The size of a linear layer after the pooling; 0 leaves it out, so that dim is 1024.
-        pooling: "average", "max", or "both" for their sum.
         batch_norm: "trained", "fixed" or "frozen", see images.hold_still.
         head_scale: A factor on the linear layer's initial weights, see ImageResNet.
         weights: A local file of the public ImageNet checkpoint (bn_inception-52deb4733.pth; the
@@ -83,14 +80,12 @@ class BNInception(nn.Module):
         in_dim: int,
         *,
         dim: int = 512,
-        pooling: ImagePooling = "average",
         batch_norm: BatchNorm = "trained",
         head_scale: float = 1.0,
         weights: str = "",
     ):
         super().__init__()
-        one_of("BNInception", "pooling", pooling, get_args(ImagePooling))
-        self.in_dim, self.pooling, self.batch_norm = in_dim, pooling, batch_norm
+        self.in_dim, self.batch_norm = in_dim, batch_norm
         self._add("conv1_7x7_s2", in_dim, 64, 7, 2)
         self._add("conv2_3x3_reduce", 64, 64, 1)
         self._add("conv2_3x3", 64, 192, 3)
@@ -135,7 +130,7 @@ class BNInception(nn.Module):
             x = self._block(
                 f"inception_{block}", x, sizes, largest=not sizes.single or block == "5b"
             )
-        return in_float32(self.last_linear, pool(x, self.pooling))
+        return in_float32(self.last_linear, x.mean(dim=(2, 3)))
 
     def _layer(self, name: str, x: Tensor) -> Tensor:
         return torch.relu(getattr(self, f"{name}_bn")(getattr(self, name)(x)))

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool
+from likeness.toolkit.backbones.pooling import flat, frame_mask, keep, pool
 from likeness.toolkit.backbones.resnet import BasicBlock
 
+_BLOCKS = ((12, 1), (24, 2), (16, 2))  # the number of dense layers of a block, and their dilation
+_GROWTH = 32  # channels that each dense layer adds
 _SEGMENT = 100  # frames that share a context: two seconds, after the stride of 2
 
 
@@ -28,45 +30,29 @@ class CAMPPlus(nn.Module):
     Args:
         in_dim: The number of bands of the features (B, T, in_dim).
         dim: The size of the embeddings.
-        channels: The channels of the first convolution over time.
-        growth: The channels that each dense layer adds.
-        layers: The number of dense layers of each block.
-        head_channels: The channels of the 2-D head.
-        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True
 
-    def __init__(
-        self,
-        in_dim: int,
-        *,
-        dim: int = 512,
-        channels: int = 128,
-        growth: int = 32,
-        layers: tuple[int, int, int] = (12, 24, 16),
-        head_channels: int = 32,
-        pooling: Pooling = "TSTP",
-    ):
+    def __init__(self, in_dim: int, *, dim: int = 512):
         super().__init__()
-        self.in_dim, self.dim = in_dim, dim
-        self.head = _Head(in_dim, head_channels)
+        self.in_dim, self.dim, channels = in_dim, dim, 128
+        self.head = _Head(in_dim)
         first = nn.Conv1d(self.head.out_channels, channels, 5, stride=2, padding=2, bias=False)
         tdnn = OrderedDict(linear=first, nonlinear=_norm_relu(channels))
         self.xvector = nn.ModuleDict({"tdnn": nn.Sequential(tdnn)})
-        for number, (count, dilation) in enumerate(zip(layers, (1, 2, 2), strict=True), start=1):
+        for number, (count, dilation) in enumerate(_BLOCKS, start=1):
             block = {
-                f"tdnnd{i + 1}": _DenseLayer(channels + i * growth, growth, dilation)
-                for i in range(count)
+                f"tdnnd{i + 1}": _DenseLayer(channels + i * _GROWTH, dilation) for i in range(count)
             }
-            channels += count * growth
+            channels += count * _GROWTH
             self.xvector[f"block{number}"] = nn.ModuleDict(block)
             narrow = nn.Conv1d(channels, channels // 2, 1, bias=False)
             transit = OrderedDict(nonlinear=_norm_relu(channels), linear=narrow)
             self.xvector[f"transit{number}"] = nn.Sequential(transit)
             channels //= 2
         self.xvector["out_nonlinear"] = _norm_relu(channels)
-        self.xvector["stats"], size = pool(pooling, channels)
+        self.xvector["stats"], size = pool("TSTP", channels)
         self.xvector["dense"] = _Dense(size, dim)
         for module in self.modules():
             if isinstance(module, nn.Conv1d):
@@ -101,7 +87,7 @@ class _Head(nn.Module):
     It strides over the bands only.
     """
 
-    def __init__(self, bands: int, channels: int):
+    def __init__(self, bands: int, channels: int = 32):
         super().__init__()
         self.conv1 = nn.Conv2d(1, channels, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -127,7 +113,7 @@ class _DenseLayer(nn.Module):
     The output is appended to everything before it.
     """
 
-    def __init__(self, channels_in: int, growth: int, dilation: int):
+    def __init__(self, channels_in: int, dilation: int, growth: int = _GROWTH):
         super().__init__()
         self.nonlinear1 = _norm_relu(channels_in)
         self.linear1 = nn.Conv1d(channels_in, 4 * growth, 1, bias=False)

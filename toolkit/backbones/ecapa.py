@@ -1,14 +1,37 @@
 """ECAPA-TDNN in two versions: SpeechBrain's, and WeSpeaker's.
 
 SpeechBrain's is put behind the backbone signature. WeSpeaker's pads with zeros and masks exactly.
+
+SpeechBrain imports torchaudio, whose wheel carries a compiled extension that is linked against CUDA
+libraries. Beside a CPU torch its import raises OSError, beside another version of CUDA
+RuntimeError. torchaudio has its own path without the extension (its loader returns False), which
+the second import takes. MelSpectrogram, MFCC, resample and compliance.kaldi work without the
+extension. torchaudio.load and save do not: read audio with likeness.modalities.speaker.audio.
 """
 
+import importlib
+import sys
 from collections import OrderedDict
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
+from likeness.toolkit.backbones.pooling import frame_mask, keep, pool
+
+
+def import_torchaudio() -> ModuleType:
+    """Import torchaudio, without its extension where that cannot be loaded.
+
+    Call it before anything imports speechbrain, which imports torchaudio itself. Calling it again
+    is free.
+    """
+    try:
+        return importlib.import_module("torchaudio")
+    except (OSError, RuntimeError):
+        loader = vars(sys.modules["torchaudio._extension.utils"])
+        loader["_load_lib"] = lambda lib: False  # there is no extension
+        return importlib.import_module("torchaudio")
 
 
 class ECAPA(nn.Module):
@@ -23,41 +46,18 @@ class ECAPA(nn.Module):
         dim: The size of the raw embeddings.
         channels: The width of the first four blocks: 512 or 1024 in the literature, 128 for small
             data.
-        mfa_channels: The width of the fifth block; 0 is 3 x channels.
-        attention_channels: The hidden channels of the attentive pooling.
-        se_channels: The hidden channels of squeeze and excitation.
-        res2net_scale: The number of groups of channels of a Res2 convolution.
     """
 
     pads_exactly = False
 
-    def __init__(
-        self,
-        in_dim: int,
-        *,
-        dim: int = 192,
-        channels: int = 512,
-        mfa_channels: int = 0,
-        attention_channels: int = 128,
-        se_channels: int = 128,
-        res2net_scale: int = 8,
-    ):
+    def __init__(self, in_dim: int, *, dim: int = 192, channels: int = 512):
         super().__init__()
-        from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
-
         import_torchaudio()  # speechbrain imports torchaudio
         from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN
 
         self.in_dim, self.dim = in_dim, dim
-        widths = [channels] * 4 + [mfa_channels or 3 * channels]
-        self.network = ECAPA_TDNN(
-            in_dim,
-            lin_neurons=dim,
-            channels=widths,
-            attention_channels=attention_channels,
-            se_channels=se_channels,
-            res2net_scale=res2net_scale,
-        )
+        widths = [channels] * 4 + [3 * channels]
+        self.network = ECAPA_TDNN(in_dim, lin_neurons=dim, channels=widths)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""
@@ -83,7 +83,6 @@ class WeSpeakerECAPA(nn.Module):
         global_context: Whether the attention sees the utterance's mean and deviation (the GLOB
             variants, which WeSpeaker's recipes use: 6.19 and 14.66 M parameters at 80 mel).
         normalise: Whether batch norm follows the embedding (emb_bn).
-        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True
@@ -99,7 +98,6 @@ class WeSpeakerECAPA(nn.Module):
         se_channels: int = 128,
         global_context: bool = True,
         normalise: bool = False,
-        pooling: Pooling = "ASTP",
     ):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
@@ -108,7 +106,7 @@ class WeSpeakerECAPA(nn.Module):
             _Block(channels, dilation, res2net_scale, se_channels) for dilation in (2, 3, 4)
         )
         self.conv = nn.Conv1d(3 * channels, pooled, 1)
-        self.pool, size = pool(pooling, pooled, global_context=global_context)
+        self.pool, size = pool("ASTP", pooled, global_context=global_context)
         self.bn = nn.BatchNorm1d(size)
         self.linear = nn.Linear(size, dim)
         self.bn2 = nn.BatchNorm1d(dim) if normalise else nn.Identity()

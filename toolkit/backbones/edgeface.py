@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from likeness.eval.errors import one_of
 from likeness.toolkit.backbones.images import check_images, in_float32, start_from
-from likeness.toolkit.backbones.part_outputs import one_of
 
 Size = Literal["xxs", "xs", "s", "base"]
 
@@ -48,8 +48,6 @@ class EdgeFace(nn.Module):
         dim: The size of the embeddings.
         size: "xs" is edgeface_xs_gamma_06, "s" is edgeface_s_gamma_05; "xxs" and "base" have full
             linear layers.
-        widths, depths: The channels and the number of blocks of the stages, where they are not to
-            be the size's.
         weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
@@ -59,22 +57,11 @@ class EdgeFace(nn.Module):
     pads_exactly = True  # images have no lengths
     takes = "images"
 
-    def __init__(
-        self,
-        in_dim: int,
-        *,
-        dim: int = 512,
-        size: Size = "s",
-        widths: tuple[int, int, int, int] | None = None,
-        depths: tuple[int, int, int, int] | None = None,
-        weights: str = "",
-    ):
+    def __init__(self, in_dim: int, *, dim: int = 512, size: Size = "s", weights: str = ""):
         super().__init__()
         one_of("EdgeFace", "size", size, _SHAPES)
-        shape = _SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
-        widths = widths or shape.widths
-        self.model = _EdgeNeXt(in_dim, dim, shape._replace(widths=widths), depths or shape.depths)
+        self.model = _EdgeNeXt(in_dim, dim, _SHAPES[size])
         self.started_from = start_from(self, weights)
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -86,13 +73,13 @@ class EdgeFace(nn.Module):
 class _EdgeNeXt(nn.Module):
     """The stem, four stages and the last layers."""
 
-    def __init__(self, in_dim: int, dim: int, shape: _Shape, depths: tuple[int, ...]):
+    def __init__(self, in_dim: int, dim: int, shape: _Shape):
         super().__init__()
         first = shape.widths[0]
         self.stem = nn.Sequential(nn.Conv2d(in_dim, first, 4, stride=4), _PixelNorm(first))
         self.stages = nn.ModuleList()
         channels = first
-        for stage, (width, depth) in enumerate(zip(shape.widths, depths, strict=True)):
+        for stage, (width, depth) in enumerate(zip(shape.widths, shape.depths, strict=True)):
             self.stages.append(_stage(channels, width, depth, stage, shape))
             channels = width
         linear = _linear(channels, dim, shape.rank)

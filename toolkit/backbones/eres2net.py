@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.pooling import Pooling, flat, keep, pool
+from likeness.toolkit.backbones.pooling import flat, keep, pool
 from likeness.toolkit.backbones.resnet import add_front, run, shortcut, stem
 
 
@@ -30,7 +30,6 @@ class ERes2Net(nn.Module):
         base_width: The width of a group of channels, in 64ths of the block's channels.
         scale: The number of groups.
         expansion: How many times more channels leave a block than it works on.
-        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
     """
 
     pads_exactly = True
@@ -45,7 +44,6 @@ class ERes2Net(nn.Module):
         base_width: int = 32,
         scale: int = 2,
         expansion: int = 2,
-        pooling: Pooling = "TSTP",
     ):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
@@ -60,7 +58,7 @@ class ERes2Net(nn.Module):
         self.fuse_mode12 = _Fusion(out[1])
         self.fuse_mode123 = _Fusion(out[2])
         self.fuse_mode1234 = _Fusion(out[3])
-        self.pool, size = pool(pooling, out[3] * -(-in_dim // 8))
+        self.pool, size = pool("TSTP", out[3] * -(-in_dim // 8))
         self.seg_1 = nn.Linear(size, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -100,7 +98,6 @@ class ERes2NetV2(nn.Module):
         base_width: int = 26,
         scale: int = 2,
         expansion: int = 2,
-        pooling: Pooling = "TSTP",
     ):
         super().__init__()
         self.in_dim, self.dim = in_dim, dim
@@ -110,7 +107,7 @@ class ERes2NetV2(nn.Module):
         add_front(self, width, blocks, block, expansion)
         self.layer3_ds = _downsample(4 * width * expansion)
         self.fuse34 = _Fusion(8 * width * expansion)
-        self.pool, size = pool(pooling, 8 * width * expansion * -(-in_dim // 8))
+        self.pool, size = pool("TSTP", 8 * width * expansion * -(-in_dim // 8))
         self.seg_1 = nn.Linear(size, dim)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:

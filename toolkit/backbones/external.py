@@ -7,8 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
-from likeness.toolkit.backbones.part_outputs import described
+from likeness.eval.errors import LikenessError, described
 
 Lengths = Literal["none", "relative", "counts"]
 # How far padding may move an embedding that is said to be exact, relative to its largest value.

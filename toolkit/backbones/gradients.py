@@ -12,6 +12,10 @@ from torch.nn.functional import avg_pool2d, conv2d, pad
 
 from likeness.toolkit.backbones.images import check_images
 
+_CELLS, _BINS = 6, 12  # along an edge of the image, and directions; both are even
+_SIGMA = 1.0  # of the smoothing, in pixels
+_SHRINKAGE = 0.3  # see within_class_whitening
+
 
 def oriented_gradients(grey: Tensor, *, cells: int, bins: int, sigma: float) -> Tensor:
     """Return histograms of the gradient's direction: (B, H, W) grey -> (B, cells, cells, bins).
@@ -114,10 +118,6 @@ class GradientHistograms(nn.Module):
             is taken.
         dim: The size of the embeddings.
         image_size: The edge of the images in pixels.
-        cells: The number of cells along an edge.
-        bins: The number of directions, even.
-        sigma: The standard deviation of the smoothing, in pixels.
-        shrinkage: See within_class_whitening.
         norm: The root mean square of the norm at the start, on which losses on raw embeddings
             (SimPLE) depend.
     """
@@ -127,22 +127,10 @@ class GradientHistograms(nn.Module):
     mean: Tensor  # (S,) of the histograms
     whitening: Tensor  # (S, S)
 
-    def __init__(
-        self,
-        in_dim: int,
-        *,
-        dim: int = 256,
-        image_size: int = 64,
-        cells: int = 6,
-        bins: int = 12,
-        sigma: float = 1.0,
-        shrinkage: float = 0.3,
-        norm: float = 1.0,
-    ):
+    def __init__(self, in_dim: int, *, dim: int = 256, image_size: int = 64, norm: float = 1.0):
         super().__init__()
         self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
-        self.cells, self.bins, self.sigma, self.shrinkage = cells, bins, sigma, shrinkage
-        self.size = bins * cells * ((cells + 1) // 2)
+        self.size = _BINS * _CELLS * (_CELLS // 2)
         self.register_buffer("mean", torch.zeros(self.size))
         # torch.eye imports torch's compiler, a second's work, where models are restored
         self.register_buffer("whitening", torch.zeros(self.size, self.size).fill_diagonal_(1.0))
@@ -157,13 +145,13 @@ class GradientHistograms(nn.Module):
         images.
         """
         grey = (images if images.dtype == torch.float64 else images.float()).mean(dim=1)
-        own = oriented_gradients(grey, cells=self.cells, bins=self.bins, sigma=self.sigma)
+        own = oriented_gradients(grey, cells=_CELLS, bins=_BINS, sigma=_SIGMA)
         # In the mirror image left and right change places. The angle a becomes pi - a there, and
         # bin k becomes bin (bins / 2 - 1 - k).
-        bins = [(self.bins // 2 - 1 - k) % self.bins for k in range(self.bins)]
+        bins = [(_BINS // 2 - 1 - k) % _BINS for k in range(_BINS)]
         turned = torch.tensor(bins, device=own.device)
         both = (own + own.flip(2).index_select(3, turned)) / 2
-        return both[:, :, : (self.cells + 1) // 2].flatten(1).detach()
+        return both[:, :, : _CELLS // 2].flatten(1).detach()
 
     def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the raw embeddings (B, dim) of square images; `lengths` is ignored."""
@@ -182,5 +170,5 @@ class GradientHistograms(nn.Module):
         rows, labels = zip(*((self.histograms(images), y) for images, _, y in batches), strict=True)
         x = torch.cat(rows).double()
         self.mean.copy_(x.mean(dim=0))
-        whitening = within_class_whitening(x, torch.cat(labels), self.shrinkage)
+        whitening = within_class_whitening(x, torch.cat(labels), _SHRINKAGE)
         self.whitening.copy_(whitening / ((x - x.mean(dim=0)) @ whitening).square().mean().sqrt())

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, one_of
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.images import check_images, in_float32
 from likeness.toolkit.backbones.layer_pooling import LayerPooling, pool_layers, pool_places
-from likeness.toolkit.backbones.part_outputs import one_of
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
 from likeness.toolkit.backbones.weights import first_names
 
 ImagePooling = Literal["", "CLS", "mean", "GeM", "head"]
@@ -323,8 +322,6 @@ class HubImage(nn.Module):
             attention pooling (SigLIP). "" is what the family does: head for SigLIP, mean for
             ConvNeXt and ResNet, CLS for the others.
         dim: The size of the embeddings; 0 leaves the pooled vector as it is.
-        power: The exponent of GeM, or where its training begins.
-        learn_power: Whether the exponent is learned.
         revision: The commit on the hub that the configuration is of, for the record.
 
     Raises:
@@ -353,8 +350,6 @@ class HubImage(nn.Module):
         config: str,
         pooling: ImagePooling = "",
         dim: int = 0,
-        power: float = 3.0,
-        learn_power: bool = True,
         revision: str = "",
     ) -> None:
         super().__init__()
@@ -374,7 +369,7 @@ class HubImage(nn.Module):
             _rest_head(self.network)
         self.pool: nn.Module = nn.Identity()
         if self.pooling == "mean" or self.pooling == "GeM":
-            self.pool = pool_places(self.pooling, power, learned=learn_power)
+            self.pool = pool_places(self.pooling)
         self.project: nn.Module = nn.Linear(width, dim) if dim else nn.Identity()
         self.dim = dim or width
 

@@ -1,4 +1,7 @@
-"""ResNets for images under torchvision's names, from ImageNet weights or from random ones."""
+"""ResNets for images under torchvision's names, from ImageNet weights or from random ones.
+
+The small network of the vMF paper for MNIST is here too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from likeness.eval.errors import one_of
 from likeness.toolkit.backbones.images import (
     BatchNorm,
     check_images,
@@ -15,11 +19,9 @@ from likeness.toolkit.backbones.images import (
     in_float32,
     start_from,
 )
-from likeness.toolkit.backbones.part_outputs import one_of
 from likeness.toolkit.backbones.resnet import DEPTHS, shortcut
 
 Stem = Literal["7x7", "3x3", "3x3 whole"]
-ImagePooling = Literal["average", "max", "both"]
 
 
 class ImageResNet(nn.Module):
@@ -38,7 +40,6 @@ class ImageResNet(nn.Module):
         stem: "7x7" of stride 2 and max pooling (ImageNet); "3x3" of stride 1 and max pooling (CIFAR
             in the vMF paper, D.1, as google-research/vmf_embeddings has it); "3x3 whole" of stride
             1 without max pooling (CIFAR in most other work).
-        pooling: "average", "max", or "both" for their sum (Revisiting-DML's "double").
         batch_norm: "trained", "fixed" or "frozen", see images.hold_still.
         zero_init: Whether the last batch norm of a residual branch starts with weight zero
             (vmf_embeddings).
@@ -64,7 +65,6 @@ class ImageResNet(nn.Module):
         blocks: tuple[int, int, int, int] | None = None,
         width: int = 64,
         stem: Stem = "7x7",
-        pooling: ImagePooling = "average",
         batch_norm: BatchNorm = "trained",
         zero_init: bool = False,
         head_scale: float = 1.0,
@@ -73,8 +73,7 @@ class ImageResNet(nn.Module):
         super().__init__()
         one_of("ImageResNet", "depth", depth, DEPTHS)
         one_of("ImageResNet", "stem", stem, get_args(Stem))
-        one_of("ImageResNet", "pooling", pooling, get_args(ImagePooling))
-        self.in_dim, self.stem, self.pooling, self.batch_norm = in_dim, stem, pooling, batch_norm
+        self.in_dim, self.stem, self.batch_norm = in_dim, stem, batch_norm
         counts, bottleneck = DEPTHS[depth]
         size, stride = (7, 2) if stem == "7x7" else (3, 1)
         self.conv1 = nn.Conv2d(in_dim, width, size, stride, padding=size // 2, bias=False)
@@ -112,15 +111,7 @@ class ImageResNet(nn.Module):
         """Return the raw embeddings (B, dim) of images (B, in_dim, H, W); `lengths` is ignored."""
         check_images(images, "ImageResNet", self.in_dim)
         x = self.maxpool(torch.relu(self.bn1(self.conv1(images))))
-        return in_float32(self.fc, pool(four_stages(self, x), self.pooling))
-
-
-def pool(x: Tensor, pooling: ImagePooling) -> Tensor:
-    """Pool (B, C, H, W) to (B, C): the mean over the image, the maximum, or the sum of both."""
-    if pooling == "average":
-        return x.mean(dim=(2, 3))
-    largest = x.amax(dim=(2, 3))
-    return largest if pooling == "max" else largest + x.mean(dim=(2, 3))
+        return in_float32(self.fc, four_stages(self, x).mean(dim=(2, 3)))
 
 
 class _Block(nn.Module):
@@ -155,3 +146,45 @@ class _Block(nn.Module):
             if number < self.num_layers:
                 y = torch.relu(y)
         return torch.relu(y + self.downsample(x))
+
+
+class SmallCNN(nn.Module):
+    """Two convolutions and two linear layers (vMF paper, D.1), which give raw embeddings (B, dim).
+
+    5x5 convolutions of 6 and of 16 filters are each followed by batch norm, ReLU and 2x2 max
+    pooling; then come 120 hidden units with batch norm and ReLU, and a linear layer. Weights are
+    Xavier uniform, biases zero. It has 97,419 parameters at dim 3. Layers have the places of
+    google-research/vmf_embeddings, archs/n_digit_mnist_arch.py; its last layer, over the classes,
+    belongs to the loss here.
+
+    Args:
+        in_dim: The number of channels of the images (B, in_dim, image_size, image_size).
+        dim: The size of the embeddings.
+        image_size: The edge of the images in pixels.
+
+    Raises:
+        LikenessError: The images have another shape.
+    """
+
+    pads_exactly = True  # images have no lengths
+    takes = "images"
+    left_out: tuple[str, ...] = ("encoder.13.",)
+
+    def __init__(self, in_dim: int, *, dim: int = 3, image_size: int = 28):
+        super().__init__()
+        self.in_dim, self.dim, self.image_size = in_dim, dim, image_size
+        first = (nn.Conv2d(in_dim, 6, 5, padding=2), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2))
+        second = (nn.Conv2d(6, 16, 5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2))
+        linear = nn.Linear(16 * (image_size // 4) ** 2, 120)
+        hidden = (nn.Flatten(), linear, nn.BatchNorm1d(120), nn.ReLU())
+        self.encoder = nn.Sequential(*first, *second, *hidden, nn.Linear(120, dim))
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                nn.init.xavier_uniform_(module.weight)
+                assert module.bias is not None
+                nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the raw embeddings (B, dim) of square images; `lengths` is ignored."""
+        check_images(images, "SmallCNN", self.in_dim, self.image_size)
+        return in_float32(self.encoder[-1], torch.as_tensor(self.encoder[:-1](images)))

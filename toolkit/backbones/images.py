@@ -9,8 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
-from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.eval.errors import LikenessError, one_of
 from likeness.toolkit.backbones.weights import first_names, load_published, read_weights
 
 BatchNorm = Literal["trained", "fixed", "frozen"]

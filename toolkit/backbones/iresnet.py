@@ -6,8 +6,8 @@ SimPLE's setting C (depth 100) trains them too.
 import torch
 from torch import Tensor, nn
 
+from likeness.eval.errors import one_of
 from likeness.toolkit.backbones.images import check_images, four_stages, in_float32
-from likeness.toolkit.backbones.part_outputs import one_of
 from likeness.toolkit.backbones.resnet import shortcut
 
 # Depth -> the number of blocks of the four stages (arcface_torch/backbones/iresnet.py).
@@ -34,7 +34,6 @@ class IResNet(nn.Module):
         blocks: The number of blocks of each stage, where they are not to be the depth's.
         width: The channels of the stem.
         image_size: The edge of the images in pixels.
-        dropout: The share of values dropped before the linear layer.
         opensphere: The weight of the last batch norm is 1 and not trained (False, arcface_torch),
             or starts at 0.1 and is trained, which losses on raw embeddings need (True,
             opensphere/module/backbone/iresnet.py).
@@ -55,7 +54,6 @@ class IResNet(nn.Module):
         blocks: tuple[int, int, int, int] | None = None,
         width: int = 64,
         image_size: int = 112,
-        dropout: float = 0.0,
         opensphere: bool = False,
     ):
         super().__init__()
@@ -72,7 +70,6 @@ class IResNet(nn.Module):
             setattr(self, f"layer{stage + 1}", nn.Sequential(*rows))
             channels = wide
         self.bn2 = nn.BatchNorm2d(channels)
-        self.dropout = nn.Dropout(dropout)
         side = -(-image_size // 16)
         self.fc = nn.Linear(channels * side**2, dim)
         self.features = nn.BatchNorm1d(dim)
@@ -89,7 +86,7 @@ class IResNet(nn.Module):
         check_images(images, "IResNet", self.in_dim, self.image_size)
         x = self.prelu(self.bn1(self.conv1(images)))
         x = self.bn2(four_stages(self, x))
-        return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
+        return in_float32(self.features, in_float32(self.fc, x.flatten(1)))
 
 
 class _Block(nn.Module):

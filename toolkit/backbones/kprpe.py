@@ -17,6 +17,7 @@ TEMPLATE = (
     (41.5493, 92.3655),
     (70.7299, 92.2041),
 )
+_PATCH = 8  # the edge of a patch in pixels
 _SIDE = 3  # offsets of patches along one side fall into the buckets -3 .. 3
 
 
@@ -38,9 +39,7 @@ class KPRPEViT(FaceViT):
         width, depth, heads, mlp_ratio: The size of a token, the number of blocks and of attention
             heads, and how much wider the hidden layer of a block is. 512, 24, 16 and 3 are the
             release's base, 512, 12, 8 and 5 its small network.
-        patch: The edge of a patch in pixels.
         image_size: The edge of the images in pixels.
-        drop_path: As in FaceViT.
         weights: A local file to start from; `started_from` says what was taken.
 
     Raises:
@@ -56,9 +55,7 @@ class KPRPEViT(FaceViT):
         depth: int = 24,
         heads: int = 16,
         mlp_ratio: float = 3.0,
-        patch: int = 8,
         image_size: int = 112,
-        drop_path: float = 0.1,
         weights: str = "",
     ):
         super().__init__(
@@ -67,13 +64,12 @@ class KPRPEViT(FaceViT):
             width=width,
             depth=depth,
             heads=heads,
-            patch=patch,
+            patch=_PATCH,
             image_size=image_size,
             masked=0.0,
-            drop_path=drop_path,
             mlp_ratio=mlp_ratio,
         )
-        self.heads, self.side = heads, image_size // patch
+        self.heads, self.side = heads, image_size // _PATCH
         self.num_buckets = (2 * _SIDE + 1) ** 2
         self.keypoint_linear = nn.Linear(2 * len(TEMPLATE), self.num_buckets * heads * depth)
         # So training starts without a bias, as in the release.

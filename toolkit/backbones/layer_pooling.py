@@ -169,45 +169,34 @@ class _MFA(nn.Module):
         return torch.as_tensor(self.normalise(self.attentive(joined.transpose(1, 2), mask)))
 
 
-def pool_places(name: Literal["mean", "GeM"], power: float, *, learned: bool) -> nn.Module:
-    """Return the pooling over the places of an image: it takes (B, N, C) and gives (B, C).
+def pool_places(name: Literal["mean", "GeM"]) -> nn.Module:
+    """Return the pooling over the N places of an image: it takes (B, N, C) and gives (B, C).
 
-    - mean: the mean over the N places.
-    - GeM: the generalised mean (Radenovic et al. 2019, Eq 3), (mean_n max(x_n, 1e-6)^p)^(1/p), with
-      one p for all channels. p = 1 is the mean of the values, of which those below the floor are
-      raised to it, and a large p nears the maximum.
-
-    Args:
-        name: One of the two.
-        power: p where training begins, or for ever; above 0.
-        learned: Whether p is a parameter.
+    GeM is the generalised mean (Radenovic et al. 2019, Eq 3), (mean_n max(x_n, 1e-6)^p)^(1/p), with
+    one learned p for all channels, 3 at first. p = 1 is the mean of the values, of which those
+    below the floor are raised to it, and a large p nears the maximum.
 
     Example:
         >>> x = torch.tensor([[[1.0], [2.0]]])
-        >>> round(pool_places("GeM", 2.0, learned=False)(x).item() ** 2, 5)
-        2.5
+        >>> round(pool_places("GeM")(x).item() ** 3, 5)
+        4.5
     """
-    if name == "mean":
-        return _PlacesMean()
-    assert name == "GeM", name
-    return _GeM(power, learned=learned)
+    return _GeM() if name == "GeM" else _PlacesMean()
 
 
 class _PlacesMean(nn.Module):
     """The mean over all places."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return precise(x).mean(dim=1)
+        return masked_mean(x, None)
 
 
 class _GeM(nn.Module):
     """The generalised mean over all places."""
 
-    def __init__(self, power: float, *, learned: bool):
+    def __init__(self) -> None:
         super().__init__()
-        self.power: float | nn.Parameter = power
-        if learned:
-            self.power = nn.Parameter(torch.tensor([float(power)]))
+        self.power = nn.Parameter(torch.tensor([3.0]))
 
     def forward(self, x: Tensor) -> Tensor:
         raised = precise(x).clamp(min=_SMALLEST).pow(self.power)

@@ -20,6 +20,10 @@ from likeness.toolkit.backbones.statistics import (
 )
 
 _ENOUGH_FRAMES = 100_000  # for the mixture; of twice as many or more, some are left out
+_COSINES = 40  # of a component's features, C; in_dim if there are fewer bands
+_CEPSTRA = 20  # that align frames; in_dim if there are fewer bands
+_DELTAS = 12  # cepstra whose differences over time are taken as well
+_RELEVANCE = 8.0  # how many frames the fallback counts for
 _FLOOR = 1e-2  # of a component's variances, as a share of the variance of all frames
 _TRACE = 1e-6  # A component with a smaller share of all frames together has none.
 
@@ -162,20 +166,11 @@ class MixtureStatistics(nn.Module):
         dim: The size of the embeddings.
         dropout: The share of whitened statistics that is dropped in training.
         num_components: The number of components of the mixture.
-        num_cosines: How many cosines of a component's features are kept; in_dim if there are fewer
-            bands.
-        num_cepstra: How many cepstra align frames; in_dim if there are fewer bands.
-        num_deltas: Of how many of these cepstra the differences over time are taken as well; None
-            for 12, or all of fewer.
-        relevance: How many frames the fallback counts for.
         num_directions: The number of discriminant directions.
-        shrinkage: See within_class_whitening.
-        norm: The root mean square of the output's norm, on which losses on raw embeddings (SimPLE)
-            depend.
         start: What the linear layer is before training: see OrderStatistics.
 
     Example:
-        >>> net = MixtureStatistics(8, dim=4, num_components=2, num_cosines=6, num_cepstra=5)
+        >>> net = MixtureStatistics(8, dim=4, num_components=2)
         >>> views = torch.randn(6, 30, 8), None, torch.tensor([0, 0, 1, 1, 2, 2])
         >>> net.estimate([views])
         >>> net.eval()(torch.randn(2, 50, 8)).shape
@@ -183,13 +178,13 @@ class MixtureStatistics(nn.Module):
     """
 
     pads_exactly = True
-    cosines: Tensor  # (in_dim, max(num_cosines, num_cepstra))
+    cosines: Tensor  # (in_dim, C)
     weights: Tensor  # (K,) of the mixture
     means: Tensor  # (K, A)
     variances: Tensor  # (K, A)
-    centres: Tensor  # (K, num_cosines) of all training recordings
-    mean: Tensor  # (K * num_cosines,) of the statistics
-    directions: Tensor  # (K * num_cosines, num_directions)
+    centres: Tensor  # (K, C) of all training recordings
+    mean: Tensor  # (K * C,) of the statistics
+    directions: Tensor  # (K * C, num_directions)
 
     def __init__(
         self,
@@ -198,29 +193,20 @@ class MixtureStatistics(nn.Module):
         dim: int = 128,
         dropout: float = 0.5,
         num_components: int = 32,
-        num_cosines: int = 40,
-        num_cepstra: int = 20,
-        num_deltas: int | None = None,
-        relevance: float = 8.0,
         num_directions: int = 128,
-        shrinkage: float = 0.3,
-        norm: float = 1.0,
         start: Start = "random",
     ):
         super().__init__()
-        num_cosines, num_cepstra = min(num_cosines, in_dim), min(num_cepstra, in_dim)
-        if num_deltas is None:
-            num_deltas = min(12, num_cepstra)
-        self.in_dim, self.dim, self.shrinkage, self.relevance = in_dim, dim, shrinkage, relevance
-        self.num_cosines, self.num_cepstra, self.num_deltas = num_cosines, num_cepstra, num_deltas
-        keys, size = num_cepstra + num_deltas, num_components * num_cosines
-        transform = cosine_transform(in_dim, max(num_cosines, num_cepstra))
+        self.in_dim, self.dim = in_dim, dim
+        num_cosines = min(_COSINES, in_dim)
+        keys, size = min(_CEPSTRA, in_dim) + min(_DELTAS, in_dim), num_components * num_cosines
+        transform = cosine_transform(in_dim, num_cosines)
         self.register_buffer("cosines", transform, persistent=False)
         self.register_buffer("weights", torch.full((num_components,), 1 / num_components))
         self.register_buffer("means", torch.zeros(num_components, keys))
         self.register_buffer("variances", torch.ones(num_components, keys))
         self.register_buffer("centres", torch.zeros(num_components, num_cosines))
-        self.gain = norm * dim**-0.5
+        self.gain = dim**-0.5
         add_discriminant(self, size, num_directions, dropout, start)
 
     def keys(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,10 +217,10 @@ class MixtureStatistics(nn.Module):
             mask: (B, T) bool, True for valid frames, which come first.
 
         Returns:
-            Cepstra and their differences over time (B, T, A), and cosines (B, T, num_cosines).
+            Cepstra and their differences over time (B, T, A), and cosines (B, T, C).
         """
         x = features.to(self.cosines.dtype) @ self.cosines
-        cepstra, num = x[..., : self.num_cepstra], mask.sum(dim=1).clamp(min=1)
+        cepstra, num = x[..., :_CEPSTRA], mask.sum(dim=1).clamp(min=1)
         cepstra = (
             cepstra - (cepstra * mask[..., None]).sum(dim=1, keepdim=True) / num[:, None, None]
         )
@@ -242,15 +228,15 @@ class MixtureStatistics(nn.Module):
         place = torch.arange(x.shape[1], device=x.device)[None]
         later = torch.minimum(place + 1, num[:, None] - 1)
         earlier = (place - 1).clamp(min=0).expand_as(later)
-        moving = cepstra[..., : self.num_deltas]
+        moving = cepstra[..., :_DELTAS]
         after, before = (
-            moving.gather(1, index[..., None].expand(-1, -1, self.num_deltas))
+            moving.gather(1, index[..., None].expand(-1, -1, moving.shape[2]))
             for index in (later, earlier)
         )
-        return torch.cat([cepstra, after - before], dim=2), x[..., : self.num_cosines]
+        return torch.cat([cepstra, after - before], dim=2), x
 
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return how the features differ in each component: (B, num_components * num_cosines)."""
+        """Return how the features differ in each component: (B, num_components * C)."""
         mask = valid_frames(features, lengths)
         keys, x = self.keys(features, mask)
         share = log_densities(keys, self.weights, self.means, self.variances).softmax(dim=2)
@@ -258,7 +244,7 @@ class MixtureStatistics(nn.Module):
         count = share.sum(dim=1)[..., None]
         moved = share.transpose(1, 2) @ x - count * self.centres
         overall = moved.sum(dim=1, keepdim=True) / mask.sum(dim=1).clamp(min=1)[:, None, None]
-        return ((moved + self.relevance * overall) / (count + self.relevance)).flatten(1)
+        return ((moved + _RELEVANCE * overall) / (count + _RELEVANCE)).flatten(1)
 
     def forward(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return raw embeddings (B, dim) of features (B, T, in_dim) with relative lengths (B,)."""

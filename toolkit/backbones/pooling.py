@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Pooling = Literal["TAP", "TSDP", "TSTP", "ASTP", "ASP", "MHASTP", "MQMHASTP"]
+Pooling = Literal["TSTP", "ASTP", "ASP", "MQMHASTP"]
 
 
 def frame_mask(lengths: Tensor, num_frames: int) -> Tensor:
@@ -109,25 +109,20 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     Call the module with (x, mask or None). Names of parameters are WeSpeaker's. The sizes of the
     attention are the defaults of WeSpeaker's pooling_layers.py, which none of its recipes changes.
 
-    - TAP: the mean.
-    - TSDP: the standard deviation.
-    - TSTP: both (Snyder et al. 2018).
+    - TSTP: mean and standard deviation (Snyder et al. 2018).
     - ASTP: both under channel-wise attention (Desplanques et al. 2020); with `global_context` the
       attention sees the utterance's mean and deviation too.
     - ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in voxceleb_trainer).
-    - MHASTP: two heads, each one attention over half of the channels (India et al. 2019).
     - MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
     """
-    if name in ("TAP", "TSDP", "TSTP"):
-        return _Statistics(name), channels * (2 if name == "TSTP" else 1)
+    if name == "TSTP":
+        return _Statistics(), 2 * channels
     if name == "ASTP":
         return _Attentive(channels, global_context), 2 * channels
     if name == "ASP":
         return _NormedAttentive(channels), 2 * channels
-    if name == "MHASTP":
-        return _MultiHead(channels, heads=2, channelwise=False), 2 * channels
     assert name == "MQMHASTP", name
-    return _MultiQuery(channels, queries=2, heads=8), 4 * channels
+    return _MultiQuery(channels), 4 * channels
 
 
 def precise(x: Tensor) -> Tensor:
@@ -136,17 +131,10 @@ def precise(x: Tensor) -> Tensor:
 
 
 class _Statistics(nn.Module):
-    """Mean, standard deviation, or both."""
-
-    def __init__(self, name: str):
-        super().__init__()
-        self.name = name
+    """Mean and standard deviation."""
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        both, channels = statistics(x, mask), x.shape[1]
-        if self.name == "TSTP":
-            return both
-        return both[:, :channels] if self.name == "TAP" else both[:, channels:]
+        return statistics(x, mask)
 
 
 class _Attentive(nn.Module):
@@ -189,7 +177,7 @@ class _NormedAttentive(nn.Module):
 class _MultiHead(nn.Module):
     """Several heads, each of which attends to its part of the channels."""
 
-    def __init__(self, channels: int, *, heads: int, channelwise: bool, hidden: int = 64):
+    def __init__(self, channels: int, *, heads: int = 8, hidden: int = 64):
         super().__init__()
         size = channels // heads
         self.heads_att_trans = nn.ModuleList(
@@ -197,7 +185,7 @@ class _MultiHead(nn.Module):
                 OrderedDict(
                     att_0=nn.Conv1d(size, hidden, 1),
                     tanh0=nn.Tanh(),
-                    att_1=nn.Conv1d(hidden, size if channelwise else 1, 1),
+                    att_1=nn.Conv1d(hidden, size, 1),
                 ),
             )
             for _ in range(heads)
@@ -210,13 +198,11 @@ class _MultiHead(nn.Module):
 
 
 class _MultiQuery(nn.Module):
-    """Several multi-head attentions side by side."""
+    """Two multi-head attentions side by side."""
 
-    def __init__(self, channels: int, *, queries: int, heads: int):
+    def __init__(self, channels: int):
         super().__init__()
-        self.n_query = nn.ModuleList(
-            _MultiHead(channels, heads=heads, channelwise=True) for _ in range(queries)
-        )
+        self.n_query = nn.ModuleList(_MultiHead(channels) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         return torch.cat([query(x, mask) for query in self.n_query], dim=1)

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from likeness.eval.errors import LikenessError
-from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.eval.errors import LikenessError, one_of
 from likeness.toolkit.backbones.pooling import flat, frame_mask, keep, pool, precise
 
 Size = Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6"]
@@ -24,14 +23,25 @@ Block = Literal["residual", "weighted", "convnext"]
 _HEADS = 4  # of the self-attention of a time context
 
 
-class _First(NamedTuple):
-    """What a size of ReDimNet is made of."""
+class Row(NamedTuple):
+    """One stage."""
+
+    stride: int  # over bands: so many times fewer bands and more channels leave it
+    blocks: int
+    widening: float  # how many times wider than what leaves the stage the blocks are
+    reduction: int  # how many times fewer channels the time context has; 0: it has none
+    step: int = 1  # the stage works on every step-th frame, and repeats what it gives
+
+
+class Shape(NamedTuple):
+    """What a size is made of."""
 
     width: int  # the channels of the first stage
-    block: Block
-    group: int  # the channels that a 3x3 convolution of a block joins
-    global_context: bool  # of the pooling
-    stages: tuple[tuple[int, int, int, int], ...]  # see Row
+    rows: tuple[tuple[float, ...], ...]  # of its stages, see Row
+    block: Block = "residual"
+    group: int = 1  # the channels that a 3x3 convolution of a block joins
+    global_context: bool = True  # of the pooling
+    pooled: int = 0  # the channels of the head before the pooling, of every band; 0: it has no head
 
 
 _B0 = ((1, 2, 1, 30), (2, 3, 2, 30), (1, 3, 3, 30), (2, 4, 2, 10), (1, 3, 1, 10))
@@ -41,39 +51,42 @@ _B3 = ((1, 6, 4, 32), (2, 6, 2, 32), (1, 8, 2, 32), (2, 10, 2, 16), (1, 10, 1, 1
 _B4 = ((1, 4, 2, 48), (2, 4, 2, 48), (1, 6, 2, 48), (2, 6, 1, 32), (1, 8, 1, 24), (2, 4, 1, 16))
 _B6 = ((1, 4, 4, 32), (2, 6, 2, 32), (1, 6, 2, 24), (3, 8, 1, 24), (1, 8, 1, 16), (2, 8, 1, 16))
 # wespeaker/models/redimnet.py
-_FIRST: dict[str, _First] = {
-    "b0": _First(10, "residual", 1, True, _B0),
-    "b1": _First(12, "convnext", 8, False, _B1),
-    "b2": _First(16, "convnext", 4, True, _B2),
-    "b3": _First(16, "weighted", 1, True, _B3),
-    "b4": _First(32, "weighted", 1, True, _B4),
-    "b5": _First(32, "weighted", 16, True, _B4),
-    "b6": _First(32, "residual", 32, True, _B6),
+SHAPES: dict[str, Shape] = {
+    "b0": Shape(10, _B0),
+    "b1": Shape(12, _B1, "convnext", 8, global_context=False),
+    "b2": Shape(16, _B2, "convnext", 4),
+    "b3": Shape(16, _B3, "weighted"),
+    "b4": Shape(32, _B4, "weighted"),
+    "b5": Shape(32, _B4, "weighted", 16),
+    "b6": Shape(32, _B6, "residual", 32),
 }
 
 
-class _Second(NamedTuple):
-    """What a size of ReDimNet2 is made of."""
+def _rows(
+    strides: tuple[int, ...],
+    widening: tuple[float, ...],
+    reduction: tuple[int, ...],
+    counts: tuple[int, ...] = (2, 3, 4, 5, 4, 3),
+) -> tuple[tuple[float, ...], ...]:
+    """Return the six stages of a ReDimNet2, of which two each work on every 1st, 2nd, 4th frame."""
+    return tuple(zip(strides, counts, widening, reduction, (1, 1, 2, 2, 4, 4), strict=True))
 
-    width: int  # the channels of the first stage
-    pooled: int  # the channels of the head before the pooling, of every band; 0: it has no head
-    counts: tuple[int, ...]  # the blocks of each stage
-    widening: tuple[float, ...]  # how much wider than their output these are
-    reduction: tuple[int, ...]  # by how much the time context reduces the channels
 
-
-_COUNTS, _EVEN, _FALLING = (2, 3, 4, 5, 4, 3), (2, 1, 1, 1, 1, 1), (4, 3, 2, 1, 1, 1)
+_STRIDES, _EVEN, _FALLING = (1, 2, 1, 2, 1, 2), (2, 1, 1, 1, 1, 1), (4, 3, 2, 1, 1, 1)
+_B3_ROWS = _rows(_STRIDES, _FALLING, (24, 24, 24, 24, 24, 24))
+_B6_ROWS = _rows(
+    _STRIDES, (3, 2, 2, 1, 0.75, 0.5), (64, 64, 48, 48, 32, 24), counts=(3, 4, 5, 5, 4, 3)
+)
 # The release's recipes (applications/speaker_rec), where the kernel sizes of b2 have no effect.
-_SECOND: dict[str, _Second] = {
-    "b0": _Second(12, 64, _COUNTS, _EVEN, (36, 36, 36, 36, 18, 18)),
-    "b1": _Second(16, 0, _COUNTS, _EVEN, (32, 32, 32, 32, 16, 16)),
-    "b2": _Second(20, 0, _COUNTS, _EVEN, (40, 30, 30, 20, 20, 10)),
-    "b3": _Second(24, 0, _COUNTS, _FALLING, (24, 24, 24, 24, 24, 24)),
-    "b4": _Second(32, 0, _COUNTS, _FALLING, (24, 24, 24, 24, 24, 24)),
-    "b5": _Second(48, 256, _COUNTS, _FALLING, (48, 48, 48, 48, 32, 32)),
-    "b6": _Second(64, 224, (3, 4, 5, 5, 4, 3), (3, 2, 2, 1, 0.75, 0.5), (64, 64, 48, 48, 32, 24)),
+SHAPES_2: dict[str, Shape] = {
+    "b0": Shape(12, _rows(_STRIDES, _EVEN, (36, 36, 36, 36, 18, 18)), pooled=64),
+    "b1": Shape(16, _rows(_STRIDES, _EVEN, (32, 32, 32, 32, 16, 16))),
+    "b2": Shape(20, _rows((1, 2, 1, 3, 1, 2), _EVEN, (40, 30, 30, 20, 20, 10))),
+    "b3": Shape(24, _B3_ROWS),
+    "b4": Shape(32, _B3_ROWS),
+    "b5": Shape(48, _rows(_STRIDES, _FALLING, (48, 48, 48, 48, 32, 32)), pooled=256),
+    "b6": Shape(64, _B6_ROWS, pooled=224),
 }
-_STEPS = (1, 1, 2, 2, 4, 4)  # the stages work on every first, second and fourth frame
 
 
 class ReDimNet(nn.Module):
@@ -96,10 +109,6 @@ class ReDimNet(nn.Module):
             the strides of the stages has to divide it.
         dim: The size of the embeddings.
         size: b0 to b6.
-        width: The channels of the first stage, where they are not to be the size's.
-        stages: The stages, where they are not to be the size's: for each of them its stride over
-            bands, its number of blocks, how much wider than their output these are, and by how much
-            the time context reduces the channels (0: it has none).
         normalise: Whether batch norm follows the pooling, as in IDRnD's release. WeSpeaker has none
             there.
 
@@ -109,30 +118,14 @@ class ReDimNet(nn.Module):
 
     pads_exactly = True
 
-    def __init__(
-        self,
-        in_dim: int,
-        *,
-        dim: int = 192,
-        size: Size = "b2",
-        width: int = 0,
-        stages: Sequence[tuple[int, int, int, int]] = (),
-        normalise: bool = True,
-    ):
+    def __init__(self, in_dim: int, *, dim: int = 192, size: Size = "b2", normalise: bool = True):
         super().__init__()
-        one_of("ReDimNet", "size", size, _FIRST)
-        shape = _FIRST[size]
+        one_of("ReDimNet", "size", size, SHAPES)
+        shape = SHAPES[size]
         self.in_dim, self.dim = in_dim, dim
-        width = width or shape.width
-        self.backbone = _Stages(
-            "ReDimNet",
-            in_dim,
-            width,
-            [Row(*row) for row in tuple(stages) or shape.stages],
-            block=shape.block,
-            group=shape.group,
-        )
-        self.pool, num = pool("ASTP", width * in_dim, global_context=shape.global_context)
+        self.backbone = _Stages("ReDimNet", in_dim, shape)
+        channels = shape.width * in_dim
+        self.pool, num = pool("ASTP", channels, global_context=shape.global_context)
         self.bn = nn.BatchNorm1d(num) if normalise else nn.Identity()
         self.linear = nn.Linear(num, dim)
 
@@ -162,14 +155,6 @@ class ReDimNet2(nn.Module):
             the strides of the stages has to divide it, which is 8, or 12 for b2.
         dim: The size of the embeddings.
         size: b0 to b6.
-        width: The channels of the first stage, where they are not to be the size's.
-        stages: The stages, where they are not to be the size's: for each of them its stride over
-            bands, its number of blocks, how much wider than their output these are, by how much the
-            time context reduces the channels, and how many frames it takes together: 1, 2 or 4.
-        pooled: The channels of the head before the pooling; 0: no head, -1: what the size says.
-        split_bands: Whether the head works on the bands one by one, as in the release. WeSpeaker's
-            b0 to b5 have a head over all bands: its b0 is split_bands=False, and its b1, b2 and b5
-            are pooled=64, 64 and 256 besides.
         group_norm: Whether group norm over frames follows the stem and every stage, as in the
             release's newest recipes and its b6 of VoxBlink2 (agg_gnorm).
 
@@ -179,43 +164,16 @@ class ReDimNet2(nn.Module):
 
     pads_exactly = True
 
-    def __init__(
-        self,
-        in_dim: int,
-        *,
-        dim: int = 192,
-        size: Size = "b2",
-        width: int = 0,
-        stages: Sequence[tuple[int, int, float, int, int]] = (),
-        pooled: int = -1,
-        split_bands: bool = True,
-        group_norm: bool = False,
-    ):
+    def __init__(self, in_dim: int, *, dim: int = 192, size: Size = "b2", group_norm: bool = False):
         super().__init__()
-        one_of("ReDimNet2", "size", size, _SECOND)
-        shape = _SECOND[size]
+        one_of("ReDimNet2", "size", size, SHAPES_2)
+        shape = SHAPES_2[size]
         self.in_dim, self.dim = in_dim, dim
-        width, strides = width or shape.width, (1, 2, 1, 3 if size == "b2" else 2, 1, 2)
-        described = zip(strides, shape.counts, shape.widening, shape.reduction, _STEPS, strict=True)
-        rows = [Row(*row) for row in tuple(stages) or described]
-        self.backbone = _Stages(
-            "ReDimNet2",
-            in_dim,
-            width,
-            rows,
-            block="residual",
-            group=1,
-            second=True,
-            group_norm=group_norm,
-        )
-        num, pooled = width * in_dim, shape.pooled if pooled < 0 else pooled
-        self.split_bands = split_bands
-        if pooled and split_bands:
-            self.backbone.head = nn.Conv2d(self.backbone.channels, pooled, 1)
-            num = pooled * self.backbone.bands
-        elif pooled:
-            self.backbone.head = nn.Conv1d(num, pooled, 1)
-            num = pooled
+        self.backbone = _Stages("ReDimNet2", in_dim, shape, second=True, group_norm=group_norm)
+        num = shape.width * in_dim
+        if shape.pooled:
+            self.backbone.head = nn.Conv2d(self.backbone.channels, shape.pooled, 1)
+            num = shape.pooled * self.backbone.bands
         self.pool, num = pool("ASTP", num, global_context=True)
         self.bn = nn.BatchNorm1d(num)
         self.linear = nn.Linear(num, dim)
@@ -228,21 +186,10 @@ class ReDimNet2(nn.Module):
             quarters = torch.arange(frames // 4, device=lengths.device)[None]
             mask = _repeated((quarters < valid[:, None].div(4).floor())[:, None], 4)
         x = self.backbone(features[:, : frames // 4 * 4].transpose(1, 2)[:, None], mask)
-        x = _in_bands(x, self.backbone.bands) if self.split_bands else x
-        x = x if self.backbone.head is None else self.backbone.head(x)
-        x = flat(x) if self.split_bands else x
+        x = _in_bands(x, self.backbone.bands)
+        x = flat(x if self.backbone.head is None else self.backbone.head(x))
         pooled = self.pool(x, None if mask is None else mask[:, 0])
         return torch.as_tensor(self.linear(self.bn(pooled)))
-
-
-class Row(NamedTuple):
-    """One stage."""
-
-    stride: int  # over bands: so many times fewer bands and more channels leave it
-    blocks: int
-    widening: float  # how many times wider than what leaves the stage the blocks are
-    reduction: int  # how many times fewer channels the time context has; 0: it has none
-    step: int = 1  # the stage works on every step-th frame, and repeats what it gives
 
 
 def _in_bands(x: Tensor, bands: int) -> Tensor:
@@ -267,10 +214,7 @@ class _Stages(nn.Module):
     Args:
         name: What errors call the network.
         in_dim: The number of bands.
-        width: The channels of the first stage.
-        rows: The stages.
-        block: The 2-D blocks.
-        group: How many channels a 3x3 convolution of a block joins.
+        shape: The size.
         second: Whether it is ReDimNet2, whose strided convolutions join as few channels as
             possible, and whose widened blocks are narrowed by a 1x1 convolution.
         group_norm: Whether group norm over frames follows the stem and every stage.
@@ -280,16 +224,15 @@ class _Stages(nn.Module):
         self,
         name: str,
         in_dim: int,
-        width: int,
-        rows: Sequence[Row],
+        shape: Shape,
         *,
-        block: Block,
-        group: int,
         second: bool = False,
         group_norm: bool = False,
     ):
         super().__init__()
-        strides, wide = math.prod(row.stride for row in rows), width * in_dim
+        rows: Any = [Row(*row) for row in shape.rows]  # type: ignore[arg-type]
+        width, wide = shape.width, shape.width * in_dim
+        strides = math.prod(row.stride for row in rows)
         uneven = any(row.reduction and wide // row.reduction % _HEADS for row in rows)
         if in_dim % strides or uneven:
             raise LikenessError(
@@ -307,9 +250,9 @@ class _Stages(nn.Module):
             channels_in, bands_in = self.channels, self.bands
             self.channels, self.bands = row.stride * channels_in, bands_in // row.stride
             widened = int(self.channels * row.widening)
-            layers = [_block(block, widened, self.bands, group) for _ in range(row.blocks)]
+            layers = [_block(shape, widened, self.bands) for _ in range(row.blocks)]
             if row.widening != 1:
-                layers.append(_narrow(widened, self.channels, 0 if second else group))
+                layers.append(_narrow(widened, self.channels, 0 if second else shape.group))
             groups = math.gcd(channels_in, widened) if second else 1
             steps = (row.stride, row.step)
             stage = _Stage(
@@ -372,11 +315,11 @@ class _Stage(nn.ModuleList):
         return _repeated(x, self.step)
 
 
-def _block(kind: Block, channels: int, bands: int, group: int) -> nn.Module:
+def _block(shape: Shape, channels: int, bands: int) -> nn.Module:
     """Return a 2-D block."""
-    if kind == "convnext":
-        return _Named(_ConvNeXt(nn.Conv2d, nn.BatchNorm2d, channels, 3, group))
-    return _Named(_Residual(channels, bands, group, weighted=kind == "weighted"))
+    if shape.block == "convnext":
+        return _Named(_ConvNeXt(nn.Conv2d, nn.BatchNorm2d, channels, 3, shape.group))
+    return _Named(_Residual(channels, bands, shape.group, weighted=shape.block == "weighted"))
 
 
 def _narrow(channels_in: int, channels: int, group: int) -> nn.Module:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from likeness.toolkit.backbones.part_outputs import one_of
+from likeness.eval.errors import one_of
 from likeness.toolkit.backbones.pooling import Pooling, flat, frame_mask, keep, pool, precise
 
 # Depth -> the number of blocks of the four stages, and whether these are bottlenecks. Up to 152

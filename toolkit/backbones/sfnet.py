@@ -6,8 +6,8 @@ SimPLE's settings A (depth 20) and B (depth 64) train them.
 import torch
 from torch import Tensor, nn
 
+from likeness.eval.errors import one_of
 from likeness.toolkit.backbones.images import check_images, four_stages, in_float32
-from likeness.toolkit.backbones.part_outputs import one_of
 
 # Depth -> the number of residual blocks of the four stages: Liu et al. 2017 (SphereFace), Table 2.
 _DEPTHS: dict[int, tuple[int, int, int, int]] = {
@@ -37,7 +37,6 @@ class SFNet(nn.Module):
         batch_norm: Whether batch norm follows every convolution and the embedding. Over the
             embedding its weights start at `gain`, so that norms start at about gain sqrt(dim), on
             which losses on raw embeddings (SimPLE, EL-nivMF) depend.
-        dropout: The share of values dropped before the linear layer.
         deprecated: Whether it is the form of OpenSphere's first version, which the published tables
             were trained with: ReLU before the addition instead of after it, and convolutions of
             residual blocks drawn from N(0, 0.01). It has no batch norm.
@@ -60,7 +59,6 @@ class SFNet(nn.Module):
         width: int = 64,
         image_size: int = 112,
         batch_norm: bool = False,
-        dropout: float = 0.0,
         deprecated: bool = False,
         gain: float = 0.1,
     ):
@@ -78,7 +76,6 @@ class SFNet(nn.Module):
             setattr(self, f"layer{stage + 1}", nn.Sequential(*rows))
             channels = wide
         side = -(-image_size // 16)
-        self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(channels * side**2, dim)
         self.features: nn.Module = nn.Identity()
         if batch_norm:
@@ -101,7 +98,7 @@ class SFNet(nn.Module):
         """Return the raw embeddings (B, dim) of aligned faces; `lengths` is ignored."""
         check_images(images, "SFNet", self.in_dim, self.image_size)
         x = four_stages(self, images)
-        return in_float32(self.features, in_float32(self.fc, self.dropout(x.flatten(1))))
+        return in_float32(self.features, in_float32(self.fc, x.flatten(1)))
 
 
 def _norm(channels: int, batch_norm: bool) -> nn.Module:

@@ -15,40 +15,40 @@ from likeness.toolkit.backbones.gradients import within_class_whitening
 from likeness.toolkit.backbones.pooling import valid_frames
 
 Start = Literal["random", "rotation"]
+_BINS = 4  # groups of frames, ranked by energy
+_QUANTILES = (0.02, 0.1, 0.5, 0.9, 0.98)
+_SHRINKAGE = 0.3  # see within_class_whitening
 
 
-def order_statistics(
-    features: Tensor, mask: Tensor, *, quantiles: tuple[float, ...], num_bins: int
-) -> Tensor:
+def order_statistics(features: Tensor, mask: Tensor) -> Tensor:
     """Return order statistics of features over time, which tell speech from pauses.
 
     They need no voice-activity detector. For each band they are, over the valid frames: the mean of
-    each of num_bins equal groups of frames ranked by energy (from pauses and consonants to vowels),
-    the quantiles (linear interpolation, as numpy's), and the standard deviation.
+    each of four equal groups of frames ranked by energy (from pauses and consonants to vowels), the
+    quantiles .02, .1, .5, .9 and .98 (linear interpolation, as numpy's), and the standard
+    deviation.
 
     Args:
         features: (B, T, F).
         mask: (B, T) bool, True for valid frames.
-        quantiles: Which quantiles, 0 to 1.
-        num_bins: The number of groups of frames.
 
     Returns:
-        (B, F * (num_bins + len(quantiles) + 1)).
+        (B, 10 * F).
 
     Example:
         >>> features, mask = torch.rand(2, 50, 8), torch.ones(2, 50, dtype=torch.bool)
-        >>> order_statistics(features, mask, quantiles=(0.1, 0.9), num_bins=4).shape
-        torch.Size([2, 56])
+        >>> order_statistics(features, mask).shape
+        torch.Size([2, 80])
     """
     x = features.float()
     valid = mask.sum(dim=1).clamp(min=1)
     rank = x.mean(dim=2).masked_fill(~mask, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-    group = (rank * num_bins).div(valid[:, None], rounding_mode="floor")
-    member = (group[..., None] == torch.arange(num_bins, device=x.device)) & mask[..., None]
+    group = (rank * _BINS).div(valid[:, None], rounding_mode="floor")
+    member = (group[..., None] == torch.arange(_BINS, device=x.device)) & mask[..., None]
     weight = member.to(x.dtype) / member.sum(dim=1, keepdim=True).clamp(min=1)
     means = torch.einsum("btk,btf->bkf", weight, x)
     ordered = _sort_frames(x.masked_fill(~mask[..., None], torch.inf))
-    shares = torch.tensor(quantiles, device=x.device, dtype=torch.float64)
+    shares = torch.tensor(_QUANTILES, device=x.device, dtype=torch.float64)
     place = shares[None] * (valid[:, None] - 1)
     below = place.floor().long()
     above = torch.minimum(below + 1, valid[:, None] - 1)
@@ -126,9 +126,7 @@ def _sort_frames(x: Tensor) -> Tensor:
     return x
 
 
-def discriminant_directions(
-    x: Tensor, y: Tensor, *, shrinkage: float, num_directions: int
-) -> tuple[Tensor, Tensor]:
+def discriminant_directions(x: Tensor, y: Tensor, *, num_directions: int) -> tuple[Tensor, Tensor]:
     """Return the mean of rows and Fisher's linear discriminant directions.
 
     The directions are whitened within class, the best one first, and together scaled so that what
@@ -137,7 +135,6 @@ def discriminant_directions(
     Args:
         x: (N, S) float64 rows.
         y: (N,) their labels.
-        shrinkage: See within_class_whitening.
         num_directions: K. With fewer classes than K + 1, or S below K, the directions left over
             are zero.
 
@@ -146,7 +143,7 @@ def discriminant_directions(
 
     Example:
         >>> x, y = torch.randn(40, 5).double(), torch.arange(40) % 4
-        >>> mean, directions = discriminant_directions(x, y, shrinkage=0.1, num_directions=6)
+        >>> mean, directions = discriminant_directions(x, y, num_directions=6)
         >>> directions.shape, int((directions != 0).any(dim=0).sum())
         (torch.Size([5, 6]), 3)
     """
@@ -155,7 +152,7 @@ def discriminant_directions(
     sums = torch.zeros(len(count), x.shape[1], dtype=x.dtype, device=x.device)
     centres = sums.index_add_(0, y, x) / count[:, None]
     mean = x.mean(dim=0)
-    whiten = within_class_whitening(x, y, shrinkage)
+    whiten = within_class_whitening(x, y, _SHRINKAGE)
     between = ((centres - mean) @ whiten) * count.sqrt()[:, None]
     _, vectors = torch.linalg.eigh(between.T @ between)
     num = min(num_directions, len(count) - 1, x.shape[1])
@@ -195,7 +192,6 @@ def estimate_discriminant(
     mean, directions = discriminant_directions(
         torch.cat(list(statistics)).double(),
         torch.cat(list(labels)),
-        shrinkage=network.shrinkage,
         num_directions=network.directions.shape[1],
     )
     network.mean.copy_(mean)
@@ -215,11 +211,8 @@ class OrderStatistics(nn.Module):
         dim: The size of the embeddings.
         dropout: The share of whitened statistics that is dropped in training.
         num_directions: The number of discriminant directions.
-        quantiles: See order_statistics.
-        num_bins: See order_statistics.
         differences: See movement_statistics, whose values follow those of order_statistics.
         num_correlated: See movement_statistics; a divisor of in_dim.
-        shrinkage: See within_class_whitening.
         norm: The root mean square of the output's norm, on which losses on raw embeddings (SimPLE)
             depend.
         start: What the linear layer is before training. "rotation" (or a projection, where dim is
@@ -241,24 +234,20 @@ class OrderStatistics(nn.Module):
         dim: int = 128,
         dropout: float = 0.5,
         num_directions: int = 128,
-        quantiles: tuple[float, ...] = (0.02, 0.1, 0.5, 0.9, 0.98),
-        num_bins: int = 4,
         differences: tuple[int, ...] = (),
         num_correlated: int = 0,
-        shrinkage: float = 0.3,
         norm: float = 1.0,
         start: Start = "random",
     ):
         super().__init__()
-        self.in_dim, self.dim, self.quantiles = in_dim, dim, tuple(quantiles)
-        self.num_bins, self.shrinkage = num_bins, shrinkage
+        self.in_dim, self.dim = in_dim, dim
         self.differences, self.num_correlated = tuple(differences), num_correlated
         if num_correlated and in_dim % num_correlated:
             raise LikenessError(
                 f"OrderStatistics: num_correlated={num_correlated} does not divide the {in_dim} "
                 "bands of the features; 0 leaves correlations out"
             )
-        size = in_dim * (num_bins + len(self.quantiles) + 1 + len(self.differences))
+        size = in_dim * (_BINS + len(_QUANTILES) + 1 + len(self.differences))
         size += num_correlated * (num_correlated - 1) // 2
         self.gain = norm * dim**-0.5
         add_discriminant(self, size, num_directions, dropout, start)
@@ -266,7 +255,7 @@ class OrderStatistics(nn.Module):
     def statistics(self, features: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the order statistics, then those of movement: (B, S)."""
         mask = valid_frames(features, lengths)
-        order = order_statistics(features, mask, quantiles=self.quantiles, num_bins=self.num_bins)
+        order = order_statistics(features, mask)
         movement = movement_statistics(
             features, mask, differences=self.differences, num_correlated=self.num_correlated
         )

@@ -130,8 +130,6 @@ class ViT(nn.Module):
             bicubic interpolation, as the releases do it.
         layer_scale: Whether the branches of a block are scaled by learned weights.
         registers: The number of register tokens.
-        drop_path: The chance of leaving out a residual branch in training; it grows from 0 to this
-            over the depth.
         weights: A local file to start from. The DINO head or classifier in it and DINOv2's
             mask_token (which only its training uses) are left out, and `started_from` says so.
 
@@ -155,7 +153,6 @@ class ViT(nn.Module):
         image_size: int = 224,
         layer_scale: bool = False,
         registers: int = 0,
-        drop_path: float = 0.0,
         weights: str = "",
     ):
         super().__init__()
@@ -168,7 +165,7 @@ class ViT(nn.Module):
             self.register_tokens = nn.Parameter(torch.zeros(1, registers, width))
             nn.init.normal_(self.register_tokens, std=1e-6)
         block = partial(_Block, width, heads, active=nn.GELU, qkv_bias=True, eps=1e-6)
-        self.blocks = _blocks(partial(block, layer_scale=layer_scale), depth, drop_path)
+        self.blocks = _blocks(partial(block, layer_scale=layer_scale), depth)
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.head = nn.Linear(width, dim) if dim else nn.Identity()
         nn.init.trunc_normal_(self.cls_token, std=0.02)
@@ -206,7 +203,7 @@ class ViT(nn.Module):
         return torch.cat([self.pos_embed[:, :1], sampled.flatten(2).transpose(1, 2)], dim=1)
 
 
-def _blocks(block: Callable[..., nn.Module], depth: int, drop_path: float) -> nn.ModuleList:
+def _blocks(block: Callable[..., nn.Module], depth: int, drop_path: float = 0) -> nn.ModuleList:
     """Blocks whose chance of being left out grows from 0 to drop_path."""
     shares = (drop_path * i / max(depth - 1, 1) for i in range(depth))
     return nn.ModuleList(block(drop_path=share) for share in shares)

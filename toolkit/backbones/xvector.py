@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.backbones.pooling import Pooling, frame_mask, keep, pool
+from likeness.toolkit.backbones.pooling import frame_mask, keep, pool
 
 _CONTEXT = 14  # the number of frames that the five layers lose: 4, 2 x 2 and 3 x 2
 
@@ -23,7 +23,6 @@ class XVector(nn.Module):
         pooled: The channels under the pooling.
         two_layers: Whether the embedding is taken after the second layer over the utterance, or
             after the first, as 3D-Speaker does (4.34 M parameters).
-        pooling: The pooling over time, see likeness.toolkit.backbones.pooling.pool.
 
     Raises:
         LikenessError: An utterance is shorter.
@@ -39,7 +38,6 @@ class XVector(nn.Module):
         channels: int = 512,
         pooled: int = 1500,
         two_layers: bool = True,
-        pooling: Pooling = "TSTP",
     ):
         super().__init__()
         self.in_dim, self.dim, self.two_layers = in_dim, dim, two_layers
@@ -48,7 +46,7 @@ class XVector(nn.Module):
         self.frame_3 = _Layer(channels, channels, 3, 3)
         self.frame_4 = _Layer(channels, channels, 1, 1)
         self.frame_5 = _Layer(channels, pooled, 1, 1)
-        self.pool, size = pool(pooling, pooled)
+        self.pool, size = pool("TSTP", pooled)
         self.seg_1 = nn.Linear(size, dim)
         if two_layers:
             self.seg_bn_1 = nn.BatchNorm1d(dim, affine=False)

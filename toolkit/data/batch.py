@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from likeness.eval.errors import is_tensor
 from likeness.eval.temporary import folder_of_process
-from likeness.toolkit.backbones.part_outputs import is_tensor
 from likeness.toolkit.data import reading
 from likeness.toolkit.data.items import Item
 

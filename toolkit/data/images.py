@@ -156,25 +156,6 @@ def opened(file: BinaryIO, name: str) -> Iterator[Image.Image]:
         ) from error
 
 
-def upright_size(content: bytes, name: str) -> tuple[int, int]:
-    """Returns the (height, width) of an image, upright, by its header alone.
-
-    Args:
-        content: The bytes of the image file.
-        name: What errors call the image.
-
-    Raises:
-        BadImage: The header cannot be read or states what decode_bytes() refuses.
-
-    Example:
-        >>> upright_size(encode(np.zeros((6, 8, 3), np.uint8)), "zeros")
-        (6, 8)
-    """
-    with opened(io.BytesIO(content), name) as image:
-        size = image.height, image.width
-        return size[::-1] if _orientation(image) >= 5 else size
-
-
 def _orientation(image: Image.Image) -> int:
     """The EXIF orientation of an image, 1 to 8; 1 where the EXIF block is missing or damaged."""
     if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():

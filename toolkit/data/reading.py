@@ -21,9 +21,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError
+from likeness.eval.errors import LikenessError, described, is_tensor
 from likeness.eval.formats.files import write_text
-from likeness.toolkit.backbones.part_outputs import described, is_tensor
 from likeness.toolkit.data.items import Item
 
 Floats = NDArray[np.float32]

@@ -29,8 +29,9 @@ class FaissStore(SqliteStore):
     """A SqliteStore that FAISS searches, once it has more than 20,000 subjects.
 
     The index is made at the first search of a process, in seconds to minutes, and takes the memory
-    of the templates a second time. It is made anew when the gallery has doubled since. No file
-    keeps it: the centre of an inverted list may be the embedding of one person.
+    of the templates a second time. It is made anew when the gallery has doubled since, or somebody
+    was removed. No file keeps it: the centre of an inverted list may be the embedding of one
+    person.
 
     Args:
         folder: As of SqliteStore, and the same folder; None for a gallery in memory.
@@ -45,22 +46,19 @@ class FaissStore(SqliteStore):
         super().__init__(folder, new)
         self._index: Any = None
         self._largest = 0  # the number of templates up to which the index suits
-        self._numbers: dict[str, int] = {}  # of the subjects in the index
-        self._names: list[str] = []  # of these numbers
 
     def write(self, made: Enrolments, templates: Templates, *, replace: bool) -> None:
         """Adds enrolments, on the disk, in memory and in the index."""
-        known = list(self.known(templates.subjects))
         super().write(made, templates, replace=replace)
         if self._index is not None:
-            self._take_out(known)
-            self._add(templates.subjects, templates.vectors)
+            rows = np.array([self.row[name] for name in templates.subjects], dtype=np.int64)
+            self._index.remove_ids(rows)
+            self._index.add_with_ids(np.ascontiguousarray(templates.vectors), rows)
 
     def remove(self, subjects: Sequence[str]) -> None:
-        """Erases subjects, on the disk, in memory and in the index."""
+        """Erases subjects, on the disk and in memory; what the index calls by numbers moves."""
         super().remove(subjects)
-        if self._index is not None:
-            self._take_out(subjects)
+        self._index = None
 
     def nearest(self, asked: Floats32, count: int) -> Candidates:
         """Whom the index proposes; all subjects are compared where they are few."""
@@ -69,17 +67,12 @@ class FaissStore(SqliteStore):
                 return super().nearest(asked, count)
             if self._index is None or len(self) > self._largest:
                 self._make()
-            numbers = self._index.search(np.ascontiguousarray(asked), min(2 * count, len(self)))[1]
-            # FAISS says -1 where it found no more.
-            rows = [
-                [-1 if number < 0 else self.row[self._names[number]] for number in line]
-                for line in numbers.tolist()
-            ]
-            return self.candidates(np.array(rows, dtype=np.int64).reshape(numbers.shape))
+            # FAISS says -1 where it found no more, as `candidates` does.
+            rows = self._index.search(np.ascontiguousarray(asked), min(2 * count, len(self)))[1]
+            return self.candidates(rows)
 
     def _make(self) -> None:
         """Makes the index of all templates."""
-        self._numbers, self._names = {}, []
         lists, width = round(4 * math.sqrt(len(self))), self.vectors.shape[1]
         kind = self._faiss.METRIC_INNER_PRODUCT
         self._index = self._faiss.index_factory(width, f"IVF{lists},Flat", kind)
@@ -87,16 +80,4 @@ class FaissStore(SqliteStore):
         self._index.nprobe = EFFORT
         self._index.train(self.vectors)
         self._largest = 2 * len(self)
-        self._add(list(self.row), self.vectors)
-
-    def _add(self, subjects: Sequence[str], vectors: Floats32) -> None:
-        """Adds templates to the index."""
-        numbers = np.arange(len(self._names), len(self._names) + len(subjects))
-        self._index.add_with_ids(np.ascontiguousarray(vectors), numbers)
-        self._numbers |= zip(subjects, numbers.tolist(), strict=True)
-        self._names += subjects
-
-    def _take_out(self, subjects: Sequence[str]) -> None:
-        """Removes the templates of subjects from the index."""
-        numbers = [self._numbers.pop(name) for name in subjects]
-        self._index.remove_ids(np.array(numbers, dtype=np.int64))
+        self._index.add_with_ids(self.vectors, np.arange(len(self)))

@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from likeness.toolkit.losses.classes import class_rows
-from likeness.toolkit.losses.common import checked, known_settings, positive, radians
-from likeness.toolkit.losses.margin import Wrap, angular_margin_softmax
+from likeness.toolkit.losses.common import checked, positive, radians
+from likeness.toolkit.losses.margin import angular_margin_softmax
 from likeness.toolkit.losses.softmax import NormFace, norms
 from likeness.toolkit.vmf.precision import unit
 
@@ -24,7 +24,6 @@ class BroadFace(NormFace):
         margin: Radians in [0, pi).
         scale: Factor of the cosine, positive.
         queue_size: Number of past embeddings.
-        wrap: What happens beyond pi: see cos_plus_margin.
 
     Raises:
         LikenessError: A setting is outside its range.
@@ -35,7 +34,6 @@ class BroadFace(NormFace):
     past_labels: Tensor  # (Q,) -1 = empty slot
     pointer: Tensor
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -44,12 +42,11 @@ class BroadFace(NormFace):
         margin: float = 0.5,
         scale: float = 64.0,
         queue_size: int = 32768,
-        wrap: Wrap = "monotone",
     ):
         super().__init__(dim, num_classes, scale=scale)
         radians(self, margin=margin)
         positive(self, queue_size=queue_size)
-        self.margin, self.wrap = margin, wrap
+        self.margin = margin
         self.register_buffer("past", torch.zeros(queue_size, dim))
         self.register_buffer("past_proxies", torch.zeros(queue_size, dim))
         self.register_buffer("past_labels", torch.full((queue_size,), -1, dtype=torch.int64))
@@ -98,7 +95,7 @@ class BroadFace(NormFace):
             rows = rows + len(past) / max(len(y), 1) * (rows - rows.detach())
             rows, labels = torch.cat([rows, unit(e).to(rows.dtype)]), torch.cat([y, past])
         logits = linear(self.scale * rows, unit(self.proxies).to(rows.dtype))
-        value = angular_margin_softmax(logits, labels, self.scale, self.margin, self.wrap, "exact")
+        value = angular_margin_softmax(logits, labels, self.scale, self.margin, "monotone")
         if self.training:
             self._enqueue(z, y)
         return value

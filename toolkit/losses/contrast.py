@@ -20,7 +20,6 @@ from likeness.toolkit.losses.pairing import (
     log1p_exp,
     masked_lse,
     mean,
-    over,
     pair_up,
 )
 
@@ -250,13 +249,9 @@ class LiftedStructure(nn.Module):
         num_classes: Not used.
         margin: A distance.
         generalised: Take the mean over anchors of [lse_p d_ap + lse_n(margin - d_an)]+ instead
-            (Hermans et al. 2017).
-        without_positives: Of the generalised loss: anchors without positives are left out ("drop"),
-            counted as 0 ("zero"), or left with their negatives' term ("negatives", as
-            pytorch-metric-learning has it).
+            (Hermans et al. 2017). A sum over nothing counts as 0, as in pytorch-metric-learning.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -264,24 +259,16 @@ class LiftedStructure(nn.Module):
         *,
         margin: float = 1.0,
         generalised: bool = False,
-        without_positives: Literal["drop", "zero", "negatives"] = "drop",
     ):
         super().__init__()
-        self.dim = dim
-        self.margin, self.generalised = margin, generalised
-        self.without_positives = without_positives
+        self.dim, self.margin, self.generalised = dim, margin, generalised
         self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs = pair_up(self.bank, z, y, z_key, normalise=True)
         if self.generalised:
-            pull, push, alone = by_anchor(self._both, pairs)
-            if self.without_positives == "negatives":
-                push = push.masked_fill(push == -torch.inf, 0.0)
-                return mean((pull.masked_fill(alone, 0.0) + push).relu())
-            counted = torch.ones_like(alone) if self.without_positives == "zero" else ~alone
-            return over((pull + push).relu(), counted, "mean")
+            return mean(*by_anchor(self._both, pairs))
         apart, push, column = by_anchor(self._positives, pairs)
         used, where = torch.unique(column, return_inverse=True)
         # `own` matters to positives only, and these pairs are read for their negatives.
@@ -302,7 +289,9 @@ class LiftedStructure(nn.Module):
         return (masked_lse(self.margin - distance(pairs.x, pairs.keys), pairs.masks()[1]),)
 
     def _both(self, pairs: Pairs) -> tuple[Tensor, ...]:
-        """Of each anchor: its pull, its push, whether it has no positive."""
+        """The generalised term of each anchor."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys)
-        return masked_lse(d, same), masked_lse(self.margin - d, other), ~same.any(1)
+        sums = masked_lse(d, same), masked_lse(self.margin - d, other)
+        pull, push = (value.masked_fill(value == -torch.inf, 0.0) for value in sums)
+        return ((pull + push).relu(),)

@@ -9,7 +9,6 @@ from likeness.toolkit.losses.margin import (
     MovingMargin,
     Ramp,
     SubCenterArcFace,
-    Wrap,
     cos_plus_margin,
     margin_softmax,
 )
@@ -34,7 +33,6 @@ class InterTopK(SubCenterArcFace):
         penalty: Radians in [0, pi).
         margin: Radians in [0, pi).
         scale: Factor of the cosine.
-        wrap: What happens beyond pi: see cos_plus_margin. WeSpeaker has "continuous".
         warmup_steps, ramp: How the margin and the penalty rise together: see MovingMargin.
             WeSpeaker's rises in the same way, but has no penalty below a margin of .001.
 
@@ -59,7 +57,6 @@ class InterTopK(SubCenterArcFace):
         penalty: float = 0.06,
         margin: float = 0.2,
         scale: float = 32.0,
-        wrap: Wrap = "continuous",
         warmup_steps: int | tuple[int, int] = 0,
         ramp: Ramp = "linear",
     ):
@@ -69,7 +66,7 @@ class InterTopK(SubCenterArcFace):
             num_subcentres=num_subcentres,
             margin=margin,
             scale=scale,
-            wrap=wrap,
+            wrap="continuous",
         )
         radians(self, penalty=penalty)
         self.hardest = hardest

@@ -110,7 +110,12 @@ def straight_through(value: Tensor, through: Tensor, grad: Grad) -> Tensor:
 
 
 def angular_margin_softmax(
-    logits: Tensor, y: Tensor, scale: float | Tensor, margin: float, wrap: Wrap, grad: Grad
+    logits: Tensor,
+    y: Tensor,
+    scale: float | Tensor,
+    margin: float,
+    wrap: Wrap,
+    grad: Grad = "exact",
 ) -> Tensor:
     """ArcFace of logits (B, C) = scale * cosine, which it overwrites; y (B,) -> scalar."""
     target = target_column(logits, y)
@@ -331,7 +336,7 @@ class SubCenterArcFace(NormFace):
 
     Args:
         num_subcentres: K.
-        margin, scale, wrap, grad: As in ArcFace.
+        margin, scale, wrap: As in ArcFace.
 
     Raises:
         LikenessError: margin is not in [0, pi), or scale or num_subcentres are not positive.
@@ -347,12 +352,11 @@ class SubCenterArcFace(NormFace):
         margin: float = 0.5,
         scale: float = 64.0,
         wrap: Wrap = "monotone",
-        grad: Grad = "exact",
     ):
         super().__init__(dim, num_classes, scale=scale)
         radians(self, margin=margin)
         positive(self, num_subcentres=num_subcentres)
-        self.margin, self.wrap, self.grad = margin, wrap, grad
+        self.margin, self.wrap = margin, wrap
         self.subcentres = nn.Parameter(torch.empty(num_subcentres - 1, num_classes, dim))
         for subcentre in self.subcentres:
             nn.init.xavier_normal_(subcentre)
@@ -368,9 +372,7 @@ class SubCenterArcFace(NormFace):
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return angular_margin_softmax(
-            self.logits(z), y, self.scale, self.margin, self.wrap, self.grad
-        )
+        return angular_margin_softmax(self.logits(z), y, self.scale, self.margin, self.wrap)
 
     def param_groups(self, optim: Rates) -> list[dict[str, Any]]:
         """All sub-centres as proxies."""

@@ -10,7 +10,6 @@ from likeness.toolkit.losses.common import against, checked, known_settings, pos
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.pairing import (
     Pairs,
-    Reduction,
     average,
     by_anchor,
     distance,
@@ -20,6 +19,8 @@ from likeness.toolkit.losses.pairing import (
 )
 from likeness.toolkit.losses.simple import count_pairs, logistic_pairs, refuse_negative
 from likeness.toolkit.vmf.precision import unit
+
+EPS = 1e-6  # keeps the logarithms of LogRatio finite
 
 
 class PairBCE(nn.Module):
@@ -91,14 +92,13 @@ class Contrastive(nn.Module):
     """The contrastive loss. Hadsell et al. 2006.
 
     mean over positive pairs of [d - positive_margin]+ plus mean over negative pairs of
-    [negative_margin - d]+, with d = |z_i - k_j| of unit rows. No pairs: 0, connected to z.
+    [negative_margin - d]+, with d = |z_i - k_j| of unit rows. Both means are over the terms above
+    0. No pairs: 0, connected to z.
 
     Args:
         num_classes: Not used.
         positive_margin, negative_margin: Distances in 0..2.
         squared: Half the squares of the hinges, as in the paper.
-        reduction: "nonzero" averages the terms above 0, positive and negative apart
-            (pytorch-metric-learning); "mean" averages all.
 
     Example:
         >>> loss = Contrastive(8)
@@ -106,7 +106,6 @@ class Contrastive(nn.Module):
         torch.Size([])
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -115,10 +114,9 @@ class Contrastive(nn.Module):
         positive_margin: float = 0.0,
         negative_margin: float = 1.0,
         squared: bool = False,
-        reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim, self.squared, self.reduction = dim, squared, reduction
+        self.dim, self.squared = dim, squared
         self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
@@ -132,15 +130,15 @@ class Contrastive(nn.Module):
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: what `hinges` gives."""
         d, margins = distance(pairs.x, pairs.keys), (self.positive_margin, self.negative_margin)
-        return hinges(d, pairs.masks(), margins, self.squared, self.reduction)
+        return hinges(d, pairs.masks(), margins, squared=self.squared)
 
 
 def hinges(
     d: Tensor,
     masks: tuple[Tensor, Tensor],
     margins: tuple[float, float],
-    squared: bool,
-    reduction: Reduction,
+    *,
+    squared: bool = False,
 ) -> tuple[Tensor, ...]:
     """The two halves of the contrastive loss on given distances.
 
@@ -149,15 +147,15 @@ def hinges(
         masks: Positive and negative pairs (B, Q).
         margins: Of positive and of negative pairs.
         squared: Half the squares of the hinges.
-        reduction: Which terms count: see `summed`.
 
     Returns:
-        Each anchor's sum over positives and their number, and the same of negatives, (B,) each.
+        Each anchor's sum over positives and how many are above 0, and the same of negatives, (B,)
+        each.
     """
     positive, negative = (d - margins[0]).relu(), (margins[1] - d).relu()
     if squared:
         positive, negative = 0.5 * positive.square(), 0.5 * negative.square()
-    return *summed(positive, masks[0], reduction), *summed(negative, masks[1], reduction)
+    return *summed(positive, masks[0]), *summed(negative, masks[1])
 
 
 class AMC(nn.Module):
@@ -186,9 +184,9 @@ class AMC(nn.Module):
         """Of each anchor: its sum and how many cells count."""
         same, other = pairs.masks()
         theta = (pairs.x @ pairs.keys.T).clamp(-1 + 1e-7, 1 - 1e-7).acos()
-        return summed(
-            torch.where(same, theta, (self.margin - theta).relu()).square(), same | other, "mean"
-        )
+        terms = torch.where(same, theta, (self.margin - theta).relu()).square()
+        counted = same | other
+        return terms.masked_fill(~counted, 0.0).sum(1), counted.sum(1)
 
 
 def centred_pairs(
@@ -238,10 +236,8 @@ class SNRContrastive(nn.Module):
         positive_margin, negative_margin: Of the ratio.
         normalise: Divide rows by their norm first, as pytorch-metric-learning does.
         zero_mean: Adds zero_mean * mean_i |sum_d z_id|, the paper's regulariser.
-        reduction: As in Contrastive.
     """
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -251,11 +247,9 @@ class SNRContrastive(nn.Module):
         negative_margin: float = 1.0,
         normalise: bool = False,
         zero_mean: float = 0.0,
-        reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim = dim
-        self.normalise, self.zero_mean, self.reduction = normalise, zero_mean, reduction
+        self.dim, self.normalise, self.zero_mean = dim, normalise, zero_mean
         self.bank: KeyBank | None = None
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
 
@@ -270,12 +264,10 @@ class SNRContrastive(nn.Module):
         """Of each anchor: what `hinges` gives."""
         ratio, same, other = noise_to_signal(pairs)
         margins = self.positive_margin, self.negative_margin
-        return hinges(ratio, (same, other), margins, False, self.reduction)
+        return hinges(ratio, (same, other), margins)
 
 
-def log_ratio(
-    square: Tensor, target: Tensor, keep: Tensor, eps: float = 1e-6, target_eps: float = 1e-6
-) -> tuple[Tensor, Tensor]:
+def log_ratio(square: Tensor, target: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     """The log-ratio loss of each anchor.
 
     mean_{i<j} (log(d_i / d_j) - log(g_i / g_j))^2. Over the n kept cells of an anchor, with u = log
@@ -285,13 +277,11 @@ def log_ratio(
         square: Squared distances d (A, Q).
         target: Target distances g (A, Q).
         keep: The cells that count (A, Q).
-        eps: Added to square.
-        target_eps: Added to target.
 
     Returns:
         The means (A,), and whether the anchor has a pair of keys (A,).
     """
-    u = ((square + eps).log() - (target + target_eps).log()).masked_fill(~keep, 0.0)
+    u = ((square + EPS).log() - (target + EPS).log()).masked_fill(~keep, 0.0)
     count = keep.sum(1)
     centred = (u - (u.sum(1) / count.clamp(min=1))[:, None]).masked_fill(~keep, 0.0)
     return 2.0 * centred.square().sum(1) / (count - 1).clamp(min=1), count > 1
@@ -301,7 +291,7 @@ class LogRatio(nn.Module):
     """Distances in proportion to those of continuous labels. Kim et al. 2019.
 
     mean over anchors a and pairs i<j of their keys of (log(d_ai / d_aj) - log(g_ai / g_aj))^2, with
-    d = |z_a - k_i|^2 + eps of RAW embeddings and g = |t_a - t_i|^2 + target_eps. Labels y are then
+    d = |z_a - k_i|^2 + 1e-6 of RAW embeddings and g = |t_a - t_i|^2 + 1e-6. Labels y are then
     rows of `targets`. Without targets |t_a - t_i|^2 is 0 for equal classes and 1 for different
     ones: defined, but this loss is made for continuous labels. Anchors with fewer than two keys are
     left out; if all are, the value is 0, connected to z.
@@ -309,7 +299,6 @@ class LogRatio(nn.Module):
     Args:
         num_classes: Not used.
         targets: num_classes numbers or vectors (a pose, an age), or None.
-        eps, target_eps: Keep the logarithms finite.
     """
 
     targets: Tensor | None  # (C, T)
@@ -321,11 +310,9 @@ class LogRatio(nn.Module):
         num_classes: int = 0,
         *,
         targets: Sequence[float] | Sequence[Sequence[float]] | None = None,
-        eps: float = 1e-6,
-        target_eps: float = 1e-6,
     ):
         super().__init__()
-        self.dim, self.eps, self.target_eps = dim, eps, target_eps
+        self.dim = dim
         self.bank: KeyBank | None = None
         self.register_buffer(
             "targets",
@@ -349,4 +336,4 @@ class LogRatio(nn.Module):
                 targets[pairs.y], targets[pairs.key_labels.clamp(min=0)], squared=True
             )
         square = distance(pairs.x, pairs.keys, squared=True)
-        return log_ratio(square, target, same | other, self.eps, self.target_eps)
+        return log_ratio(square, target, same | other)

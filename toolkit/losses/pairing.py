@@ -1,7 +1,8 @@
 """What all pair losses share: the pairs of a batch with its keys, safe distances, masked sums."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,10 @@ from likeness.toolkit.vmf.precision import once_in_full, unit
 # Numbers in a block of a blockwise sum on a CPU, so that it stays in the cache; 64 times as many
 # elsewhere.
 BLOCK = 1 << 18
+
+
+# Calls a function; what its gradient needs is computed again in the backward pass.
+recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 class Pairs(NamedTuple):
@@ -93,7 +98,7 @@ def by_anchor(
     for rows in blocks:
         block = Pairs(pairs.x[rows], pairs.keys, pairs.y[rows], pairs.key_labels, pairs.own[rows])
         if again:
-            made.append(checkpoint(terms, block, use_reentrant=False, preserve_rng_state=False))
+            made.append(recomputed(terms, block))
         else:
             made.append(terms(block))
     return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
@@ -185,36 +190,12 @@ def mean(x: Tensor) -> Tensor:
     return x.sum() / max(x.numel(), 1)
 
 
-Reduction = Literal["nonzero", "mean"]
-
-
-def summed(x: Tensor, mask: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor]:
-    """Sum the masked cells of each row.
-
-    Args:
-        x: (B, Q).
-        mask: (B, Q).
-        reduction: "mean" counts all masked cells, "nonzero" those above 0.
-
-    Returns:
-        The sums (B,), and how many cells count (B,).
-    """
+def summed(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums over the masked cells of each row of (B, Q), and how many of them are above 0."""
     x = x.masked_fill(~mask, 0.0)
-    return x.sum(1), (mask if reduction == "mean" else x > 0).sum(1)
+    return x.sum(1), (x > 0).sum(1)
 
 
 def average(total: Tensor, count: Tensor) -> Tensor:
-    """The mean of all cells, from what `summed` gives; 0, still connected, if none counts."""
+    """The mean of all cells, given sums and how many count; 0, still connected, if none does."""
     return total.sum() / count.sum().clamp(min=1)
-
-
-def over(x: Tensor, mask: Tensor, reduction: Reduction) -> Tensor:
-    """The mean of the masked cells of a vector; 0 if there are none.
-
-    Args:
-        x: (N,).
-        mask: (N,).
-        reduction: "mean" counts all masked cells, "nonzero" those above 0.
-    """
-    x = x.masked_fill(~mask, 0.0)
-    return x.sum() / (mask if reduction == "mean" else x > 0).sum().clamp(min=1)

@@ -92,12 +92,10 @@ class SphereFace(nn.Module):
     Args:
         margin: Factor of the angle, a whole number.
         lam_start, lam_rate, lam_min: How lam falls.
-        grad: "exact" or "detached": see ArcFace.
     """
 
     spreads_classes = True
 
-    @known_settings
     def __init__(
         self,
         dim: int,
@@ -107,10 +105,9 @@ class SphereFace(nn.Module):
         lam_start: float = 1000.0,
         lam_rate: float = 0.12,
         lam_min: float = 5.0,
-        grad: Grad = "exact",
     ):
         super().__init__()
-        self.dim, self.num_classes, self.margin, self.grad = dim, num_classes, margin, grad
+        self.dim, self.num_classes, self.margin = dim, num_classes, margin
         self.lam_start, self.lam_rate, self.lam_min = lam_start, lam_rate, lam_min
         self.lam = lam_min
         self.proxies = proxies(num_classes, dim)
@@ -130,8 +127,7 @@ class SphereFace(nn.Module):
         cosine = (unit(z) * unit(class_rows(self.proxies, y)).to(z.dtype)).sum(dim=1)
         lam = self.lam if self.training else self.lam_min
         shrunk = (lam * cosine + psi(cosine, self.margin)) / (1 + lam)
-        changed = norms(z) * straight_through(shrunk, cosine, self.grad)
-        return margin_softmax(logits, y, target_column(logits, y), changed)
+        return margin_softmax(logits, y, target_column(logits, y), norms(z) * shrunk)
 
 
 class SphereFaceR(NormFace):

@@ -4,14 +4,12 @@ Anchors are the batch's, positives and negatives its keys (losses.common.against
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.losses.angular import angular_sum
 from likeness.toolkit.losses.common import checked, known_settings, positive
 from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import (
@@ -29,89 +27,58 @@ from likeness.toolkit.losses.pairing import (
     chunks,
     distance,
     log1p_exp,
+    masked_lse,
     mean,
     pair_up,
+    recomputed,
     summed,
 )
-from likeness.toolkit.vmf.precision import once_in_full, unit
+from likeness.toolkit.vmf.precision import unit
 
 Mining = Literal["all", "hard", "semihard", "facenet", "batch_hard", "distance_weighted"]
-Reduction = Literal["nonzero", "mean", "sum"]
 
 
-class _TripletSum(torch.autograd.Function):
-    """Sum of [d_p - d_n + margin]+ (or softplus) over all triplets of the masks, or the mined ones.
-
-    Also how many terms are above 0, and how many there are. kind is "all", "hard" or "semihard".
-    Triplets are taken a block of positive pairs at a time; the sum's gradient, one (B, Q) tensor,
-    is taken with it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool
-    ) -> Triplets:
-        row, column = same.nonzero(as_tuple=True)
-        slope = torch.zeros_like(d)
-        total = d.new_zeros(())
-        above, count = row.new_zeros(()), row.new_zeros(())  # int64: exact
-        for some in chunks(len(row), d.shape[1], d.device):
-            anchor, positive = row[some], column[some]
-            # The gap (m, Q) is above 0 where the negative is closer.
-            gap = d[anchor, positive][:, None] - d[anchor]
-            mined = other[anchor]
-            if kind == "hard":
-                mined &= gap >= 0
-            elif kind == "semihard":
-                mined &= (gap < 0) & (gap >= -margin)
-            violation = gap + margin
-            term = (log1p_exp(violation) if smooth else violation.relu()).masked_fill_(~mined, 0.0)
-            weight = (violation.sigmoid() if smooth else (violation > 0).to(d.dtype)).masked_fill_(
-                ~mined, 0.0
-            )
-            slope.index_add_(0, anchor, weight, alpha=-1.0)
-            slope[anchor, positive] += weight.sum(1)  # each pair occurs once
-            total, above, count = total + term.sum(), above + (term > 0).sum(), count + mined.sum()
-        ctx.save_for_backward(slope)
-        ctx.mark_non_differentiable(above, count)
-        return total, above, count
-
-    @staticmethod
-    @once_in_full
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return grad * ctx.saved_tensors[0], None, None, None, None, None
-
-
-def _terms_of(d: Tensor, triplets: Triplets, margin: float, smooth: bool) -> Triplets:
-    """The sum over the given triplets, how many are above 0, how many there are, (1,) each."""
+def _terms_of(
+    d: Tensor, triplets: Triplets, margin: float, *, smooth: bool = False
+) -> tuple[Tensor, ...]:
+    """The sum over the given triplets, and how many are above 0, (1,) each."""
     a, p, n = triplets
     violation = d[a, p] - d[a, n] + margin
     term = log1p_exp(violation) if smooth else violation.relu()
-    return term.sum()[None], (term > 0).sum()[None], a.new_full((1,), len(a))
+    return term.sum()[None], (term > 0).sum()[None]
 
 
 def _sums(
-    d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, smooth: bool
+    d: Tensor, same: Tensor, other: Tensor, margin: float, kind: str, *, smooth: bool = False
 ) -> tuple[Tensor, ...]:
-    """What _TripletSum gives, (1,) each."""
-    settings = (margin, kind, smooth)
-    sums = _TripletSum.apply(d, same, other, *settings)  # type: ignore[no-untyped-call]
-    return tuple(number[None] for number in cast(Triplets, sums))
+    """The sum over all triplets of the masks, or the "hard" or "semihard" ones, and how many are
+    above 0, (1,) each. Triplets are taken a block of positive pairs at a time.
+    """
 
+    def of_block(d: Tensor, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+        # The gap (m, Q) is at least 0 where the negative is closer.
+        gap, mined = d[anchor, positive][:, None] - d[anchor], other[anchor]
+        if kind == "hard":
+            mined = mined & (gap >= 0)
+        elif kind == "semihard":
+            mined = mined & (gap < 0) & (gap >= -margin)
+        term = log1p_exp(gap + margin) if smooth else (gap + margin).relu()
+        term = term.masked_fill(~mined, 0.0)
+        return term.sum(), (term > 0).sum()
 
-def _reduced(sums: Sequence[Tensor], reduction: Reduction) -> Tensor:
-    """Reduce what _TripletSum gives, of one block or of several."""
-    total, above, count = (number.sum() for number in sums)
-    if reduction == "sum":
-        return total
-    return total / (above if reduction == "nonzero" else count).clamp(min=1)
+    row, column = same.nonzero(as_tuple=True)
+    total, above = 0 * d.sum(), 0 * row.sum()
+    for some in chunks(len(row), d.shape[1], d.device):
+        of_some, above_of_some = recomputed(of_block, d, row[some], column[some])
+        total, above = total + of_some, above + above_of_some
+    return total[None], above[None]
 
 
 class Triplet(nn.Module):
     """Triplet loss. Weinberger & Saul 2009; Schroff et al. 2015; Hermans et al. 2017.
 
-    [d(a, p) - d(a, n) + margin]+ over mined triplets, with d = |a - k| of unit rows. No triplets:
-    0, connected to z.
+    [d(a, p) - d(a, n) + margin]+, the mean of what is above 0 among mined triplets, with d = |a -
+    k| of unit rows. No triplets: 0, connected to z.
 
     Args:
         num_classes: Not used.
@@ -122,8 +89,6 @@ class Triplet(nn.Module):
             "distance_weighted": see mine_distance_weighted.
         smooth: Softplus in place of the hinge.
         squared: Squared distances.
-        reduction: Mean over the triplets above 0 ("nonzero"), over those mined ("mean"), or "sum"
-            (FaceNet).
 
     Example:
         >>> loss = Triplet(8, mining="batch_hard")
@@ -141,23 +106,19 @@ class Triplet(nn.Module):
         mining: Mining = "all",
         smooth: bool = False,
         squared: bool = False,
-        reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim = dim
-        self.margin, self.mining, self.smooth = margin, mining, smooth
-        self.squared, self.reduction = squared, reduction
+        self.dim, self.margin, self.mining = dim, margin, mining
+        self.smooth, self.squared = smooth, squared
         self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
-        return _reduced(
-            by_anchor(self._terms, pair_up(self.bank, z, y, z_key, normalise=True), again=False),
-            self.reduction,
-        )
+        pairs = pair_up(self.bank, z, y, z_key, normalise=True)
+        return average(*by_anchor(self._terms, pairs, again=False))
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
-        """A block's triplets: their sum, how many are above 0 and how many there are, (1,) each."""
+        """A block's triplets: their sum and how many are above 0, (1,) each."""
         same, other = pairs.masks()
         d = distance(pairs.x, pairs.keys, squared=self.squared)
         if self.mining == "batch_hard":
@@ -169,8 +130,8 @@ class Triplet(nn.Module):
                 d.detach().sqrt() if self.squared else d, same, other, self.dim
             )
         else:
-            return _sums(d, same, other, self.margin, self.mining, self.smooth)
-        return _terms_of(d, triplets, self.margin, self.smooth)
+            return _sums(d, same, other, self.margin, self.mining, smooth=self.smooth)
+        return _terms_of(d, triplets, self.margin, smooth=self.smooth)
 
 
 class SNRTriplet(nn.Module):
@@ -186,7 +147,6 @@ class SNRTriplet(nn.Module):
         mining: "all", "hard", "semihard" or "batch_hard", as in Triplet.
         normalise: Divide rows by their norm first.
         zero_mean: Adds zero_mean * mean_i |sum_d z_id|, the paper's regulariser.
-        reduction: As in Triplet.
 
     Example:
         >>> loss = SNRTriplet(8, mining="semihard")
@@ -204,26 +164,24 @@ class SNRTriplet(nn.Module):
         mining: Literal["all", "hard", "semihard", "batch_hard"] = "all",
         normalise: bool = False,
         zero_mean: float = 0.0,
-        reduction: Reduction = "nonzero",
     ):
         super().__init__()
-        self.dim = dim
-        self.margin, self.mining, self.reduction = margin, mining, reduction
+        self.dim, self.margin, self.mining = dim, margin, mining
         self.normalise, self.zero_mean = normalise, zero_mean
         self.bank: KeyBank | None = None
 
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         pairs, x = centred_pairs(self.bank, z, y, z_key, normalise=self.normalise)
-        value = _reduced(by_anchor(self._terms, pairs, again=False), self.reduction)
+        value = average(*by_anchor(self._terms, pairs, again=False))
         return value + self.zero_mean * mean(x.sum(1).abs()) if self.zero_mean else value
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
-        """A block's triplets: their sum, how many are above 0 and how many there are, (1,) each."""
+        """A block's triplets: their sum and how many are above 0, (1,) each."""
         ratio, same, other = noise_to_signal(pairs)
         if self.mining != "batch_hard":
-            return _sums(ratio, same, other, self.margin, self.mining, False)
-        return _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin, False)
+            return _sums(ratio, same, other, self.margin, self.mining)
+        return _terms_of(ratio, mine_batch_hard(ratio, same, other), self.margin)
 
 
 class EasyPositive(nn.Module):
@@ -355,10 +313,8 @@ class MarginLoss(nn.Module):
             return total[None], above[None], of_row[a].sum()[None]
         # A positive pair is in as many triplets as its anchor has negatives, and the other way
         # round.
-        positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same, "nonzero")
-        negative, num_negative = summed(
-            (of_row[:, None] - d + self.margin).relu(), other, "nonzero"
-        )
+        positive, num_positive = summed((d - of_row[:, None] + self.margin).relu(), same)
+        negative, num_negative = summed((of_row[:, None] - d + self.margin).relu(), other)
         of_positive, of_negative = other.sum(1), same.sum(1)
         return (
             of_positive * positive + of_negative * negative,
@@ -371,10 +327,8 @@ class Angular(nn.Module):
     """Angular loss of triplets. Wang et al. 2017.
 
     mean over positive pairs of log(1 + sum_n exp(4 tan^2(alpha) (a + p).n - 2 (1 + tan^2(alpha))
-    a.p)), with normalised rows. No positive pairs: 0, connected to z. Work is two products (B, Q) x
-    (Q, P) over the P keys of the batch's classes, and against a bank these P keys times all Q, once
-    each: P Q dim multiplications, beside SupCon's 2 B Q dim. Memory is two (B, Q) tensors and a
-    block (losses.angular).
+    a.p)), with normalised rows. No positive pairs: 0, connected to z. Work is a product (P, D) x
+    (D, Q) over the P positive pairs, memory one block of it and two (P, D) tensors.
 
     Args:
         num_classes: Not used.
@@ -406,9 +360,14 @@ class Angular(nn.Module):
         raw = pair_up(self.bank, z, y, z_key, normalise=False)
         x = unit(z)
         keys = x if raw.keys is z else unit(raw.keys)
+        row, column = raw.masks()[0].nonzero(as_tuple=True)
+        a, p = x[row], keys[column]
         negatives = raw.keys if self.negatives == "raw" else keys
-        of_keys = None if keys is x else keys
-        total, count = angular_sum(
-            x, of_keys, negatives, raw, 4 * self.square_tan, 2 * (1 + self.square_tan)
-        )
-        return total / count.clamp(min=1)
+        sums = Pairs(a + p, negatives, y[row], raw.key_labels, raw.own[row])
+        (push,) = by_anchor(self._push, sums)
+        return mean(log1p_exp(push - 2 * (1 + self.square_tan) * (a * p).sum(1)))
+
+    def _push(self, sums: Pairs) -> tuple[Tensor, ...]:
+        """Of each sum of an anchor and a positive: log sum over its negatives."""
+        exponent = 4 * self.square_tan * (sums.x @ sums.keys.T)
+        return (masked_lse(exponent, sums.masks()[1]),)

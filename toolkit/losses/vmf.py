@@ -286,7 +286,6 @@ class SCF(nn.Module):
         r: Radius of the sphere, positive.
         concentration: "norm": kappa = |z|. "output": kappa = exp(z[:, -1]), a head's own output,
             and the direction is the other columns (proxies (C, dim - 1)).
-        learn: "concentration" (the paper) passes no gradient to directions and proxies; "all" does.
     """
 
     spreads_classes = True
@@ -299,11 +298,10 @@ class SCF(nn.Module):
         *,
         r: float = 64.0,
         concentration: Literal["norm", "output"] = "norm",
-        learn: Literal["concentration", "all"] = "concentration",
     ):
         super().__init__()
         self.dim, self.num_classes = dim, num_classes
-        self.r, self.concentration, self.learn = r, concentration, learn
+        self.r, self.concentration = r, concentration
         self.directions = dim if concentration == "norm" else dim - 1
         self.proxies = proxies(num_classes, self.directions)
 
@@ -322,9 +320,8 @@ class SCF(nn.Module):
     @checked
     def forward(self, z: Tensor, y: Tensor, z_key: Tensor | None = None) -> Tensor:
         mu, kappa = self._split(z)
-        cosine = (mu * unit(class_rows(self.proxies, y)).to(mu.dtype)).sum(1)
-        if self.learn == "concentration":
-            cosine = cosine.detach()
+        # as in the paper, no gradient reaches directions and proxies
+        cosine = (mu * unit(class_rows(self.proxies, y)).to(mu.dtype)).sum(1).detach()
         n = self.directions
         constant = n * log(self.r) - directional.log_normalizer_at_zero(n)
         return (-relative_log_c(kappa.square(), n) - kappa * cosine).mean() + constant

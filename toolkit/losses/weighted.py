@@ -13,12 +13,12 @@ from likeness.toolkit.losses.contract import KeyBank
 from likeness.toolkit.losses.mining import mine_multi_similarity
 from likeness.toolkit.losses.pairing import (
     Pairs,
+    average,
     by_anchor,
     distance,
     log1p_exp,
     masked_lse,
     mean,
-    over,
     pair_up,
 )
 
@@ -144,7 +144,7 @@ class CirclePair(nn.Module):
         if self.over == "batch":
             pull, push = pull.logsumexp(0, keepdim=True), push.logsumexp(0, keepdim=True)
         value = log1p_exp(pull + push)
-        return over(value, torch.ones_like(value, dtype=torch.bool), "nonzero")
+        return average(value, value > 0)
 
     def _terms(self, pairs: Pairs) -> tuple[Tensor, ...]:
         """Of each anchor: the log-sum-exp of its positives, and of its negatives."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.backbones.weights import first_names
 
 ADAPTER = "adapter."

@@ -10,7 +10,7 @@ import inspect
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -64,15 +64,11 @@ class Smaller(NamedTuple):
     Attributes:
         precision: "float16" or "int8".
         calibration: Items of the kind that the model will see, from which int8 takes the ranges of
-            what flows through the network. None: the ranges are taken anew for each input, when
-            the model runs.
-        measure: Takes the new model's file before it gets its name, and returns what is to be kept
-            of the measurement in the file's description. It refuses the model by a ValueError.
+            what flows through the network; not used by float16.
     """
 
     precision: precision.Precision
-    calibration: Sequence[Item] | None = None
-    measure: Callable[[Path], Mapping[str, Any]] | None = None
+    calibration: Sequence[Item] = ()
 
 
 def export(
@@ -101,8 +97,7 @@ def export(
         smaller: A precision below float32; None for float32.
 
     Raises:
-        LikenessError: The embeddings differ, the network cannot be exported, no size is known,
-            or `smaller.measure` refuses the model.
+        LikenessError: The embeddings differ, the network cannot be exported, or no size is known.
     """
     check_exportable(model, path)
     embedder = in_torch(model).cpu().eval()
@@ -130,9 +125,6 @@ def export(
         assert written is not None
         parity = compare(embedder, written[0], batches)
         _refuse_apart(parity, path, exact=smaller is None)
-        if smaller is not None and smaller.measure is not None:
-            description["cost"] = dict(smaller.measure(temporary))
-            write(proto, {onnx.KEY: json.dumps(description)}, temporary)
     return parity
 
 
@@ -185,14 +177,13 @@ def _smaller(
     shape: tuple[int | None, ...],
 ) -> tuple[Any, dict[str, str]]:
     """Return a graph in a smaller precision, and what changes in its description."""
-    calibration = None
-    if smaller.calibration is not None:
-        calibration = _readable(smaller.calibration, cast(Read, model.read), shape)
-    proto = precision.convert(proto, smaller.precision, keep=frontend, calibration=calibration)
+    if smaller.precision == "float16":
+        proto = precision.with_half_weights(proto, keep=frontend)
+    else:
+        inputs = _readable(smaller.calibration, cast(Read, model.read), shape)
+        proto = precision.with_bytes(proto, inputs, keep=frontend)
     content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
-    kind = "int8 dynamic" if calibration is None else "int8 static"
-    kind = smaller.precision if smaller.precision == "float16" else kind
-    return proto, {"digest": digest([model.digest, content]), "precision": kind}
+    return proto, {"digest": digest([model.digest, content]), "precision": smaller.precision}
 
 
 def _readable(

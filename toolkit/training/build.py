@@ -110,9 +110,9 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
         layout = spread.cut(loss, spread.class_axes(recipe.loss, backbone.dim))
     _check_trains(embedder, loss, frozen)
     average = None
-    if tuning.ema or tuning.average_last:
+    if tuning.average_last:
         kept = loss if recipe.measures_items else None  # a model that classifies has class vectors
-        average = Average(embedder, kept, decay=tuning.ema, last=tuning.average_last)
+        average = Average(embedder, kept, last=tuning.average_last)
     steps = optimizer(recipe.optim, embedder, loss, device, rate_multiples(embedder, tuning))
     for parameter in later:
         parameter.requires_grad_(False)

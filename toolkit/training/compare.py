@@ -11,8 +11,9 @@ out/comparison.json, table.txt, table.md, table.tex, report/index.html
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,13 +51,7 @@ from likeness.toolkit.training.recipe import Recipe, Verification, of_data
 from likeness.toolkit.training.run import check_same, flat, holds_checkpoint
 from likeness.toolkit.training.start import ReadInitial, read_initial
 from likeness.toolkit.training.train import fit
-from likeness.toolkit.training.tune import (
-    Ranges,
-    Untunable,
-    check_ranges,
-    on_validation_classes,
-    tune,
-)
+from likeness.toolkit.training.tune import Ranges, check_ranges, on_validation_classes, tune
 
 SCORES, RESULT = "scores.txt", "result.json"  # of a run, in its folder
 # What variants may differ in: the method, and what moves no number. Everything else decides what is
@@ -171,40 +166,28 @@ def compare(
     check_variants(variants, terms)
     searched = _searched(variants, terms, data) if terms.num_trials else {}
     chosen = {name: listed(recipe, data) for name, recipe in variants.items()}
-    tuned, untunable = dict[str, Tuned](), dict[str, str]()
+    tuned, runs = dict[str, Tuned](), list[Run]()
+    train = partial(fit, data=data, resume=True, read_initial=read_initial)
 
     def score(recipe: Recipe, folder: Path) -> float:
         first = next(iter(recipe.metrics))
         recipe = replace(recipe, frontend=of_data(recipe.frontend, data))
-        return _train_and_measure(recipe, data, folder, read_initial, only=first)[first]
+        return _train_and_measure(recipe, data, folder, train, only=first)[first]
 
+    search = partial(tune, num_trials=terms.num_trials, out=out / "tune", score=score)
     try:
         for name, ranges in searched.items():
-            try:
-                found, tuned[name] = tune(
-                    variants[name],
-                    ranges,
-                    variant=name,
-                    num_trials=terms.num_trials,
-                    out=out / "tune",
-                    score=score,
-                    data=chosen[name].digest,
-                )
-                chosen[name] = listed(found, data)
-            except Untunable as error:
-                untunable[name] = str(error)
+            listing = chosen[name].digest
+            recipe, tuned[name] = search(variants[name], ranges, variant=name, data=listing)
+            chosen[name] = listed(recipe, data)
         # seed by seed, so that a stopped comparison has some runs of all variants
         order = [(name, seed) for seed in range(num_seeds) for name in chosen]
         for name, seed in order:
-            if name not in untunable:
-                _refuse_other_run(out / f"{name}/seed-{seed}", chosen[name], seed)
-        runs: list[Run] = []
+            _refuse_other_run(out / f"{name}/seed-{seed}", chosen[name], seed)
         for number, (name, seed) in enumerate(tracked(order, "comparing", unit="runs"), 1):
-            run = Run(name, seed, f"{name}/seed-{seed}", failed=untunable.get(name, ""))
-            if not run.failed:
-                doing = f"run {number} of {len(order)}: {name} seed {seed}"
-                run = _done(run, chosen[name], data, out / run.folder, doing, read_initial)
-            runs.append(run)
+            run = Run(name, seed, f"{name}/seed-{seed}")
+            doing = f"run {number} of {len(order)}: {name} seed {seed}"
+            runs.append(_done(run, chosen[name], data, out / run.folder, doing, train))
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             f"stopped by Ctrl-C; {out} is whole, and the same command goes on"
@@ -245,7 +228,7 @@ def _refuse_other_run(folder: Path, variant: Listed, seed: int) -> None:
 
 
 def _done(
-    run: Run, variant: Listed, data: Path, folder: Path, doing: str, read_initial: ReadInitial
+    run: Run, variant: Listed, data: Path, folder: Path, doing: str, train: Callable[..., Path]
 ) -> Run:
     """A run with its values, or with the reason why it failed; not done again if it is there."""
     if (folder / RESULT).is_file():
@@ -256,7 +239,7 @@ def _done(
     say(doing)
     try:
         recipe = replace(variant.recipe, seed=run.seed)
-        values = _train_and_measure(recipe, data, folder, read_initial)
+        values = _train_and_measure(recipe, data, folder, train)
     except (ValueError, RuntimeError, OSError) as error:  # a loss that is NaN, memory or disk full
         say(f"{doing}: failed: {error}")
         return replace(run, failed=str(error))
@@ -276,7 +259,7 @@ def _done(
 
 
 def _train_and_measure(
-    recipe: Recipe, data: Path, folder: Path, read_initial: ReadInitial, *, only: str = ""
+    recipe: Recipe, data: Path, folder: Path, train: Callable[..., Path], *, only: str = ""
 ) -> dict[str, float]:
     """Train a run, and its metrics; the scores or values behind them are in its folder.
 
@@ -284,12 +267,12 @@ def _train_and_measure(
         recipe: What is trained.
         data: The folder of the data set.
         folder: The run's folder.
-        read_initial: Reads the network that recipe.init names.
+        train: Trains a recipe in a folder, going on where it was stopped.
         only: The metric that is wanted, "" for all.
     """
     threads = torch.get_num_threads()  # a recipe may set it, and the next run starts as this one
     try:
-        fit(recipe, data=data, out=folder, resume=True, read_initial=read_initial)
+        train(recipe, out=folder)
         if isinstance(recipe.measure, Verification):
             items, trials = recipe.measure.trials(data)
             scores = load_model(folder, recipe).score((items, trials))

@@ -111,16 +111,6 @@ class Watch:
             named = wrong[0] if wrong else "a tensor of another process"
             self.stop(max(0, self.run.step - 1), self.rate, f"{named} holds NaN or infinity")
 
-    def explain(self, step: int, rate: float, error: Exception) -> None:
-        """Stop the run if a loss refused a batch because its embeddings are NaN or infinite.
-
-        Of an error with another reason nothing is said here; the caller raises it.
-        """
-        if self.embeddings is not None and not bool(self.embeddings):
-            self.stop(
-                step, rate, f"embeddings are NaN or infinite, which the loss refuses ({error})"
-            )
-
     def stop(self, step: int, rate: float, what: str) -> NoReturn:
         """Log the items of a step's batch, and raise Diverged.
 

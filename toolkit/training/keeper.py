@@ -102,7 +102,9 @@ class Keeper:
         run, schedule = self.run, self.recipe.schedule
         self.clock.steps += 1
         last = run.step == schedule.steps
-        self._average(saved=last or run.step % schedule.save_every == 0)
+        if run.average is not None and (last or run.step % schedule.save_every == 0):
+            _same_statistics(run, self.recipe.parallel)
+            run.average.take(run.embedder, run.loss)
         stop = distributed.any_rank(self.interrupted())
         # The losses of a GPU are read every so many steps; the log asks no more often.
         if run.step % max(self.watch.every, schedule.steps // 200) == 0 or last:
@@ -147,15 +149,6 @@ class Keeper:
             )
         if distributed.any_rank(self.interrupted()):
             raise Interrupted(f"stopped after the last step; {self.out} is whole")
-
-    def _average(self, *, saved: bool) -> None:
-        """Let the average of the weights follow a step; `saved` if a checkpoint comes after it."""
-        run = self.run
-        if run.average is not None:
-            run.average.follow(run.embedder, run.loss, run.step)
-            if saved and run.average.last:
-                _same_statistics(run, self.recipe.parallel)
-                run.average.take(run.embedder, run.loss)
 
     def _evaluate_or_save(self) -> None:
         """Evaluate. What cannot be measured costs no training: the run is saved then."""

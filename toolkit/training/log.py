@@ -72,8 +72,7 @@ class Log:
             with full_disk(self.out / LOG):  # closing writes what could not be written before
                 self.file.close()
         if self.board is not None:
-            with full_disk(self.out / "tensorboard"):
-                self.board.close()
+            self.board.close()
         if self.wandb is not None:
             self.wandb.finish()
 
@@ -94,10 +93,8 @@ class Log:
             self.file.flush()
         numbers = {name: value for name, value in entry.items() if isinstance(value, (int, float))}
         if self.board is not None:
-            with full_disk(self.out / "tensorboard"):
-                for name, value in numbers.items():
-                    self.board.add_scalar(name, value, step)
-                self.board.flush()
+            for name, value in numbers.items():
+                self.board.add_scalar(name, value, step)
         if self.wandb is not None:
             self.wandb.log(numbers, step=step)
 

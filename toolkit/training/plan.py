@@ -24,7 +24,6 @@ from likeness.toolkit.data.items import (
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
-from likeness.toolkit.data.sampling import check_settings as check_sampling_settings
 from likeness.toolkit.data.shards import shard_numbers
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.parallel import distributed
@@ -34,28 +33,8 @@ from likeness.toolkit.training.loading import check_held_out, views_of
 from likeness.toolkit.training.recipe import Recipe, Verification, check, of_data
 from likeness.toolkit.training.tuning import LoRA
 
-# The lowest values of numbers for which a lower one would break the run, or mean nothing.
-LOWEST = {
-    "seed": 0,
-    "estimate_views": 0,
-    "max_bad_share": 0,
-    "optim.lr": 0,
-    "optim.momentum": 0,
-    "optim.weight_decay": 0,
-    "optim.proxy_lr_scale": 0,
-    "optim.grad_clip": 0,
-    "schedule.steps": 1,
-    "schedule.warmup_steps": 0,
-    "schedule.eval_every": 0,
-    "schedule.save_every": 1,
-    "schedule.halve_after": 0,
-    "schedule.stop_after": 0,
-    "compute.accumulate": 1,
-    "compute.workers": 0,
-    "compute.prefetch": 1,
-    "compute.threads": 0,
-    "tuning.average_last": 0,
-}
+# All numbers of a recipe are at least 0, and these at least 1.
+AT_LEAST_ONE = ("schedule.steps", "schedule.save_every", "compute.accumulate", "compute.prefetch")
 
 
 @dataclass(frozen=True)
@@ -135,7 +114,6 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     _check_rows(recipe)
     description = describe(recipe)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
-    check_sampling(labels, recipe.sampling, shards)
     trials: tuple[Sequence[Item], Trials] | None = None
     if isinstance(recipe.measure, Verification):
         with step("listing the trials"):
@@ -191,9 +169,14 @@ def check_settings(recipe: Recipe) -> None:
     check(recipe)
     schedule, tuning, parallel = recipe.schedule, recipe.tuning, recipe.parallel
     spreads = parallel.spread_classes or parallel.class_rate != 1
+    names = ("optim", "schedule", "compute", "tuning")
+    groups = {"": vars(recipe)} | {f"{name}.": vars(getattr(recipe, name)) for name in names}
     rules = {
-        f"{name} is at least {lowest}": attrgetter(name)(recipe) >= lowest
-        for name, lowest in LOWEST.items()
+        f"{group}{name} is at least {lowest}": value >= lowest
+        for group, fields in groups.items()
+        for name, value in fields.items()
+        if isinstance(value, int | float)
+        for lowest in [int(group + name in AT_LEAST_ONE)]
     } | {
         f"schedule.watch is one of the recipe's metrics ({', '.join(recipe.metrics)})": (
             schedule.watch in ("", *recipe.metrics)
@@ -214,17 +197,12 @@ def check_settings(recipe: Recipe) -> None:
             tuning.lora == LoRA() or (tuning.lora.rank > 0 and not tuning.freeze)
         ),
         "tuning.rates are at least 0": all(rate >= 0 for rate in tuning.rates.values()),
-        "tuning.layer_decay is above 0": tuning.layer_decay > 0,
-        "tuning.ema is at least 0 and below 1": 0 <= tuning.ema < 1,
-        "tuning.ema and tuning.average_last are two averages: choose one": (
-            not (tuning.ema and tuning.average_last)
-        ),
         "tuning.average_last is at most the number of checkpoints": (
             tuning.average_last <= -(-schedule.steps // max(1, schedule.save_every))
         ),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))
-    check_sampling_settings(recipe.sampling)
+    check_sampling(recipe.sampling)
     _check_rows(recipe)
     for similarity in (recipe.similarity, getattr(recipe.measure, "similarity", "")):
         if similarity:

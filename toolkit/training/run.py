@@ -106,7 +106,7 @@ class Run:
     @property
     def model(self) -> tuple[TorchEmbedder, nn.Module]:
         """The network and the loss that are measured and saved: the average where there is one."""
-        if self.average is None or self.average.is_empty:
+        if self.average is None or not self.average.checkpoints:
             return self.embedder, self.loss
         averaged = self.average.loss
         return self.average.embedder, self.loss if averaged is None else averaged
@@ -134,10 +134,8 @@ class Run:
                     continue
                 seen.add(value.data_ptr())
                 tensors[f"{name}.{key}"] = self._whole(value, key) if name == "loss" else value
-        for name, value in ({} if self.average is None else self.average.tensors()).items():
-            if not value.numel() or value.data_ptr() not in seen:
-                seen.add(value.data_ptr())
-                tensors[name] = value
+        if self.average is not None:
+            tensors |= self.average.tensors()
         trained = self.trained
         names = {id(parameter): name for name, parameter in self.loss.named_parameters()}
         # of SGD and Adam all are tensors; rates are set anew at every step
@@ -361,7 +359,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         )
     stored = read_metadata(folder)
     _make_optimizer_state(run, stored)
-    if run.average is not None and run.average.last:
+    if run.average is not None:
         taken = {name.split(".")[1] for name in stored if name.startswith("average.")}
         run.average.make_room(len(taken))
     tensors = run.tensors()
@@ -373,7 +371,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
         )
     tensors |= {name: value for name, value in _random_states().items() if name in stored}
     read(folder, tensors)
-    if run.average is not None and run.average.last:
+    if run.average is not None:
         run.average.mean()
     for kind, restore in (("cpu", torch.set_rng_state), ("cuda", torch.cuda.set_rng_state)):
         if (name := f"random.{kind}.{distributed.rank()}") in tensors:

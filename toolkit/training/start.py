@@ -50,7 +50,7 @@ ReadInitial = Callable[[str], Initial]
 def read_initial(init: str) -> Initial:
     """The network of a run's folder, as it was at its best, or of a model file that a run wrote.
 
-    The application reads models of other kinds as well (likeness.models.initial).
+    The application reads models of other kinds as well (likeness.models.run).
 
     Raises:
         LikenessError: There is no such file, or it is of another kind.
@@ -99,8 +99,6 @@ def start(
     distributed.on_main(lambda: runs.prepare_folder(out, planned.description))
     if not (resume and load_run(out, run, planned.classes, planned.fingerprint)):
         estimate(run, recipe, planned.items, planned.labels, network=not fine_tunes, loss=not taken)
-        if run.average is not None:
-            run.average.begin(run.embedder, run.loss)
     thaw(run, recipe)
     return run
 
@@ -121,10 +119,10 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     """
     path = Path(recipe.init)
     before = runs.latest(path) if path.is_dir() else None
-    anew = _why_anew(path, before, run, classes)
+    goes_on = _goes_on(before, run, classes)
     new = distributed.on_all(lambda: _put(run, initial.weights, f"init={recipe.init}"))
     source, digest = initial.source, initial.digest
-    if before is not None and not anew:
+    if before is not None and goes_on:
         source, digest = f"{path} (step {before[1]['step']})", _go_on_from(path, before[0], run)
     stated = {"model": recipe.init, "digest": digest, "revision": initial.revision}
     run.init = {name: text for name, text in stated.items() if text}
@@ -133,12 +131,12 @@ def start_from(initial: Initial, recipe: Recipe, run: Run, classes: tuple[str, .
     if distributed.is_main():
         made = f"; {len(new)} tensors of it are new ({first_names(new)})" if new else ""
         loss = (
-            f"; {type(run.loss).__name__} is made anew for {len(classes)} classes: {anew}"
-            if anew
-            else f", and its class proxies: the {len(classes)} classes are the same"
+            f", and its class proxies: the {len(classes)} classes are the same"
+            if goes_on
+            else f"; {type(run.loss).__name__} is made anew for {len(classes)} classes"
         )
         say(f"init: network weights of {source}{made}{loss}", error=True)
-    return not anew
+    return goes_on
 
 
 def _put(run: Run, weights: Mapping[str, Tensor], where: str) -> list[str]:
@@ -183,22 +181,15 @@ def _go_on_from(path: Path, folder: Path, run: Run) -> str:
     return summed
 
 
-def _why_anew(
-    path: Path,
-    before: tuple[Path, dict[str, Any]] | None,
-    run: Run,
-    classes: tuple[str, ...],
-) -> str:
-    """Why the loss cannot go on from the run in `path`; "" where it can."""
-    if before is None:
-        return f"{path} keeps no state of a loss"
-    folder, state = before
-    if state["classes"] != digest(classes):
-        return f"{state['num_classes']} classes before, {len(classes)} (or others) now"
-    stored = {name: size for name, size in runs.read_metadata(folder).items() if _is_of_loss(name)}
-    if {name: value.shape for name, value in _loss_tensors(run).items()} != stored:
-        return "that run's loss was another one"
-    return ""
+def _goes_on(
+    before: tuple[Path, dict[str, Any]] | None, run: Run, classes: tuple[str, ...]
+) -> bool:
+    """Whether the loss can go on from the state of a run: its classes and its loss are the same."""
+    if before is None or before[1]["classes"] != digest(classes):
+        return False
+    stored = runs.read_metadata(before[0])
+    shapes = {name: size for name, size in stored.items() if _is_of_loss(name)}
+    return {name: value.shape for name, value in _loss_tensors(run).items()} == shapes
 
 
 def _loss_tensors(run: Run) -> dict[str, Tensor]:

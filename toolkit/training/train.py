@@ -26,7 +26,6 @@ from likeness.toolkit.training.plan import Plan, plan
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.start import ReadInitial, read_initial, start
-from likeness.toolkit.training.tuning import overview
 from likeness.toolkit.vmf.precision import full
 
 Step = Callable[[Run, Batch, Recipe], Tensor]
@@ -127,8 +126,6 @@ def fit(
         run = start(planned, out, resume=resume, read_initial=read_initial)
         if distributed.is_main():
             say(_overview(run, planned), error=True)
-            if adapted := _adapted(recipe, planned):
-                say(adapted, error=True)
         keeper = Keeper(run, planned, out, loggers=loggers)
         if not keeper.ended:
             train(run, planned, keeper, step)
@@ -174,14 +171,10 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 assert batch is not None
                 batch = on_device(batch, device, recipe.compute)
                 run.optimizer.zero_grad(set_to_none=True)
-                try:
-                    with autocast:
-                        loss = step(run, batch, recipe)
-                        assert not loss.ndim, "the loss is not one number"
-                        assert loss.requires_grad, "the loss has no gradient"
-                except ValueError as error:
-                    keeper.watch.explain(run.step, rate, error)
-                    raise
+                with autocast:
+                    loss = step(run, batch, recipe)
+                assert not loss.ndim, "the loss is not one number"
+                assert loss.requires_grad, "the loss has no gradient"
                 _descend(run, recipe, loss, keeper, rate)
             run.step += 1
             if keeper.after_step(rate):
@@ -211,27 +204,14 @@ def _set_rate(run: Run, recipe: Recipe) -> float:
     return recipe.optim.lr * factor
 
 
-def _adapted(recipe: Recipe, planned: Plan) -> str:
-    """One line where the data cannot fill the recipe's batches; "" elsewhere."""
-    before, now = recipe.sampling, planned.recipe.sampling
-    if before.batch_size == now.batch_size:
-        return ""
-    stated = f"sampling.batch_size={before.batch_size}"
-    return (
-        f"{stated} is more than the {len(planned.items)} items of {len(planned.classes)} classes "
-        f"can fill: a batch has {now.batch_size} items"
-    )
-
-
 def _overview(run: Run, planned: Plan) -> str:
     """One line on what is trained on what."""
+    schedule, batch_size = planned.recipe.schedule, planned.recipe.sampling.batch_size
     size = sum(parameter.numel() for parameter in run.embedder.parameters())
+    trained = sum(value.numel() for value in run.embedder.parameters() if value.requires_grad)
+    part = f" ({trained:,} of them trained)" if trained < size else ""
     processes = f", {distributed.world()} processes" if distributed.world() > 1 else ""
-    tuning = planned.recipe.tuning
-    part = ""
-    if tuning.freeze or tuning.lora.rank:
-        part = f" ({overview(run, tuning.freeze_until)})"
     return (
         f"{len(planned.items)} items of {len(planned.classes)} classes, {size:,} parameters{part}, "
-        f"{planned.recipe.schedule.steps} steps on {run.device.type}{processes}"
+        f"{schedule.steps} steps of {batch_size} items on {run.device.type}{processes}"
     )

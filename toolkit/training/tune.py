@@ -41,10 +41,6 @@ VALIDATION_SHARE, LEAST_CLASSES, MOST_PAIRS = 0.25, 4, 20_000
 Score = Callable[[Recipe, Path], float]
 
 
-class Untunable(LikenessError):
-    """Every trial failed."""
-
-
 @dataclass(frozen=True)
 class Range:
     """Numbers from low to high, both included; whole numbers if both ends are.
@@ -204,8 +200,7 @@ def tune(
 
     Raises:
         LikenessError: Optuna is needed, and not installed. The folder holds a search of another
-            recipe, ranges or data.
-        Untunable: Every trial failed.
+            recipe, ranges or data. Every trial failed.
     """
     search = ranges if isinstance(ranges, Search) else Search(ranges)
     metric, maximise = next(iter(recipe.metrics)), recipe.schedule.higher_is_better
@@ -227,7 +222,7 @@ def tune(
     trials = trials[:num_trials]
     finished = [trial for trial in trials if trial["score"] is not None]
     if not finished:
-        raise Untunable(
+        raise LikenessError(
             f"tuning {variant}: all {num_trials} trials failed, the first because: "
             f"{trials[0]['failed']}; narrow its RANGES"
         )

@@ -1,32 +1,22 @@
 """Tuning: what of a network is trained and at which rate, as one group of a recipe.
 
-Parts are frozen or get rates by name, layers get rates by their depth, and adapters are added.
+Parts are frozen or get rates by name, and adapters are added.
 """
 
-from __future__ import annotations
-
 import difflib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.console import say
 from likeness.toolkit.models import adapter
 from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.parallel import distributed
-
-if TYPE_CHECKING:
-    from likeness.toolkit.training.run import Run
 
 _BACKBONE = "backbone."
-# blocks.3, layers.3 and layer.3 are layers, and so is layer3.
-_NUMBERED = re.compile(r"(?:^|\.)(?:(?:blocks|layers|layer)\.\d+|layer\d+)(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -63,12 +53,7 @@ class Tuning:
         freeze_until: The step from which on these parts are trained too; 0 is never.
         rates: The rate of a part as a multiple of optim.lr. Where several names fit a parameter,
             the longest counts.
-        layer_decay: The rate of each layer of the backbone as a multiple of the next layer's. What
-            comes after the last layer has the whole rate (likeness.toolkit.training.tuning.depths).
         lora: Adapters. With them the network stands still, but for parts that are new to it.
-        ema: The decay of an exponential average of the weights, which is measured and saved as the
-            model: average <- decay * average + (1 - decay) * weights after each step, where the
-            decay is (1 + step) / (10 + step) while that is smaller. 0 keeps no average.
         average_last: The mean over the checkpoints of the last so many times that a run was saved
             (schedule.save_every) is measured and saved as the model. 0 takes no mean.
     """
@@ -76,9 +61,7 @@ class Tuning:
     freeze: tuple[str, ...] = ()
     freeze_until: int = 0
     rates: Mapping[str, float] = field(default_factory=dict)
-    layer_decay: float = 1.0
     lora: LoRA = field(default_factory=LoRA)
-    ema: float = 0.0
     average_last: int = 0
 
 
@@ -161,7 +144,7 @@ def _adapt(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
         for name, parameter in embedder.named_parameters()
         if is_in(name, fresh)
     }
-    layers = adapter.add(
+    adapter.add(
         embedder.backbone,
         rank=lora.rank,
         alpha=lora.alpha,
@@ -178,11 +161,6 @@ def _adapt(embedder: TorchEmbedder, tuning: Tuning) -> list[nn.Parameter]:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not is_in(name, fresh)
     )
     embedder.train(embedder.training)
-    if distributed.is_main():
-        say(
-            f"adapters of rank {lora.rank} on {len(layers)} layers, the first {layers[0]}",
-            error=True,
-        )
     added = {
         id(parameter)
         for _, layer in adapter.layers_of(embedder)
@@ -201,14 +179,12 @@ def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
 
     Args:
         embedder: The network.
-        tuning: `rates` and `layer_decay` of it, which are multiplied.
+        tuning: Its `rates`.
 
     Raises:
-        LikenessError: A name of `rates` fits nothing that is trained, or `layer_decay` has no
-            layers to go by.
+        LikenessError: A name of `rates` fits nothing that is trained.
     """
-    named = dict(embedder.named_parameters())
-    trained = [name for name, parameter in named.items() if parameter.requires_grad]
+    trained = [name for name, value in embedder.named_parameters() if value.requires_grad]
     parts = sorted(tuning.rates, key=len)
     _refuse_unknown("tuning.rates", parts, trained)
     multiples = dict.fromkeys(trained, 1.0)
@@ -216,77 +192,7 @@ def rate_multiples(embedder: TorchEmbedder, tuning: Tuning) -> dict[str, float]:
         for name in trained:
             if is_under(name, part):
                 multiples[name] = float(tuning.rates[part])
-    if tuning.layer_decay != 1:
-        # Whether they are trained or not, all layers count.
-        names = [name for name in named if name.startswith(_BACKBONE)]
-        by_name, num_layers = depths(names), len({layer_of(name) for name in names} - {""})
-        if not num_layers:
-            raise LikenessError(
-                f"tuning.layer_decay={tuning.layer_decay} needs layers that are called blocks.N, "
-                f"layers.N, layer.N or layerN, and a {type(embedder.backbone).__name__} has none; "
-                "set it to 1, and tuning.rates by name"
-            )
-        for name in trained:
-            depth = by_name.get(name, 0)  # a front-end comes before the first layer
-            multiples[name] *= tuning.layer_decay ** (num_layers + 1 - depth)
     return multiples
-
-
-def overview(run: Run, until: int) -> str:
-    """Return how many parameters are trained, of how many, or "" where all are.
-
-    Args:
-        run: The run.
-        until: Tuning.freeze_until.
-    """
-    every = list(run.embedder.parameters())
-    trained = sum(parameter.numel() for parameter in every if parameter.requires_grad)
-    later = sum(parameter.numel() for parameter in run.frozen)
-    of_loss = sum(value.numel() for value in run.loss.parameters() if value.requires_grad)
-    text = f"{trained:,} of them trained, and {of_loss:,} of the loss"
-    return f"{text}, {later:,} more from step {until} on" if later else text
-
-
-def layer_of(name: str) -> str:
-    """Return the outermost numbered layer that a parameter or module is in, or "".
-
-    Example:
-        >>> layer_of("network.encoder.layer.3.attention.query.weight")
-        'network.encoder.layer.3'
-        >>> layer_of("layer2.0.conv1.weight"), layer_of("norm.weight")
-        ('layer2', '')
-    """
-    match = _NUMBERED.search(name)
-    return name[: match.end()] if match else ""
-
-
-def depths(names: list[str]) -> dict[str, int]:
-    """Number parameters by the depth of their layer.
-
-    Layers are those of `layer_of`, numbered 1, 2, ... in the order in which the network defines
-    them. What is defined before the first layer has depth 0, what is defined between two layers has
-    the depth of the one before, and what comes after the last has one more than the last.
-
-    Args:
-        names: The names of a network's parameters, in the network's order.
-
-    Returns:
-        Name -> depth. The largest depth is that of what comes after the last layer, if anything
-        does.
-
-    Example:
-        >>> depths(["patch.weight", "blocks.0.fc.weight", "blocks.1.fc.weight", "head.weight"])
-        {'patch.weight': 0, 'blocks.0.fc.weight': 1, 'blocks.1.fc.weight': 2, 'head.weight': 3}
-    """
-    layers = [layer_of(name) for name in names]
-    order = {layer: place for place, layer in enumerate(dict.fromkeys(filter(None, layers)), 1)}
-    after = max((i for i, layer in enumerate(layers) if layer), default=-1)
-    by_name: dict[str, int] = {}
-    depth = 0
-    for i, (name, layer) in enumerate(zip(names, layers, strict=True)):
-        depth = order[layer] if layer else depth
-        by_name[name] = len(order) + 1 if i > after else depth
-    return by_name
 
 
 def recomputed(network: nn.Module, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
@@ -306,13 +212,10 @@ def _still(network: nn.Module) -> Iterator[None]:
         for norm in network.modules()
         if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.track_running_stats
     ]
-    counts = [None if count is None else count.clone() for _, _, count in norms]
     for norm, _, _ in norms:
-        norm.momentum = 0.0
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for (norm, momentum, count), before in zip(norms, counts, strict=True):
-            norm.momentum = momentum
-            if count is not None and before is not None:
-                count.copy_(before)
+        for norm, momentum, count in norms:
+            norm.momentum, norm.num_batches_tracked = momentum, count

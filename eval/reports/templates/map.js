@@ -3,7 +3,7 @@ const explore = (tag, source, { figure }) => {
   const holder = figure.closest(".map");
   const points = parsed(holder.querySelector(":scope > script"));
   const about = holder.querySelector(".about");
-  const [plane, search] = [holder.querySelector("select"), holder.querySelector("input")];
+  const search = holder.querySelector("input");
   const number = new Map(points.ids.map((id, i) => [id, i]));
   const select = (indices) => (source.selected.indices = indices);
   const jump = (i) =>
@@ -32,11 +32,6 @@ const explore = (tag, source, { figure }) => {
     );
   };
   source.selected.properties.indices.change.connect(describe);
-  plane.addEventListener("change", () => {
-    const [x, y] = points.planes[plane.value];
-    const columns = source.data instanceof Map ? [...source.data] : Object.entries(source.data);
-    source.data = { ...Object.fromEntries(columns), x, y };
-  });
   const names = make("datalist", { id: `items-${figures.length}` });
   for (const name of new Set([...points.classes, ...points.ids]))
     if (name) names.append(make("option", { value: name }));

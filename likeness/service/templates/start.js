@@ -54,9 +54,6 @@ function introduce() {
   $("introduction").textContent = state.about;
   $("introduction").hidden = !state.about;
   $("takes").textContent = state.takes.text;
-  $("formats").textContent =
-    `Formats: ${state.takes.formats.join(", ")}. At most ${megabytes(state.max_bytes)} in one ` +
-    "request, for two files together.";
   const kept = `a small ${mediumWord()} of each enrolment, until its subject is removed`;
   $("privacy").textContent = state.keeps_media
     ? `What you send stays on this server, in memory, until the answer is given; it keeps ${kept}.`

@@ -5,10 +5,7 @@ of others, and hostile files.
 from __future__ import annotations
 
 import json
-import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pyarrow import parquet
 
-import likeness
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import files
 from likeness.eval.formats.embeddings import read, write
@@ -50,19 +46,15 @@ def test_round_trip_and_replacement(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     num = 40_000 if name == "e.parquet" else 4_000  # of which a .parquet has several batches
     rows = np.random.default_rng(0).standard_normal((num, 5), dtype=np.float32)
-    for embeddings in (SMALL, Embeddings(tuple(f"i{k}" for k in range(num)), rows)):
+    none = Embeddings((), np.zeros((0, 3), np.float32), {"x": "ü"})
+    for embeddings in (SMALL, none, Embeddings(tuple(f"i{k}" for k in range(num)), rows)):
+        if name.endswith("ark") and embeddings is none:
+            continue
         write(path, embeddings)
         assert equal(read(path), embeddings)
         if name.endswith("ark"):
             assert equal(read(path.with_suffix(".scp")), embeddings)
     assert len(list(tmp_path.iterdir())) == (3 if name.endswith("ark") else 1)
-
-
-@pytest.mark.parametrize("name", ["e.npz", "e.parquet"])
-def test_no_embeddings_have_a_file(tmp_path: Path, name: str) -> None:
-    none = Embeddings((), np.zeros((0, 3), np.float32), {"x": "ü"})
-    write(tmp_path / name, none)
-    assert equal(read(tmp_path / name), none)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,56 +104,35 @@ def test_what_kaldiio_writes(tmp_path: Path) -> None:
     path, expected = str(tmp_path / "k.ark"), Embeddings(SMALL.ids, SMALL.matrix)
     kaldiio.save_ark(path, rows, scp=str(tmp_path / "k.scp"))
     assert equal(read(tmp_path / "k.scp"), expected)
+    (tmp_path / "k.meta.json").write_text('{"similarity": "dot"}')  # by hand
+    assert read(path).meta == read(tmp_path / "k.scp").meta == {"similarity": "dot"}
+    (tmp_path / "k.meta.json").unlink()
     doubles = {name: row.astype(np.float64) for name, row in rows.items()}
     for written in (rows, doubles, {name: row[None] for name, row in rows.items()}):
         kaldiio.save_ark(path, written)
         assert equal(read(path), expected)
 
 
-def test_every_format_gives_the_same_scores_as_wespeaker(tmp_path: Path) -> None:
-    """WeSpeaker's bin/score.py: a dict by kaldiio, and cosines."""
-    rows = np.random.default_rng(0).standard_normal((6, 8), dtype=np.float32)
-    ids = tuple(f"s{k}/{k}.wav" for k in range(6))
-    embedded = Embeddings(ids, rows, {"similarity": "cosine"})
-    kinds = {True: "target", False: "nontarget"}
-    lines = [f"{a} {b} {kinds[a < b]}\n" for a in ids for b in ids if a != b]
-    (tmp_path / "trials").write_text("".join(lines))
-    made = set()
-    for name in (*NAMES, "e.scp"):
-        if not (tmp_path / name).exists():
-            write(tmp_path / name, embedded)
-        likeness.score(tmp_path / "trials", tmp_path / name).save(tmp_path / "scores")
-        made.add((tmp_path / "scores").read_text())
-    assert len(made) == 1
-    of = dict(kaldiio.load_scp_sequential(str(tmp_path / "e.scp")))
-    for line in made.pop().splitlines():
-        a, b, score, _ = line.split()
-        cosine = np.dot(of[a], of[b]) / (np.linalg.norm(of[a]) * np.linalg.norm(of[b]))
-        assert float(score) == pytest.approx(float(cosine), abs=1e-6)
-
-
-def test_scp_paths_count_from_the_scp_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sub").mkdir()
-    monkeypatch.chdir(tmp_path / "sub")
+def test_a_scp_counts_paths_from_its_folder_and_parts_fields_by_blanks_or_tabs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a\tb"  # a tab in the path stays
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     write("e.ark", SMALL)
     monkeypatch.chdir(tmp_path)
-    assert equal(read(Path("sub") / "e.scp"), SMALL)
+    assert equal(read(folder / "e.scp"), SMALL)
+    write(folder / "e.ark", SMALL)
+    lines = zip((folder / "e.scp").read_text().splitlines(), ("\t", " \t ", "  "), strict=True)
+    (folder / "e.scp").write_text("\n".join(line.replace(" ", mark, 1) for line, mark in lines))
+    assert equal(read(folder / "e.scp"), SMALL)
 
 
-def test_scp_fields_are_parted_by_blanks_or_tabs(tmp_path: Path) -> None:
-    (tmp_path / "a\tb").mkdir()  # a tab in the path stays
-    path = tmp_path / "a\tb" / "e.scp"
-    write(path.with_suffix(".ark"), SMALL)
-    lines = zip(path.read_text().splitlines(), ("\t", " \t ", "  "), strict=True)
-    path.write_text("\n".join(line.replace(" ", blank, 1) for line, blank in lines))
-    assert equal(read(path), SMALL)
-
-
-@pytest.mark.parametrize("paths", [["e.ark"], ["e.ark", "d/../e.ark", "d/../d/../e.ark"]])
 def test_a_list_of_many_names_for_one_vector_keeps_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where lines write the archive's path in other ways."""
+    paths = ["e.ark", "d/../e.ark", "d/../d/../e.ark"]
     monkeypatch.setattr(files, "FREE_EXPANSION", 1_000)
     monkeypatch.setattr(files, "EXPANSION", 10)
     write(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 50), np.float32)))
@@ -174,15 +145,6 @@ def test_a_list_of_many_names_for_one_vector_keeps_the_bound(
     (tmp_path / "e.scp").write_text("".join(lines))
     with pytest.raises(LikenessError, match=f"{10 * size} bytes"):
         read(tmp_path / "e.scp")
-
-
-def test_an_old_meta_file_is_replaced(tmp_path: Path) -> None:
-    write(tmp_path / "e.ark", SMALL)
-    write(tmp_path / "e.ark", Embeddings(("a",), np.ones((1, 2))))
-    assert dict(read(tmp_path / "e.ark").meta) == {}
-    (tmp_path / "e.meta.json").write_text(json.dumps({"a": [1]}))
-    with pytest.raises(LikenessError, match="meta"):
-        read(tmp_path / "e.ark")
 
 
 @pytest.mark.parametrize("name", ["e.hdf5", "e.pkl", "e", "e.npy"])
@@ -211,10 +173,8 @@ def saved(path: Path, **named: Any) -> Path:
 @pytest.mark.parametrize(
     "named",
     [
-        {"ids": IDS},
         {"ids": np.arange(2), "matrix": GOOD},
         {"ids": IDS, "matrix": np.ones((2, 3), int)},
-        {"ids": IDS, "matrix": np.ones(2, np.float32)},
         {"ids": IDS, "matrix": np.ones((3, 3), np.float32)},
         {"ids": np.array(["a", "a"]), "matrix": GOOD},
         {"ids": IDS, "matrix": np.full((2, 3), np.nan, np.float32)},
@@ -228,15 +188,14 @@ def test_foreign_npz(tmp_path: Path, named: dict[str, Any]) -> None:
         read(saved(tmp_path / "e.npz", **named))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_other_floats_and_no_meta(tmp_path: Path, dtype: type) -> None:
-    path = saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(dtype), more=np.arange(3))
-    assert equal(read(path), Embeddings(("a", "b"), GOOD))
+def test_other_floats_and_no_meta(tmp_path: Path) -> None:
+    for kind in (np.float16, np.float64):
+        path = saved(tmp_path / "e.npz", ids=IDS, matrix=GOOD.astype(kind), more=np.arange(3))
+        assert equal(read(path), Embeddings(("a", "b"), GOOD))
 
 
 @pytest.mark.parametrize(
-    "entry",
-    ["mkdir {trap} |", "| mkdir {trap}", "-", "x.ark:5[0:2]", "`mkdir {trap}`", "", "e.ark:9"],
+    "entry", ["mkdir {trap} |", "| mkdir {trap}", "e.ark:2[0:2]", "`mkdir {trap}`", "", "e.ark:999"]
 )
 def test_commands_and_broken_lines_in_scp_are_refused(tmp_path: Path, entry: str) -> None:
     trap = tmp_path / "sprung"
@@ -282,12 +241,10 @@ VECTOR = b"\0BFV \4" + struct.pack("<iff", 2, 1, 3)
 @pytest.mark.parametrize(
     "data",
     [
-        b"a \0BFV \4" + struct.pack("<i", 1 << 30),
         b"a \0BFV \4" + struct.pack("<i", -1),
         b"a \0BFV \4" + struct.pack("<i", 3) + b"1234",
         b"a \0BFM \4" + struct.pack("<i", 2) + b"\4" + struct.pack("<i", 1) + b"12345678",
         b"a \0BCM \4" + b"0" * 20,
-        b"a RIFF" + b"0" * 20,
         b"a [ 1 2 ]\n",
         b"a " + VECTOR + b"b " + VECTOR.replace(b"\2", b"\1")[:-4],
         b"a " + VECTOR + b"a " + VECTOR,
@@ -320,15 +277,12 @@ def test_parquet_of_others(tmp_path: Path, kind: Any) -> None:
 @pytest.mark.parametrize(
     "columns",
     [
-        {"id": ["a"], "scores": [1.0]},
         {"x": ["a"], "vector": [[1.0]]},
         {"id": [1], "vector": [[1.0]]},
-        {"id": ["a"], "vector": [[1]]},
         {"id": ["a"], "vector": [[[1.0]]]},
         {"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]},
         {"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))},
         {"id": ["a", "b"], "vector": [[1.0], None]},
-        {"id": ["a", "b"], "vector": [[1.0], [None]]},
         {"id": ["a", "a"], "vector": [[1.0], [2.0]]},
         {"id": ["a"], "vector": [[float("nan")]]},
     ],
@@ -349,18 +303,6 @@ def test_a_flipped_bit_of_a_parquet_file_is_refused(tmp_path: Path) -> None:
             read(path)
 
 
-def test_a_parquet_file_is_read_without_pandas(tmp_path: Path) -> None:
-    """Importing it takes ten times as long as reading, in every process that reads such a file."""
-    write(tmp_path / "e.parquet", Embeddings(("a", "b"), np.eye(2)))
-    code = (
-        "import sys; from likeness.eval.formats.embeddings import read; "
-        "read(sys.argv[1]); print('pandas' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "e.parquet")]
-    read_apart = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert read_apart.stdout == "False\n"
-
-
 def test_a_small_parquet_file_does_not_become_a_large_matrix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,26 +315,3 @@ def test_a_small_parquet_file_does_not_become_a_large_matrix(
     assert path.stat().st_size < 1 << 20
     with pytest.raises(LikenessError, match=f"{4 * 50 * count} bytes"):
         read(path)
-
-
-def test_a_failed_write_leaves_the_old_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in NAMES:
-        write(tmp_path / name, SMALL)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def full(*args: object, **kwargs: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    for name in NAMES:
-        with pytest.raises(OSError, match="No space"):
-            write(tmp_path / name, Embeddings(("z",), np.ones((1, 2))))
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize("name", [*NAMES, "e.scp"])
-def test_missing_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -80,13 +79,17 @@ def test_rows_are_read_alike_over_many_blocks(
         read(tmp_path / "t")
 
 
-def test_blanks_separate_where_nothing_else_does(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("file who\na.wav  ann\n\nb.wav bob\n")
-    assert read(tmp_path / "t") == [["a.wav", "ann"], ["b.wav", "bob"]]
-
-
-def test_quotation_marks_between_tabs_are_text(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text('file\twho\tsentence\na.wav\tann\t"Stop" he said\nb.wav\tbob\tx\n')
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file who\na.wav  ann\n\nb.wav bob\n",
+        'file\twho\tsentence\na.wav\tann\t"Stop" he said\nb.wav\tbob\tx\n',
+    ],
+)
+def test_blanks_separate_fields_and_quotation_marks_between_tabs_are_text(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "t").write_text(text)
     assert read(tmp_path / "t") == [["a.wav", "ann"], ["b.wav", "bob"]]
 
 
@@ -96,19 +99,15 @@ def test_quotation_marks_between_tabs_are_text(tmp_path: Path) -> None:
         (b"file,who\n\xe9.wav,ann\n", "iconv"),
         ("file,who\n".encode("utf-16-le"), "byte order mark"),
         (b'file,who\n"a.wav,ann\nb.wav,bob\n', "quotation marks"),
+        (b"PK\x03\x04\0\0of a spreadsheet", "CSV"),
+        # Each short row would get a cell for every name: 10^9 cells of a file of 120 kB.
+        (b"file,who" + b"," * 50_000 + b"\n" + b"a\n" * 20_000, "fields"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "t").write_bytes(content)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(LikenessError, match=says):
         read(tmp_path / "t")
-
-
-def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "t.xlsx", "w") as archive:
-        archive.writestr("xl/workbook.xml", "<workbook/>")
-    with pytest.raises(LikenessError, match="CSV"):
-        read(tmp_path / "t.xlsx")
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
@@ -118,26 +117,16 @@ def test_a_device_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "table.csv")
 
 
-def test_a_table_of_very_many_columns_is_refused(tmp_path: Path) -> None:
-    """Each short row would get a cell for every name: 10^9 cells of a file of 120 kB."""
-    (tmp_path / "table.csv").write_text("file,who" + "," * 50_000 + "\n" + "a\n" * 20_000)
-    with pytest.raises(LikenessError, match="fields"):
-        read(tmp_path / "table.csv")
-
-
 def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(
-        {
-            "file": ["a.wav", None, "c.wav"],
-            "who": pandas.Categorical(["ann", "bob", None]),
-            "whole": [1, 2, 3],
-            "some": [1.0, None, 2.5],
-            "vector": [[1.0]] * 3,
-        }
-    )
-    frame.to_parquet(tmp_path / "t.parquet")
-    places = {name: place for place, name in enumerate(frame.columns) if name != "vector"}
+    columns = {
+        "file": ["a.wav", None, "c.wav"],
+        "who": pandas.Categorical(["ann", "bob", None]),
+        "whole": [1, 2, 3],
+        "some": [1.0, None, 2.5],
+    }
+    pandas.DataFrame({**columns, "vector": [[1.0]] * 3}).to_parquet(tmp_path / "t.parquet")
+    places = {name: place for place, name in enumerate(columns)}
     (cells,) = read_rows(tmp_path / "t.parquet", shape, lambda names: places)
     assert cells == {
         "file": ["a.wav", "", "c.wav"],
@@ -145,39 +134,25 @@ def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
         "whole": ["1", "2", "3"],
         "some": ["1", "", "2.5"],
     }
-    with pytest.raises(ValueError, match="list"):
+    with pytest.raises(LikenessError, match="list"):
         read_parquet(tmp_path / "t.parquet", lambda names: {"path": 4})
-    damaged = (tmp_path / "t.parquet").read_bytes()[:-9]
-    (tmp_path / "t.parquet").write_bytes(damaged)
-    with pytest.raises(ValueError, match="damaged"):
-        read_parquet(tmp_path / "t.parquet", lambda names: places)
+    assert [text_of(value) for value in (None, float("nan"), pandas.NA, pandas.NaT)] == [""] * 4
 
 
-def test_a_missing_value_has_no_text() -> None:
-    pandas = pytest.importorskip("pandas")
-    assert [text_of(value) for value in (None, float("nan"), pandas.NA, pandas.NaT, "")] == [""] * 5
-    assert text_of(7) == text_of(7.0) == text_of(" 7 ") == "7"
+def test_mapping(tmp_path: Path) -> None:
+    def mapping(content: str) -> dict[str, str]:
+        (tmp_path / "list.txt").write_text(content)
+        return read_mapping(tmp_path / "list.txt")
 
-
-@pytest.fixture
-def put(tmp_path):
-    def put(content: str) -> Path:
-        path = tmp_path / "list.txt"
-        path.write_text(content)
-        return path
-
-    return put
-
-
-def test_mapping(put):
-    assert read_mapping(put("u1 s1\nu2 s1\n# x\nu1 s1\n")) == {"u1": "s1", "u2": "s1"}
-    assert read_mapping(put("u1,John Doe\nu2,s\n")) == {"u1": "John Doe", "u2": "s"}
-    with pytest.raises(ValueError, match="'u1'"):
-        read_mapping(put("u1 s1\nu2 s1\nu1 s2\n"))
-    with pytest.raises(ValueError, match="fields"):
-        read_mapping(put("u1 s1 x\n"))
-    with pytest.raises(ValueError, match="no subject"):
-        read_mapping(put("u1,s\nu2,\n"))
+    assert mapping("u1 s1\nu2 s1\n# x\nu1 s1\n") == {"u1": "s1", "u2": "s1"}
+    assert mapping("u1,John Doe\nu2,s\n") == {"u1": "John Doe", "u2": "s"}
+    for wrong, says in (
+        ("u1 s1\nu2 s1\nu1 s2\n", "'u1'"),
+        ("u1 s1 x\n", "fields"),
+        ("u1,s\nu2,\n", "no subject"),
+    ):
+        with pytest.raises(LikenessError, match=says):
+            mapping(wrong)
 
 
 def test_subjects_from_a_mapping():

@@ -54,18 +54,3 @@ def test_a_pipe_says_that_it_has_none() -> None:
         assert sha256(Path(f"/dev/fd/{reading}")) == "unknown: read from a pipe"
     finally:
         os.close(reading)
-
-
-def test_a_file_that_is_not_there_is_no_pipe(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        sha256(tmp_path / "none")
-
-
-def test_the_meta_of_the_archives_counts_where_the_index_has_none(tmp_path):
-    embeddings.write(
-        tmp_path / "e.ark", Embeddings(("a", "b"), np.eye(2, dtype=np.float32), {"model": "x"})
-    )
-    (tmp_path / "some.scp").write_text((tmp_path / "e.scp").read_text().splitlines()[0])
-    before = sha256(tmp_path / "some.scp")
-    (tmp_path / "e.meta.json").write_text("{}")
-    assert sha256(tmp_path / "some.scp") != before

@@ -85,26 +85,6 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     assert hidden(tmp_path) == []
 
 
-@NEEDS_FORK
-def test_writers_in_many_processes_each_write_a_whole_file(tmp_path: Path) -> None:
-    children = []
-    for number in range(4):
-        child = os.fork()
-        if not child:
-            failed = 1
-            try:
-                for _ in range(20):
-                    with atomic_path(tmp_path / "a") as temporary:
-                        temporary.write_text(str(number) * 1000)
-                failed = 0
-            finally:
-                os._exit(failed)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-    assert len(set((tmp_path / "a").read_text())) == 1
-    assert hidden(tmp_path) == []
-
-
 def test_content_and_name_reach_the_disk_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

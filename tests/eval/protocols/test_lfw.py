@@ -1,6 +1,4 @@
-"""The LFW protocol against the field's procedure written out, brute force over folds and
-thresholds, and the real pairs.txt.
-"""
+"""The LFW protocol against brute force over folds and thresholds, and the real pairs.txt."""
 
 from __future__ import annotations
 
@@ -17,20 +15,6 @@ from likeness.eval.similarity import pairs as pair_scores
 from likeness.eval.verification import eer
 
 
-def verbatim_accuracy(dist, same, num_folds):
-    """facenet / insightface calculate_roc, without PCA (field-face.md 1.7)."""
-    thresholds = np.arange(0, 4, 0.01)
-    blocks = np.array_split(np.arange(len(dist)), num_folds)
-    accuracy, chosen = [], []
-    for test in blocks:
-        train = np.setdiff1d(np.arange(len(dist)), test)
-        each = [np.mean((dist[train] < t) == same[train]) for t in thresholds]
-        best = thresholds[int(np.argmax(each))]
-        chosen.append(best)
-        accuracy.append(np.mean((dist[test] < best) == same[test]))
-    return np.mean(accuracy), np.std(accuracy), np.array(chosen)
-
-
 def brute_accuracy(scores, same, fold):
     accuracy, chosen = [], []
     for number in sorted(set(fold)):
@@ -44,12 +28,6 @@ def brute_accuracy(scores, same, fold):
         chosen.append(best)
         accuracy.append(sum((s >= best) == y for s, y in test) / len(test))
     return np.mean(accuracy), np.std(accuracy), chosen
-
-
-def distances(n=400, seed=0):
-    rng = np.random.default_rng(seed)
-    same = np.arange(n) // 20 % 2 == 0
-    return np.clip(np.where(same, 1.0, 1.8) + 0.3 * rng.standard_normal(n), 0, 4), same
 
 
 @st.composite
@@ -71,27 +49,6 @@ def test_accuracy_is_brute_force_over_the_scores_of_the_other_folds(case):
     result = ten_fold_accuracy(scores, same, folds=fold)
     assert (result.mean, result.std) == pytest.approx((mean, std), abs=1e-12)
     np.testing.assert_array_equal(result.thresholds, chosen)
-
-
-def test_the_grid_is_the_fields_procedure_with_ties_too():
-    dist, same = distances(200)
-    for d in (dist, dist.round(1)):
-        mean, std, chosen = verbatim_accuracy(d, same, 4)
-        result = ten_fold_accuracy(-d, same, folds=4, thresholds="grid")
-        assert (result.mean, result.std) == pytest.approx((mean, std), abs=1e-15)
-        np.testing.assert_allclose(-result.thresholds, chosen, atol=1e-12)
-
-
-def test_rounding_above_0_is_a_distance_of_0():
-    """2 cos - 2 of equal rows may come out a little above 0: no threshold on d accepts what d = 0
-    does not reach.
-    """
-    dist, same = distances()
-    # also of different pairs, so that more than the FAR asked for lie at 0
-    dist = np.where(np.arange(dist.size) % 3 == 0, 0.0, dist)
-    above = np.where(dist == 0, 5e-5, -dist)
-    result = ten_fold_accuracy(above, same, folds=4, thresholds="grid")
-    assert result[:2] == pytest.approx(verbatim_accuracy(dist, same, 4)[:2], abs=1e-15)
 
 
 def test_a_perfect_a_constant_and_an_inverted_system():
@@ -121,12 +78,8 @@ def test_lfw_pairs(shared):
     rows = np.array([centre[name] + 0.8 * rng.standard_normal(32) for name in names])
     scores = pair_scores(rows, rows, trials.enrol, trials.probe)
     result = ten_fold_accuracy(scores, trials.target)
-    grid = ten_fold_accuracy(2 * scores - 2, trials.target, thresholds="grid")
     error = eer(scores[trials.target], scores[~trials.target])
     assert result.mean == pytest.approx(1 - error, abs=0.01)
-    assert grid.mean == pytest.approx(result.mean, abs=0.005)
-    expected = verbatim_accuracy(2 - 2 * scores, trials.target, 10)
-    assert grid[:2] == pytest.approx(expected[:2], abs=1e-15)
 
 
 def test_damaged_pairs_are_refused(tmp_path):
@@ -152,8 +105,6 @@ def test_bad_input_is_refused():
         ([0.0] * 4, [True] * 4, {}),
         ([0.0] * 4, [2, 0, 1, 0], {}),
         ([0.0] * 4, same, {"folds": [0, 0, 0, 0]}),
-        ([0.5, 0.2, 0.1, 0.0], same, {"thresholds": "grid"}),
-        ([0.0] * 4, same, {"thresholds": "steps"}),
     ):
         with pytest.raises(LikenessError):
             ten_fold_accuracy(scores, labels, **{"folds": 2, **more})

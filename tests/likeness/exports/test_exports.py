@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,19 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from likeness.eval.formats.trials import read_trials
-from likeness.eval.verification import eer
 from likeness.exports import sherpa
-from likeness.exports.cost import OnTrials, measure
 from likeness.modalities import folders
-from likeness.modalities.embedding.rows import Vectors
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank
 from likeness.models.load import load
 from likeness.models.run import load_model
-from likeness.scoring import score
 from likeness.toolkit.backbones.resnet import ResNet
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models import checkpoint, export
@@ -31,7 +24,7 @@ from likeness.toolkit.models.embed import embed
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from tests import tiny
-from tests.scripts import printed, run_command
+from tests.scripts import run_command
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -56,16 +49,6 @@ def checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def lists(voices: Path, folder: Path) -> tuple[Path, Path]:
-    """The items of the voices, and all of their trials."""
-    items = folders.items(voices, split="all")
-    listed, trials = folder / "items.txt", folder / "trials.txt"
-    listed.write_text("".join(f"{item.id} {item.path} {item.label}\n" for item in items))
-    pairs = ((a, b) for i, a in enumerate(items) for b in items[i + 1 :])
-    trials.write_text("".join(f"{int(a.label == b.label)} {a.id} {b.id}\n" for a, b in pairs))
-    return listed, trials
-
-
 @pytest.mark.slow  # three exports
 def test_smaller_files_keep_the_front_end_and_state_what_they_are(
     checkpoint_file: Path, voices: Path, tmp_path: Path
@@ -78,15 +61,6 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
     calibration = [*items[:3], Item("absent", tmp_path / "absent.wav", "ann")]
     with pytest.warns(UserWarning, match=r"cannot be read"):
         export.export(plain, files["int8"], smaller=export.Smaller("int8", calibration))
-    before = files["float16"].read_bytes()
-
-    def refuse(file: Path) -> dict[str, Any]:
-        assert file.read_bytes() == before
-        raise ValueError("too much")
-
-    with pytest.raises(ValueError, match="too much"):
-        export.export(plain, files["float16"], smaller=export.Smaller("float16", None, refuse))
-    assert files["float16"].read_bytes() == before
     sizes = {name: file.stat().st_size for name, file in files.items()}
     assert sizes["int8"] < sizes["float16"] < sizes["float32"]
     loaded = {name: load(str(file)) for name, file in files.items()}
@@ -102,55 +76,6 @@ def test_smaller_files_keep_the_front_end_and_state_what_they_are(
     for other, most, least in ((units[1], 1e-5, 0.0), (units[2], 0.05, 1e-7)):
         distance = (1 - (units[0].astype(float) * other).sum(axis=1)).max()
         assert least <= distance < most
-
-
-@pytest.mark.slow  # two exports
-def test_the_cost_is_that_of_scores_made_apart_and_too_much_of_it_is_refused(
-    checkpoint_file: Path, voices: Path, tmp_path: Path
-) -> None:
-    listed, trials = lists(voices, tmp_path)
-    out = tmp_path / "small.onnx"
-    words = ["export", checkpoint_file, "--out", out, "--precision", "int8", "--trials", trials]
-    words += ["--items", listed, "--far", 0.1]
-    assert "EER" in printed(*words, "--max-loss", 100)
-    properties = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
-    stated = json.loads(properties["likeness"])
-    assert stated["precision"] == "int8 dynamic"
-    results = stated["cost"]["results"]
-    values = {(result["system"], result["metric"]): result["value"] for result in results}
-    assert {metric for _, metric in values} == {"eer", "tar_at_far(0.1)"}
-    items = folders.items(voices, split="all")
-    for side, model in (("float32", load_model(checkpoint_file)), ("smaller", load(str(out)))):
-        embeddings, bad = embed(model.embedder, items, model.read, meta=model.meta)
-        assert not bad
-        scores = score(read_trials(trials), embeddings).scores
-        assert values[side, "eer"] == pytest.approx(eer(scores.targets, scores.nontargets))
-    # Beside a model that knows the speakers, this one is worse by its whole EER.
-    speakers = sorted({item.label for item in items if item.label})
-
-    def read(item: Item) -> np.ndarray[Any, Any]:
-        return np.eye(len(speakers), dtype=np.float32)[speakers.index(str(item.label))]
-
-    embedder = TorchEmbedder(Vectors(dim=len(speakers)), Same())
-    perfect = replace(load_model(checkpoint_file), embedder=embedder, read=read)
-    rise = 100 * values["smaller", "eer"]
-    assert rise > 1
-    about = OnTrials(read_trials(trials), items, "all pairs", far=0.1, max_loss=rise - 0.01)
-    with pytest.raises(ValueError, match="percentage points"):
-        measure(perfect, out, about)
-    paired = measure(perfect, out, replace(about, max_loss=rise + 0.01)).paired
-    assert paired.over == "subjects"
-    difference = paired.differences["smaller", "eer"]
-    assert difference.interval[0] < rise / 100 < difference.interval[1]
-
-
-class Same(nn.Module):
-    """A backbone that gives what it gets."""
-
-    dim = 8
-
-    def forward(self, features: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        return features
 
 
 def test_a_list_for_calibration_starts_from_the_root(

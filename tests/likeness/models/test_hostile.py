@@ -40,10 +40,10 @@ def test_settings_of_any_depth_and_size_are_refused(kind: str, tmp_path: Path) -
 @pytest.mark.parametrize("depth", [40, 300])
 def test_parts_inside_parts_of_any_depth_are_refused(depth: int, tmp_path: Path) -> None:
     """Each level would be a call of a call, until Python's stack ends."""
-    part: dict[str, Any] = {"call": "toolkit.backbones.small.SmallCNN", "args": {"dim": 4}}
+    part: dict[str, Any] = {"call": "toolkit.backbones.image_resnet.SmallCNN", "args": {"dim": 4}}
     head = {"call": "toolkit.backbones.head.Head", "args": {}}
     for _ in range(depth):
-        part = {"call": "toolkit.models.joined.Joined", "args": {"network": part, "head": head}}
+        part = {"call": "toolkit.models.embedder.Joined", "args": {"network": part, "head": head}}
     description = {
         "modality": "image",
         "frontend": {"call": "toolkit.data.pixels.PixelScale", "args": {}},

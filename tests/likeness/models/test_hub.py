@@ -102,7 +102,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
     network = image_tower(tiny_hub.save(name, tmp_path))
     registers = getattr(network.config, "num_register_tokens", 0)
     x = torch.randn(2, 3, 32, 32)
-    gem = pool_places("GeM", 2.0, learned=False)
+    gem = pool_places("GeM")
     with torch.no_grad():
         tokens = network(x).last_hidden_state
         if name == "convnext":
@@ -115,7 +115,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
         for pooling, pooled in (("mean", tokens.mean(1)), ("GeM", gem(tokens))):
             if name == "convnext":
                 pooled = network.layernorm(pooled)
-            part = hub.backbone(str(tmp_path), pooling=pooling, power=2.0, learn_power=False, dim=5)
+            part = hub.backbone(str(tmp_path), pooling=pooling, dim=5)
             backbone = part(3).eval()
             lacking = backbone.network.load_state_dict(weights.network.state_dict(), strict=False)
             assert not lacking.missing_keys
@@ -123,7 +123,7 @@ def test_poolings_of_patches_leave_class_token_and_registers_out(name: str, tmp_
             torch.testing.assert_close(backbone(x), theirs, rtol=1e-5, atol=1e-5)
             assert backbone.dim == 5
             names = {key.partition(".")[0] for key in backbone.state_dict()}
-            assert names == {"network", "project"}
+            assert names == {"network", "project", *(["pool"] if pooling == "GeM" else [])}
 
 
 @pytest.mark.parametrize("name", tiny_hub.SPEECH)
@@ -211,18 +211,6 @@ def test_padding_changes_no_embedding(name: str, pooling: Any, tmp_path: Path) -
         for row, wave in enumerate(waves):
             features, _ = frontend(wave[None])
             torch.testing.assert_close(backbone(features)[0], together[row], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["wav2vec2 base", "hubert base", "wavlm base"])
-def test_group_norm_says_that_padding_changes_an_embedding(name: str, tmp_path: Path) -> None:
-    tiny_hub.save(name, tmp_path)
-    model = load(f"hub:{tmp_path}").embedder
-    assert not model.pads_exactly
-    wave = torch.randn(1, 4000)
-    padded = torch.nn.functional.pad(wave, (0, 4000))
-    with torch.no_grad():
-        difference = model(wave) - model(padded, torch.tensor([0.5]))
-    assert difference.abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("pooling", ["weighted", "MHFA", "MFA"])
@@ -318,12 +306,8 @@ def test_shards_are_joined_and_half_precision_is_read(tmp_path: Path) -> None:
         parts = {"model-1-of-2.safetensors": names[::2], "model-2-of-2.safetensors": names[1::2]}
         for file, kept in parts.items():
             save_file({name: tensors[name] for name in kept}, tmp_path / file)
-        placed = {name: file for file, kept in parts.items() for name in kept}
         (tmp_path / "model.safetensors").unlink()
-        index = tmp_path / "model.safetensors.index.json"
-        index.write_text(json.dumps({"weight_map": placed}))
         assert torch.equal(load(f"hub:{tmp_path}").embedder(x), before)
-        index.unlink()
         halves = {name: x.half() if x.is_floating_point() else x for name, x in tensors.items()}
         save_file(halves, tmp_path / "model.safetensors")
         near = load(f"hub:{tmp_path}").embedder(x)

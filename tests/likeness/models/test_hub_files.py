@@ -20,8 +20,8 @@ from PIL import Image
 from likeness.modalities import folders
 from likeness.models import hub, speechbrain
 from likeness.models.hub import find_files
-from likeness.models.initial import read_initial
 from likeness.models.load import load
+from likeness.models.run import read_initial
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
@@ -237,12 +237,3 @@ def test_what_is_neither_folder_nor_id_is_refused_and_not_asked_for(
     with pytest.raises(ValueError, match="neither a folder nor an id"):
         find_files(source)
     assert asked == []
-
-
-def test_an_index_names_files_beside_it_only(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    index = folder / "model.safetensors.index.json"
-    for shard in ("../../etc/a.safetensors", "gone.safetensors"):
-        index.write_text(json.dumps({"weight_map": {"a": shard}}))
-        with pytest.raises(ValueError, match=r"index\.json"):
-            find_files(str(folder))

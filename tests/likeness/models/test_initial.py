@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from likeness.models.initial import read_initial
 from likeness.models.load import load
+from likeness.models.run import read_initial
 from likeness.toolkit.backbones import resnet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet
@@ -144,12 +144,3 @@ def test_only_new_parts_may_be_missing(
     weights, _, _ = read(find_model(wespeaker / "run"), FORMAT)
     expected = torch.load(wespeaker / "avg_model.pt", weights_only=True)
     assert torch.equal(weights["backbone.seg_1.weight"], expected["seg_1.weight"])
-
-    def without_a_bias(init: str) -> start.Initial:
-        initial = read_initial(init)
-        kept = {key: x for key, x in initial.weights.items() if key != "backbone.bn1.bias"}
-        return start.Initial(kept, initial.source)
-
-    with pytest.raises(ValueError, match=r"1 missing .backbone\.bn1\.bias"):
-        fit(fresh, data=voices, out=wespeaker / "other", read_initial=without_a_bias)
-    assert not (wespeaker / "other").exists()

@@ -15,14 +15,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Server(ThreadingHTTPServer):
     """files: path -> bytes. breaks: how many answers to cut off after half of what they should
-    send. ranges: whether Range is understood. requests: (path, Range) of each.
+    send. requests: the path of each.
     """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
-        self.breaks, self.ranges = 0, True
-        self.requests: list[tuple[str, str | None]] = []
+        self.breaks = 0
+        self.requests: list[str] = []
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"
@@ -35,22 +35,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        server, expected = self.server, self.headers.get("Range")
-        server.requests.append((self.path, expected))
+        server = self.server
+        server.requests.append(self.path)
         if self.path[1:] not in server.files:
             self.send_error(404)
             return
         body = server.files[self.path[1:]]
-        if expected and server.ranges:
-            start = int(expected.removeprefix("bytes=").removesuffix("-"))
-            if start >= len(body):
-                self.send_error(416)
-                return
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-            body = body[start:]
-        else:
-            self.send_response(200)
+        self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if server.breaks:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from likeness.eval.errors import LikenessError
 from likeness.prepare.prepare import Archive, Count, Dataset, catalogue, named, prepare
 from tests.disk_calls import come_in_order, recorded
 from tests.likeness.prepare.serving import Server, packed, serving, zipped
@@ -83,84 +84,50 @@ def test_an_archive_goes_when_what_it_held_is_on_the_disk(
     first = dataset(server, packed(WAVS))
     calls = recorded(monkeypatch, tmp_path)
     run(first, tmp_path)
-    fetched = ["fsync downloads/set.tar.gz.part", "replace downloads/set.tar.gz", "fsync downloads"]
+    fetched = ["fsync downloads/new set.tar.gz", "replace downloads/set.tar.gz"]
     made = ["sync", "replace set/wav", "fsync set"]
     assert come_in_order([*fetched, *made, "unlink downloads/set.tar.gz"], calls)
 
 
-def test_files_that_are_there_already_are_summed(server: Server, tmp_path: Path) -> None:
-    archive = Archive("meta/list.txt", (server.url("list.txt"),), md5=md5(b"a b"))
-    whole = Dataset("list", "a list", "none", "here", (archive,))
-    server.files["list.txt"] = b"a b"
-    run(whole, tmp_path)
-    run(whole, tmp_path)
-    assert len(server.requests) == 1
-    (tmp_path / "meta/list.txt").write_bytes(b"a c")
-    with pytest.raises(ValueError, match=r"list.txt: its md5 .* remove it"):
-        run(whole, tmp_path)
-    # what somebody put there is removed by nobody else
-    assert left(tmp_path) == ["meta/list.txt"]
-
-
-def test_broken_connections_are_resumed_where_they_broke(server: Server, tmp_path: Path) -> None:
-    body = os.urandom(8 << 20)
-    server.breaks = 3
-    server.files["a"] = body
-    one = Dataset("a", "", "", "", (Archive("a", (server.url("a"),), md5=md5(body)),))
-    run(one, tmp_path)
-    assert left(tmp_path) == ["a"]
-    assert [request for _, request in server.requests] == [
-        None,
-        *(f"bytes={start}-" for start in (4 << 20, 6 << 20, 7 << 20)),
-    ]
-
-
-@pytest.mark.parametrize("ranges", [True, False])
-def test_what_was_stopped_is_gone_on_with(ranges: bool, server: Server, tmp_path: Path) -> None:
+def test_a_broken_connection_leaves_nothing_and_is_made_again(
+    server: Server, tmp_path: Path
+) -> None:
+    server.breaks = 1
     server.files["a"] = os.urandom(100_000)
-    server.ranges = ranges  # without them the server sends everything anew
-    one = Dataset("a", "", "", "", (Archive("a", (server.url("a"),), md5=md5(server.files["a"])),))
-    part = tmp_path / "downloads" / "a.part"
-    part.parent.mkdir()
-    for have in (60_000, 100_000):
-        part.write_bytes(server.files["a"][:have])
+    one = Dataset("a", "", "", "", [Archive("a", [server.url("a")], md5=md5(server.files["a"]))])
+    with pytest.raises(ConnectionError, match="wget -c"):
         run(one, tmp_path)
-        assert left(tmp_path) == ["a"]
-        assert (tmp_path / "a").read_bytes() == server.files["a"]
-        assert server.requests[-1] == ("/a", f"bytes={have}-")
-        (tmp_path / "a").unlink()
-    # Without a checksum nothing tells whether the rest belongs to the beginning.
-    part.write_bytes(b"x" * 10)
-    run(replace(one, archives=(replace(one.archives[0], md5=""),)), tmp_path)
+    assert left(tmp_path) == []
+    run(one, tmp_path)
     assert (tmp_path / "a").read_bytes() == server.files["a"]
 
 
-def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_checksum_leaves_nothing_and_an_unknown_one_is_reported(
+    server: Server, tmp_path: Path
+) -> None:
     body = packed(WAVS)
     for more in ({"sha256": "0" * 64}, {"md5": "0" * 32}):
         with pytest.raises(ValueError, match=r"set.tar.gz: its (sha256|md5) is [0-9a-f]+, but 0+ "):
             run(dataset(server, body, **more), tmp_path)
         assert left(tmp_path) == []
-
-
-def test_files_that_somebody_put_there_are_removed_by_nobody_else(
-    server: Server, tmp_path: Path
-) -> None:
-    put = tmp_path / "downloads" / "set.tar.gz"
-    put.parent.mkdir()
-    put.write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"set.tar.gz: its md5 .* remove it"):
-        run(dataset(server, packed(WAVS), md5="0" * 32), tmp_path)
-    assert put.read_bytes() == b"mine"
-    put.write_bytes(packed(WAVS))
-    run(dataset(server, packed(WAVS)), tmp_path)
-    assert put.is_file()
-    assert server.requests == []
-
-
-def test_an_unknown_checksum_is_reported(server: Server, tmp_path: Path) -> None:
-    lines = run(dataset(server, packed(WAVS)), tmp_path)
+    lines = run(dataset(server, body), tmp_path)
     assert any(line.startswith("set.tar.gz: UNVERIFIED") for line in lines)
+
+
+def test_files_that_somebody_put_there_are_summed_and_stay(server: Server, tmp_path: Path) -> None:
+    archive = Archive("meta/list.txt", [server.url("list.txt")], md5=md5(b"a b"))
+    for place in ("meta/list.txt", "downloads/list.txt"):
+        put = tmp_path / place.partition("/")[0] / place
+        put.parent.mkdir(parents=True)
+        put.write_bytes(b"mine")
+        listed = Dataset("list", "a list", "none", "here", [archive])
+        with pytest.raises(LikenessError, match=r"list.txt: its md5 .* remove it"):
+            run(listed, put.parents[1])
+        assert put.read_bytes() == b"mine"
+        put.write_bytes(b"a b")
+        run(listed, put.parents[1])
+        assert put.is_file()
+    assert server.requests == []
 
 
 def archive_of(member: str, kind: bytes, link: str = "") -> bytes:
@@ -178,9 +145,8 @@ REFUSED = {
     "hard.tar.gz": archive_of("set-1.0/recordings/0.wav", tarfile.LNKTYPE, "../x"),
     "device.tar.gz": archive_of("x", tarfile.CHRTYPE),
     "no.tar.gz": b"no archive",
-    "no.zip": b"no archive",
-    **{f"cut{cut}.tar.gz": packed(WAVS)[: int(cut * 10_000)] for cut in (0.05, 0.5, 0.9)},
-    **{f"cut{cut}.zip": zipped(WAVS)[: int(cut * 10_000)] for cut in (0.05, 0.5, 0.9)},
+    "cut.tar.gz": packed(WAVS)[:5_000],
+    "cut.zip": zipped(WAVS)[:5_000],
 }
 
 
@@ -247,16 +213,13 @@ def test_parts_are_joined(server: Server, tmp_path: Path) -> None:
 def test_the_catalogue_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
     for entry in catalogue():
         assert entry.licence
-        assert entry.page.startswith("http")
         assert entry.counts
         for archive in entry.archives:
-            assert archive.file or archive.urls
             assert entry.by_hand or archive.urls
-            assert all(url.startswith("http") for url in archive.urls)
-            assert len(archive.sha256) in (0, 64)
-            assert len(archive.md5) in (0, 32)
-            assert not archive.makes.startswith("/")
-    with pytest.raises(ValueError, match="'muasn'"):
+            assert archive.file or archive.urls
+            assert all(url.startswith("http") for url in (entry.page, *archive.urls))
+            assert (len(archive.sha256), len(archive.md5)) in ((0, 0), (64, 0), (0, 32))
+    with pytest.raises(LikenessError, match="'muasn'"):
         named("muasn")
     assert run_command("prepare") == 0
     assert "voxceleb1 by hand" in " ".join(capsys.readouterr().out.split())

@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from likeness import open_gallery
+from likeness.eval.calibration import Fusion
 from likeness.modalities.face import images
 from likeness.models.load import load_to_embed
 from likeness.models.run import load_model
@@ -33,10 +34,11 @@ from likeness.toolkit.models.checkpoint import save_model
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training import recipe
+from likeness.verification import Comparer
 from tests.tiny_yunet import network
 
 httpx = pytest.importorskip("httpx")
-for needed in ("fastapi", "granian", "python_multipart", "prometheus_client"):
+for needed in ("fastapi", "granian", "python_multipart"):
     pytest.importorskip(needed)
 
 ROOT = Path(__file__).parents[3]
@@ -83,6 +85,20 @@ def photograph(cells: tuple[tuple[int, int], ...] = ((3, 4), (8, 5), (12, 8))) -
     return encode(pixels)
 
 
+def service_of(
+    model: Loaded,
+    gallery: Any = None,
+    *,
+    calibration: Fusion | None = None,
+    threshold: float | None = None,
+    **offered: Any,
+) -> Any:
+    """What requests to a server of this model ask for."""
+    from likeness.service.work import Service
+
+    return Service(Comparer(model, calibration, threshold), gallery, **offered)
+
+
 def asking(service: Any, *, local: bool = True, token: str = TOKEN) -> Callable[..., Any]:
     """A function that asks the application around a service, without a server."""
     from starlette.testclient import TestClient
@@ -104,7 +120,6 @@ def serving(model: Loaded, folder: Path | None = None, **rules: Any) -> Iterator
     from granian.server.embed import Server
 
     from likeness.service.app import make_app
-    from likeness.service.work import Service
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -113,7 +128,7 @@ def serving(model: Loaded, folder: Path | None = None, **rules: Any) -> Iterator
 
     async def serve() -> None:
         gallery = open_gallery(str(folder or Path(temporary.name) / "gallery"), model.meta)
-        app = make_app(Service(model, gallery, **rules), token=TOKEN)
+        app = make_app(service_of(model, gallery, **rules), token=TOKEN)
         servers.append(
             Server(app, port=port, interface=Interfaces.ASGI, log_enabled=False, websockets=False)
         )

@@ -22,13 +22,11 @@ from likeness.eval.thresholds import measure
 from likeness.eval.types import Scores
 from likeness.modalities.face import align
 from likeness.service.inputs import miniature
-from likeness.service.pages import MAX_EXAMPLES, read_examples
-from likeness.service.work import Extras, Service
-from likeness.toolkit.data import images
+from likeness.service.pages import MAX_EXAMPLES, read_examples, slider
 from likeness.toolkit.data.images import decode_bytes, encode
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.gallery import media
-from tests.likeness.service.serving import asking, face_network, photograph
+from tests.likeness.service.serving import asking, face_network, photograph, service_of
 from tests.tiny_yunet import tiny_yunet
 
 
@@ -60,9 +58,9 @@ def pixels_at(address: str) -> np.ndarray[Any, Any]:
 def test_the_faces_of_a_photograph_and_the_crops_that_the_network_gets(
     photographs: Any, place: Path
 ) -> None:
-    ask = asking(Service(photographs))
+    ask = asking(service_of(photographs))
     got = ask("POST", "/faces", files={"file": photograph()}).json()
-    assert (got["width"], got["height"], got["detector"], got["found"]) == (128, 96, True, 3)
+    assert (got["width"], got["height"], got["found"]) == (128, 96, 3)
     faces = align.detect(
         align.load_detector(place / "detector.onnx"), decode_bytes(photograph(), "")
     )
@@ -82,7 +80,7 @@ def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
     photographs: Any, tmp_path: Path
 ) -> None:
     gallery = open_gallery(str(tmp_path), photographs.meta)
-    ask = asking(Service(photographs, gallery, extras=Extras(keeps_media=True)))
+    ask = asking(service_of(photographs, gallery, keeps_media=True))
     found = ask("POST", "/faces", files={"file": photograph()}).json()
     crop_of = {face["number"]: pixels_at(face["crop"]) for face in found["faces"]}
     both = {"first": photograph(), "second": photograph()}
@@ -114,7 +112,7 @@ def test_the_face_that_somebody_chose_is_compared_searched_and_enrolled(
 
 
 def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any) -> None:
-    ask = asking(Service(crops))
+    ask = asking(service_of(crops))
     takes = ask("GET", "/health").json()["takes"]
     assert (takes["kind"], takes["height"], takes["width"]) == ("crops", 112, 96)
     crop = encode(np.random.default_rng(0).integers(0, 255, (112, 96, 3), dtype=np.uint8))
@@ -128,25 +126,7 @@ def test_a_model_of_crops_refuses_a_photograph_and_says_what_it_takes(crops: Any
     assert "the second file: the image has 96 x 128 pixels" in refused.json()["error"]
     chosen = ask("POST", "/verify", files={"first": crop, "second": crop}, data={"first_face": 0})
     assert chosen.status_code == 422
-    whole = ask("POST", "/faces", files={"file": crop}).json()
-    assert (whole["detector"], whole["faces"]) == (False, [])
-    assert (pixels_at(whole["crop"]) == decode_bytes(crop, "")).all()
-
-
-def test_a_photograph_may_have_as_many_pixels_as_in_a_command(
-    photographs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask = asking(Service(photographs))
-    both = {"first": photograph(), "second": photograph()}
-    assert ask("POST", "/verify", files=both).status_code == 200
-    assert "67 megapixels (JPEG 200)" in ask("GET", "/health").json()["takes"]["text"]
-    monkeypatch.setattr(images, "MAX_PIXELS", 96 * 128 - 1)
-    with pytest.raises(LikenessError, match="96 x 128 pixels"):
-        decode_bytes(photograph(), "")
-    for path, files in (("/verify", both), ("/faces", {"file": photograph()})):
-        refused = ask("POST", path, files=files)
-        assert refused.status_code == 422
-        assert "96 x 128 pixels" in refused.json()["error"]
+    assert ask("POST", "/faces", files={"file": crop}).status_code == 422
 
 
 def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None:
@@ -154,7 +134,7 @@ def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None
     values = np.concatenate((rng.normal(2, 1, 200), rng.normal(0, 1, 2000)))
     scores = Scores(values, np.arange(2200) < 200)
     entry, _ = measure(scores, Origin("dot"), data="demo", fars=[0.01], subjects=9)
-    service = Service(crops, extras=Extras(thresholds=entry))
+    service = service_of(crops, slider=slider(entry, ""))
     # Who reads it needs no token, like /health: it says nothing of anybody.
     got = asking(service, local=False, token="")("GET", "/thresholds").json()
     assert (got["data"], got["subjects"], got["nontargets"]) == ("demo", 9, 2000)
@@ -163,7 +143,7 @@ def test_thresholds_say_what_they_mean_or_why_there_are_none(crops: Any) -> None
     assert values_of == sorted(values_of)
     assert all(far >= 0.005 and frr >= 0.05 for _, far, frr in got["places"])
     assert {mark["threshold"] for mark in got["marks"]} <= set(values_of)
-    without = asking(Service(crops, extras=Extras(no_thresholds="because")))
+    without = asking(service_of(crops, slider=slider(None, "because")))
     assert without("GET", "/thresholds").json()["reason"] == "because"
 
 
@@ -180,9 +160,17 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
     (folder / "large.png").write_bytes(encode(crop) + bytes(200_000))
     examples = read_examples(folder, "face", 100_000)
     assert [one.name for one in examples] == ["ann/1.png", "ann/2.png", "bob/1.png"]
-    service = Service(crops, extras=Extras(examples=examples))
+    service = service_of(crops, examples=examples)
     ask = asking(service)
     assert len(ask("GET", "/examples").json()["examples"]) == 3
+    for subject in range(30):
+        for shot in range(3):
+            path = tmp_path / "many" / f"{subject:02}" / f"{shot}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(crop))
+    many = [one.name for one in read_examples(tmp_path / "many", "face", 100_000)]
+    # two of each folder, so that there are two of one subject to compare
+    assert many == [f"{i:02}/{shot}.png" for i in range(MAX_EXAMPLES // 2) for shot in (0, 1)]
     (folder / "ann/1.png").write_text("changed")  # they were read at the start
     got = ask("GET", "/examples/0")
     assert (got.content, got.headers["content-type"]) == (encode(crop), "image/png")
@@ -195,25 +183,11 @@ def test_examples_are_given_out_by_number_and_nothing_else_is(crops: Any, tmp_pa
         read_examples(folder, "speaker", 100_000)
 
 
-def test_of_many_examples_each_folder_gives_two(tmp_path: Path) -> None:
-    picture = encode(np.zeros((2, 2, 3), np.uint8))
-    for subject in range(30):
-        for shot in range(3):
-            path = tmp_path / f"{subject:02}" / f"{shot}.png"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(picture)
-    examples = read_examples(tmp_path, "face", 1000)
-    assert len(examples) == MAX_EXAMPLES
-    # so that there are two of one subject to compare
-    half = range(MAX_EXAMPLES // 2)
-    assert [one.name for one in examples] == [f"{i:02}/{shot}.png" for i in half for shot in (0, 1)]
-
-
 def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path: Path) -> None:
     for keeps in (False, True):
         folder = tmp_path / str(keeps)
         gallery = open_gallery(str(folder), photographs.meta)
-        service = Service(photographs, gallery, extras=Extras(keeps_media=keeps))
+        service = service_of(photographs, gallery, keeps_media=keeps)
         ask = asking(service)
         sent = [("files", photograph(((7, 5),))), ("files", photograph(((8, 4),)))]
         ask("POST", "/enrol", data={"subject": "Ann / O'Neil"}, files=sent)
@@ -237,7 +211,7 @@ def test_media_are_kept_only_if_the_server_is_told_so(photographs: Any, tmp_path
         assert not [path for path in folder.rglob("*") if path.suffix in media.ENDINGS]
         gallery.close()
     with pytest.raises(LikenessError):
-        Service(photographs, extras=Extras(keeps_media=True))
+        service_of(photographs, keeps_media=True)
 
 
 def test_who_is_removed_while_enrolling_leaves_no_media(
@@ -247,7 +221,7 @@ def test_who_is_removed_while_enrolling_leaves_no_media(
     removed: list[Any] = []
     removers: list[threading.Thread] = []
     gallery = open_gallery(str(tmp_path), photographs.meta)
-    service = Service(photographs, gallery, extras=Extras(keeps_media=True))
+    service = service_of(photographs, gallery, keeps_media=True)
     store = gallery.enrol
 
     def enrol(*embeddings: Any) -> None:

@@ -1,4 +1,4 @@
-"""`likeness serve` as it runs: its processes, how it starts and ends, TLS."""
+"""`likeness serve` as it runs: its processes, how it starts and ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import re
 import shutil
 import signal
 import socket
-import ssl
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -66,7 +64,7 @@ def test_a_server_answers_bounds_and_ends(
     model: Path, voices: Path, files: list[bytes], tmp_path: Path
 ) -> None:
     """One server: what it keeps and logs, how large a request may be, and SIGTERM."""
-    options = ("--gallery", tmp_path / "people", "--max-megabytes", 0.5, "--threshold", 0.5)
+    options = ("--gallery", tmp_path / "people", "--threshold", 0.5)
     with likeness_serve(model, tmp_path, *options) as (url, process), client(url) as asked:
         two = {"first": ("secret.flac", files[0]), "second": files[0]}
         assert asked.post("verify", files=two).json()["score"] == pytest.approx(1)
@@ -77,7 +75,7 @@ def test_a_server_answers_bounds_and_ends(
         assert asked.delete("gallery/Quentin", headers={"Authorization": "x"}).status_code == 401
         form = {"content-type": "multipart/form-data; boundary=x"}
         begun = b'--x\r\nContent-Disposition: form-data; name="first"; filename="a"\r\n\r\n'
-        parts = [begun, *[bytes(600_000)] * 5]
+        parts = [begun, *[bytes(12 << 20)] * 3]
         for content in (b"".join(parts), iter(parts)):  # of a stated size, or none
             assert asked.post("verify", content=content, headers=form).status_code == 413
         host, port = url.removeprefix("http://").strip("/").split(":")
@@ -108,16 +106,8 @@ def test_a_worker_that_was_killed_is_started_anew(model: Path, tmp_path: Path) -
         for _ in range(10):  # connections that waited at the killed one are lost, and no others
             with client(url) as asked:
                 assert asked.get("health").status_code == 200
-        counted = sum_of(url)
-        assert sum_of(url) == counted + 1  # whichever process answers has the sum of all
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-
-
-def sum_of(url: str) -> float:
-    with client(url) as asked:
-        lines = asked.get("metrics").text.splitlines()
-    return sum(float(line.split()[1]) for line in lines if line.startswith("likeness_requests_t"))
 
 
 def test_processes_end_with_the_first_one(model: Path, tmp_path: Path) -> None:
@@ -134,26 +124,6 @@ def is_running(process: int) -> bool:
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:
         return False
-
-
-def test_tls(model: Path, files: list[bytes], tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl, to make a certificate")
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate}"
-    options = "-days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*command.split(), *options.split()], check=True, capture_output=True)
-    trusted = ssl.create_default_context(cafile=str(certificate))
-    with likeness_serve(model, tmp_path, "--tls-certificate", certificate, "--tls-key", key) as (
-        url,
-        _,
-    ):
-        assert url.startswith("https://")
-        both = {"first": files[0], "second": files[0]}
-        with client(url, verify=trusted) as asked:
-            assert asked.post("verify", files=both).json()["score"] == pytest.approx(1)
-        with client(url) as asked, pytest.raises(httpx.ConnectError):
-            asked.get("health")
 
 
 def test_a_short_token_is_refused(model: Path) -> None:

@@ -31,8 +31,7 @@ from likeness.toolkit.data.items import Item
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.joined import Joined
+from likeness.toolkit.models.embedder import Joined, TorchEmbedder
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.recipe import load as load_recipe
 from tests import tiny_hub

@@ -25,7 +25,7 @@ from likeness.modalities.speaker.features import (
 from likeness.modalities.speaker.spec_augment import SpecAugment
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.modalities.synthetic import voice
-from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+from likeness.toolkit.backbones.ecapa import import_torchaudio
 from likeness.toolkit.models.parts import describe, restore
 
 torchaudio = import_torchaudio()

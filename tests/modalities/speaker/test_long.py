@@ -125,7 +125,7 @@ def test_energies_are_kaldis() -> None:
     """torchaudio's Kaldi features with use_energy and raw_energy have the frame's energy first."""
     import torch
 
-    from likeness.toolkit.backbones.torchaudio_cpu import import_torchaudio
+    from likeness.toolkit.backbones.ecapa import import_torchaudio
 
     kaldi = import_torchaudio().compliance.kaldi
     wave = noise(1.03) + np.float32(0.2)

@@ -8,11 +8,13 @@ import importlib
 import inspect
 import pkgutil
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 import likeness.toolkit.backbones
+from likeness.toolkit.backbones import redimnet
 
 
 def networks(takes: str) -> list[Any]:
@@ -33,6 +35,13 @@ def networks(takes: str) -> list[Any]:
         },
         key=lambda found: found.__name__,
     )
+
+
+def small_redimnet(in_dim: int, cls: Any, *, size: str, shape: dict[str, Any], **how: Any) -> Any:
+    """A ReDimNet of a size of which some parts are others."""
+    shapes: Any = redimnet.SHAPES if cls is redimnet.ReDimNet else redimnet.SHAPES_2
+    with patch.dict(shapes, {size: shapes[size]._replace(**shape)}):
+        return cls(in_dim, size=size, **how)
 
 
 def without_gradient(network: nn.Module, z: Tensor) -> list[str]:

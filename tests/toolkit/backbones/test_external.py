@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,20 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from likeness.modalities import folders
-from likeness.modalities.face import images
 from likeness.modalities.speaker.features import RawWave
-from likeness.models.run import load_model
-from likeness.toolkit.backbones.beside import Beside
 from likeness.toolkit.backbones.external import External
-from likeness.toolkit.backbones.head import Head
+from likeness.toolkit.backbones.head import Beside, Head
 from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import describe, restore
-from likeness.toolkit.training.recipe import Recipe
 
 
 class Waves(nn.Module):
@@ -49,72 +40,63 @@ class Waves(nn.Module):
 class Several(nn.Module):
     """What a network of somebody else gives: an embedding among other things."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: Callable[[Tensor], Any]) -> None:
         super().__init__()
-        self.form = form
-        self.linear = nn.Linear(12, 4)
+        self.form, self.linear = form, nn.Linear(12, 4)
 
     def forward(self, x: Tensor) -> Any:
-        z = self.linear(x.flatten(1))
-        if self.form == "tuple":
-            return x, z
-        if self.form == "dict":
-            return {"features": x, "embeddings": z}
-        if self.form == "object":
-            return SimpleNamespace(embeddings=z)
-        if self.form == "map":
-            return z[:, :, None, None]
-        if self.form == "frames":
-            return z[:, None, :].expand(-1, 3, -1)
-        if self.form == "nan":
-            return z / 0
-        if self.form == "one":
-            return z[:1]
-        return None
+        return self.form(self.linear(x.flatten(1)))
+
+
+def in_object(z: Tensor) -> Any:
+    return SimpleNamespace(embeddings=z)
+
+
+def in_map(z: Tensor) -> Tensor:
+    return z[:, :, None, None]
+
+
+def external(form: Any, output: int | str = "", **others: Any) -> External:
+    settings = {"network": partial(Several, form), "input_shape": (3, 2, 2), "output": output}
+    return External(3, **{**settings, **others})
 
 
 @pytest.mark.parametrize(
     ("form", "output"),
-    [("tuple", 1), ("tuple", "1"), ("tuple", -1), ("dict", "embeddings"), ("object", "embeddings")],
+    [
+        (lambda z: (7, z), 1),
+        (lambda z: (7, z), "1"),
+        (lambda z: (7, z), -1),
+        (lambda z: {"features": 7, "embeddings": z}, "embeddings"),
+        (in_object, "embeddings"),
+        (in_map, ""),
+    ],
 )
-def test_an_embedding_among_several_outputs(form: str, output: int | str) -> None:
-    external = External(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
-    x = torch.randn(5, 3, 2, 2)
-    assert external.dim == 4
-    assert external.image_size == (2, 2)
-    assert torch.equal(external(x), external.network.linear(x.flatten(1)))
-    assert [name for name, _ in external.named_children()] == ["network"]
+def test_an_embedding_among_several_outputs(form: Any, output: int | str) -> None:
+    network, x = external(form, output), torch.randn(5, 3, 2, 2)
+    assert (network.dim, network.image_size) == (4, (2, 2))
+    assert torch.equal(network(x), network.network.linear(x.flatten(1)))
+    assert [name for name, _ in network.named_children()] == ["network"]
 
 
 @pytest.mark.parametrize(
-    ("form", "output", "keyword"),
+    ("form", "settings", "keyword"),
     [
-        ("tuple", "", "tuple of 2"),
-        ("tuple", 5, "output=0"),
-        ("dict", "embedding", "features, embeddings"),
-        ("object", "embedding", "SimpleNamespace"),
-        ("frames", "", r"\(2, 3, 4\)"),
-        ("none", "", "gives None"),
-        ("one", "", "1 rows"),
+        (lambda z: (7, z), {}, "tuple of 2"),
+        (lambda z: (7, z), {"output": 5}, "output=0"),
+        (lambda z: {"features": z, "embeddings": z}, {"output": "z"}, "features, embeddings"),
+        (in_object, {"output": "embedding"}, "SimpleNamespace"),
+        (lambda z: z[:, None].expand(-1, 3, -1), {}, r"\(2, 3, 4\)"),
+        (lambda z: None, {}, "gives None"),
+        (lambda z: z[:1], {}, "1 rows"),
+        (in_map, {"input_shape": (3, 5, 5)}, "RuntimeError"),
+        (in_map, {"network": lambda: 7}, "a int"),
+        (in_map, {"network": Several(in_map)}, "a Several"),
     ],
 )
-def test_what_is_no_embedding_is_refused(form: str, output: int | str, keyword: str) -> None:
+def test_what_is_no_embedding_is_refused(form: Any, settings: dict[str, Any], keyword: str) -> None:
     with pytest.raises(ValueError, match=keyword):
-        External(3, network=partial(Several, form), input_shape=(3, 2, 2), output=output)
-
-
-@pytest.mark.parametrize(
-    ("settings", "keyword"),
-    [
-        ({"input_shape": (3, 5, 5)}, "RuntimeError"),
-        ({"network": lambda: 7}, "a int"),
-        ({"network": Several("map")}, "a Several"),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], keyword: str) -> None:
-    usual: dict[str, Any] = {"network": partial(Several, "map"), "input_shape": (3, 2, 2)}
-    with pytest.raises(ValueError, match=keyword):
-        External(3, **{**usual, **settings})
+        external(form, **settings)
 
 
 def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> None:
@@ -125,59 +107,38 @@ def test_trying_a_network_draws_no_random_number_and_changes_no_statistics() -> 
     before = network()
     expected = torch.rand(3)
     torch.manual_seed(0)
-    external = External(3, network=network, input_shape=(3, 2, 2))
+    tried = External(3, network=network, input_shape=(3, 2, 2))
     assert torch.equal(torch.rand(3), expected)
-    assert external.training
-    state = external.network.state_dict()
+    assert tried.training
+    state = tried.network.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in before.state_dict().items())
 
 
 @pytest.mark.parametrize("form", ["relative", "counts"])
 def test_lengths_are_given_as_the_network_takes_them(form: Any) -> None:
-    external = External(1, network=partial(Waves, form), input_shape=(100,), lengths=form)
-    assert external.pads_exactly
+    network = External(1, network=partial(Waves, form), input_shape=(100,), lengths=form)
+    assert network.pads_exactly
     waves, lengths = torch.randn(2, 100), torch.tensor([0.4, 1.0])
     features, frames = RawWave()(waves, lengths)
-    together = external(features, frames)
-    assert external.network.seen.tolist() == pytest.approx(
+    together = network(features, frames)
+    assert network.network.seen.tolist() == pytest.approx(
         [40, 100] if form == "counts" else [0.4, 1.0]
     )
-    alone = external(RawWave()(waves[:1, :40], None)[0])
+    alone = network(RawWave()(waves[:1, :40], None)[0])
     torch.testing.assert_close(together[:1], alone)
 
 
-def test_lengths_that_keep_no_padding_out_are_refused() -> None:
+def test_padding_that_a_network_sees_is_refused() -> None:
     with pytest.raises(ValueError, match="padding changes"):
         External(1, network=partial(Waves, exact=False), input_shape=(100,), lengths="relative")
-
-
-def test_without_lengths_a_padded_batch_is_refused() -> None:
-    external = External(1, network=Waves, input_shape=(100,))
-    assert not external.pads_exactly
-    assert external(torch.randn(2, 100, 1), torch.ones(2)).shape == (2, 4)
+    network = External(1, network=Waves, input_shape=(100,))
+    assert not network.pads_exactly
+    assert network(torch.randn(2, 100, 1), torch.ones(2)).shape == (2, 4)
     with pytest.raises(ValueError, match="padded"):
-        external(torch.randn(2, 100, 1), torch.tensor([0.5, 1.0]))
+        network(torch.randn(2, 100, 1), torch.tensor([0.5, 1.0]))
 
 
-def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any) -> None:
-    """The network is foreign, and the class around it is ours."""
-    recipe = Recipe(
-        modality="face",
-        frontend=PixelScale,
-        backbone=partial(External, network=nn.Flatten, input_shape=(1, 4, 4)),
-        loss=ArcFace,
-        items=folders.items,
-        read=images.read,
-    )
-    embedder = TorchEmbedder(recipe.frontend(), recipe.backbone(1))
-    path = tmp_path / "m.safetensors"
-    save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={})
-    with pytest.raises(ValueError, match="--trust torch"):
-        load_model(path)
-    assert load_model(path, trust=["torch"]).embedder.dim == 16
-
-
-PARTS = [partial(OrderStatistics, dim=4), partial(OrderStatistics, dim=3, num_bins=2)]
+PARTS = [partial(OrderStatistics, dim=4), partial(OrderStatistics, dim=3, differences=(2,))]
 
 
 def views(seed: int) -> tuple[Tensor, None, Tensor]:
@@ -201,13 +162,6 @@ def test_it_gives_what_each_network_gives_after_learning_from_the_same_batches()
     torch.testing.assert_close(z, torch.cat(expected, dim=1))
     products = sum(part @ part.T for part in expected)
     torch.testing.assert_close(z @ z.T, products)
-
-
-def test_a_checkpoint_can_describe_it() -> None:
-    part = partial(Beside, networks=PARTS)
-    again = restore(describe(part), "backbone", kind="module")
-    assert describe(again) == describe(part)
-    assert again(6).dim == 7
 
 
 def test_networks_that_take_different_things_are_refused() -> None:

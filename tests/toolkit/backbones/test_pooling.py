@@ -11,15 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from likeness.toolkit.backbones.ecapa import WeSpeakerECAPA
 from likeness.toolkit.backbones.layer_pooling import (
     LayerPooling,
     masked_mean,
     pool_layers,
     pool_places,
 )
-from likeness.toolkit.backbones.pooling import Pooling, attend, frame_mask, keep, pool, statistics
-from likeness.toolkit.backbones.resnet import ResNet
+from likeness.toolkit.backbones.pooling import Pooling, attend, frame_mask, pool
 
 NAMES: tuple[Any, ...] = get_args(Pooling)
 
@@ -27,23 +25,6 @@ NAMES: tuple[Any, ...] = get_args(Pooling)
 def test_frame_mask_counts_frames() -> None:
     # never none
     assert frame_mask(torch.tensor([0.0, 0.29, 0.5, 1.0]), 7).sum(dim=1).tolist() == [1, 2, 4, 7]
-
-
-def test_keep_zeroes_whatever_lies_in_the_padding() -> None:
-    x = torch.full((1, 2, 3), torch.nan)
-    x[..., 0] = 1.0
-    assert keep(x, torch.tensor([[[True, False, False]]])).tolist() == [[[1.0, 0.0, 0.0]] * 2]
-
-
-def test_statistics_count_valid_frames_only() -> None:
-    x = torch.randn(2, 3, 9, dtype=torch.float64)
-    masked = statistics(x, frame_mask(torch.tensor([5 / 9, 1.0]), 9))
-    for row, frames in enumerate((5, 9)):
-        part = x[row, :, :frames]
-        torch.testing.assert_close(
-            masked[row], torch.cat([part.mean(dim=1), (part.var(dim=1) + 1e-7).sqrt()])
-        )
-    torch.testing.assert_close(statistics(x)[1], masked[1])
 
 
 def conv(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
@@ -60,10 +41,6 @@ def weighted(x: Tensor, scores: Tensor, floor: float) -> tuple[Tensor, Tensor]:
 def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -> Tensor:
     """One utterance (C, T), by the formulas of WeSpeaker's pooling_layers.py."""
     mean, deviation = x.mean(dim=1), (x.var(dim=1) + 1e-7).sqrt()
-    if name == "TAP":
-        return mean
-    if name == "TSDP":
-        return deviation
     if name == "TSTP":
         return torch.cat([mean, deviation])
     if name == "ASTP":
@@ -81,13 +58,12 @@ def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -
         ][:, None]
         return torch.cat(weighted(x, conv(p, "attention.3", hidden), 1e-5))
     rows: list[Tensor] = []
-    prefixes, heads = (("",), 2) if name == "MHASTP" else (("n_query.0.", "n_query.1."), 8)
-    for prefix in prefixes:
-        for head in range(heads):
-            part = x[head * len(x) // heads : (head + 1) * len(x) // heads]
+    for prefix in ("n_query.0.", "n_query.1."):
+        for head in range(8):
+            part = x[head * len(x) // 8 : (head + 1) * len(x) // 8]
             names = [f"{prefix}heads_att_trans.{head}.att_{i}" for i in (0, 1)]
             scores = conv(p, names[1], conv(p, names[0], part).tanh())
-            assert len(scores) == (1 if name == "MHASTP" else len(part))
+            assert len(scores) == len(part)
             rows += weighted(part, scores, 1e-7)
     return torch.cat(rows)
 
@@ -121,20 +97,6 @@ def test_poolings_are_those_of_the_release(
             expected(name, state, x[row, :, :num], global_context),
             rtol=1e-6,
             atol=2e-7,
-        )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_poolings_serve_every_network_and_train(name: Any) -> None:
-    for backbone in (
-        ResNet(16, dim=4, width=2, depth=18, pooling=name),
-        WeSpeakerECAPA(16, dim=4, channels=16, pooled=16, global_context=False, pooling=name),
-    ):
-        backbone(torch.randn(4, 30, 16), torch.tensor([1.0, 0.5, 0.7, 1.0])).mul(
-            torch.randn(4, 4)
-        ).sum().backward()
-        assert all(
-            p.grad is not None and torch.isfinite(p.grad).all() for p in backbone.parameters()
         )
 
 
@@ -229,39 +191,23 @@ def test_poolings_over_layers_equal_a_loop_and_leave_padding_out(name: str) -> N
     assert together.shape[1] == pool_layers(name, LAYERS, CHANNELS, heads=3, compressed=5)[1]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [name for name in LAYER_POOLINGS if name != "mean"])
-def test_every_layer_and_parameter_of_a_pooling_gets_a_gradient(name: Any) -> None:
-    module, _ = pool_layers(name, LAYERS, CHANNELS, heads=3, compressed=5)
-    layers = [torch.randn(4, FRAMES, CHANNELS, requires_grad=True) for _ in range(LAYERS)]
-    z = module.train()(layers, None)
-    (z * torch.randn_like(z)).sum().backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
-    seen = layers[1:] if name == "MFA" else layers  # MFA leaves out the input of the first block
-    assert all(layer.grad is not None and layer.grad.any() for layer in seen)
-
-
-@pytest.mark.parametrize("power", [1.0, 2.5, 7.0])
-def test_gem_is_a_loop_over_places(power: float) -> None:
+@pytest.mark.parametrize("power", [1.0, 3.0, 7.0])
+def test_gem_is_a_loop_over_places_and_its_power_is_learned(power: float) -> None:
     x = torch.randn(2, 5, 3, dtype=torch.float64)
-    for learned in (False, True):
-        module = pool_places("GeM", power, learned=learned)
-        z = module.double()(x)
-        assert len(list(module.parameters())) == learned
-        for row in range(2):
-            for channel in range(3):
-                raised = [max(float(v), 1e-6) ** power for v in x[row, :, channel]]
-                assert float(z[row, channel]) == pytest.approx((sum(raised) / 5) ** (1 / power))
-
-
-def test_a_learned_power_is_learned() -> None:
-    module: Any = pool_places("GeM", 3.0, learned=True)
-    module(torch.rand(2, 4, 3)).sum().backward()
+    module: Any = pool_places("GeM")
+    assert module.power.tolist() == [3.0]
+    module.power.data.fill_(power)
+    z = module.double()(x)
+    for row in range(2):
+        for channel in range(3):
+            raised = [max(float(v), 1e-6) ** power for v in x[row, :, channel]]
+            assert z[row, channel].item() == pytest.approx((sum(raised) / 5) ** (1 / power))
+    z.sum().backward()
     assert module.power.grad.abs().item() > 0
-    assert [name for name, _ in module.named_parameters()] == ["power"]
 
 
 def test_masked_mean_and_mean_of_places() -> None:
     x = torch.tensor([[[1.0], [3.0], [99.0]], [[1.0], [2.0], [6.0]]])
     mask = torch.tensor([[True, True, False], [True, True, True]])
     assert masked_mean(x, mask).flatten().tolist() == [2.0, 3.0]
-    assert pool_places("mean", 1.0, learned=False)(x)[1].tolist() == [3.0]
+    assert pool_places("mean")(x)[1].tolist() == [3.0]

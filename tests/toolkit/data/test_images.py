@@ -10,18 +10,20 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch.testing import assert_close
 
 from likeness.eval.reports import media
-from likeness.toolkit.data import images
+from likeness.toolkit.data import images, pixels
 from likeness.toolkit.data.images import (
     BadImage,
     Pixels,
-    as_channels,
     decode_bytes,
     file_bytes,
 )
 from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.pixels import PixelScale
 
 RNG = np.random.default_rng(0)
 SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)
@@ -46,14 +48,10 @@ def decode(held: bytes) -> Pixels:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_gives_the_pixels(form: str) -> None:
-    contents = file_of(
-        Image.fromarray(SMOOTH), form, **({"lossless": True} if form == "WEBP" else {})
-    )
-    assert np.array_equal(
-        decode(contents), np.asarray(Image.open(io.BytesIO(contents)).convert("RGB"))
-    )
-    if form not in ("GIF", "JPEG"):
-        assert np.array_equal(decode(contents), SMOOTH)
+    settings = {"lossless": True} if form == "WEBP" else {}
+    ours = decode(content := file_of(Image.fromarray(SMOOTH), form, **settings))
+    assert np.array_equal(ours, by_pillow(content))
+    assert form in ("GIF", "JPEG") or np.array_equal(ours, SMOOTH)
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK"])
@@ -118,20 +116,13 @@ def test_damaged_files_are_refused_with_the_reason(
         file_bytes(Item("l", tmp_path / "large.jpg"))
 
 
-def test_levels_become_floats_of_the_same_values() -> None:
-    assert np.array_equal(as_channels(SMOOTH), SMOOTH.transpose(2, 0, 1))
-    assert np.array_equal(as_channels(SMOOTH[:, :, 0]), SMOOTH[None, :, :, 0])
-    assert as_channels(SMOOTH).dtype == np.float32
-    assert as_channels(SMOOTH).flags.c_contiguous
-
-
 def test_sizes_are_seen_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     content = file_of(Image.new("L", (300, 200)), "PNG")
     monkeypatch.setattr(images, "MAX_PIXELS", 60_000)
-    assert images.upright_size(content, "a") == (200, 300)
+    assert decode_bytes(content, "a").shape == (200, 300, 3)
     monkeypatch.setattr(images, "MAX_PIXELS", 59_999)
     with pytest.raises(images.BadImage, match="200 x 300 pixels"):
-        images.upright_size(content, "a")
+        decode_bytes(content, "a")
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -179,6 +170,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "4:4:4": {"subsampling": 0, "quality": 95},
     "4:2:0": {"subsampling": 2, "quality": 30},
     "restarts": {"restart_marker_blocks": 3},
+    "upright": {"exif": turned(1)},
 }
 
 
@@ -215,10 +207,6 @@ def test_pillow_decodes_the_others(content: bytes) -> None:
     assert by_opencv(content) is None
 
 
-def test_upright_exif_is_plain() -> None:
-    assert by_opencv(jpeg(exif=turned(1))) is not None
-
-
 def test_damaged_files_are_decoded_or_refused_as_by_pillow(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,6 +236,27 @@ def test_damaged_files_are_decoded_or_refused_as_by_pillow(
     capfd.readouterr()  # libjpeg's own warnings
 
 
-def test_sizes_by_the_header_are_upright() -> None:
-    assert images.upright_size(jpeg(), "x") == (121, 117)
-    assert images.upright_size(jpeg(exif=turned(6)), "x") == (117, 121)
+LEVELS = np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)
+BATCH = torch.from_numpy(LEVELS.transpose(2, 0, 1).copy()).float().unsqueeze(0)
+
+
+def test_faces_as_the_field_feeds_them() -> None:
+    # as insightface's ArcFaceONNX, from BGR
+    blob = cv2.dnn.blobFromImage(LEVELS, 1 / 127.5, None, (127.5, 127.5, 127.5), swapRB=True)
+    assert_close(pixels.ADAFACE()(BATCH)[0], torch.from_numpy(blob), atol=1e-6, rtol=0)
+    assert torch.equal(pixels.INSIGHTFACE()(BATCH)[0], (BATCH - 127.5) / 127.5)
+
+
+def test_images_as_the_field_feeds_them() -> None:
+    image = BATCH.double()
+    scaled, lengths = pixels.BN_INCEPTION().double()(image)
+    assert lengths is None
+    # Caffe's: BGR less its means
+    expected = image.flip(1) - torch.tensor([104.0, 117.0, 128.0], dtype=torch.float64).view(
+        3, 1, 1
+    )
+    assert_close(scaled, expected, atol=2e-4, rtol=0)
+    each = PixelScale((1.0, 2.0, 3.0), (1.0, 2.0, 4.0), scale=1.0, bgr=True)(BATCH)[0]
+    assert torch.equal(each[0, 0], (BATCH[0, 2] - 3) / 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert pixels.IMAGENET()(BATCH)[0].dtype == torch.float32

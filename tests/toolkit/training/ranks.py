@@ -70,7 +70,7 @@ VARIANTS: dict[str, Recipe] = {
         BASE, start_at_means=True, parallel=replace(BASE.parallel, spread_classes=True)
     ),
     # DDP refuses a network of which nothing is trained, and is there from the fourth step on
-    "thawed": replace(BASE, tuning=Tuning(freeze=("backbone",), freeze_until=3, ema=0.9)),
+    "thawed": replace(BASE, tuning=Tuning(freeze=("backbone",), freeze_until=3, average_last=1)),
     "adapted": replace(BASE, tuning=Tuning(lora=LoRA(rank=2, targets=("conv1", "conv2")))),
 }
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from likeness.toolkit.training import compare, train
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.compare import load_variants
 from likeness.toolkit.training.recipe import Recipe
+from likeness.toolkit.training.tune import Choice
 from tests.scripts import refused, run_command
 
 ROOT = Path(__file__).parents[3]
@@ -161,14 +162,11 @@ def test_finished_runs_are_not_done_again_and_other_recipes_refused(
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")}
     again = partial(compare.compare, num_seeds=2, data=voices, out=whole)
     again(variants(file, "arcface", "simple"), terms=compare.Terms("arcface"))
-    assert re.findall(r"run . of 4: (\w+) seed (\d): finished before", capsys.readouterr().out) == [
-        (name, seed) for seed in "01" for name in ("arcface", "simple")
-    ]
+    assert capsys.readouterr().out.count("finished before") == 4
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")} == before
-    with pytest.raises(ValueError, match="holds a run of another recipe"):
-        again(variants(file, "arcface", overrides=[*SHORT, "optim.lr=0.01"]))
-    with pytest.raises(ValueError, match="holds a run of another recipe"):
-        again(variants(file, "arcface", overrides=[*SHORT, "items.test_share=0.5"]))
+    for change in ("optim.lr=0.01", "items.test_share=0.5"):
+        with pytest.raises(ValueError, match="holds a run of another recipe"):
+            again(variants(file, "arcface", overrides=[*SHORT, change]))
 
 
 def drawn_by_hand(
@@ -257,19 +255,13 @@ def scores_in(file: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.array(target), np.array(nontarget)
 
 
-def test_the_document_fits_its_schema(whole: Path) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(
-        (ROOT / "docs" / "reference" / "schemas" / "comparison.json").read_text(encoding="utf-8")
-    )
-    jsonschema.Draft202012Validator(schema).validate(
-        json.loads((whole / "comparison.json").read_text())
-    )
-
-
 def test_the_numbers_follow_from_the_score_files(whole: Path) -> None:
     document = json.loads((whole / "comparison.json").read_text())
-    assert document["schema"] == "likeness.comparison/1"
+    if find_spec("jsonschema"):
+        import jsonschema
+
+        schema = ROOT / "docs" / "reference" / "schemas" / "comparison.json"
+        jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(document)
     assert document["definitions"]["min_dcf(.1)"] == {
         "call": "eval.verification.min_dcf",
         "args": {"p_target": 0.1},
@@ -346,26 +338,21 @@ def test_variants_that_differ_in_data_or_budget_are_refused_unless_allowed(
     file: Path, voices: Path, tmp_path: Path
 ) -> None:
     chosen = variants(file, "arcface", "shuffled")
-    chosen["shuffled"] = recipes.override(
-        chosen["shuffled"], ["schedule.steps=5", "augment.noise_prob=0"]
-    )
-    with pytest.raises(ValueError, match=r"augment, sampling, schedule\.steps"):
-        compare.compare(chosen, num_seeds=1, data=voices, out=tmp_path / "out")
-    with pytest.raises(ValueError, match=r"differ in augment, so that"):
-        compare.compare(
-            chosen,
-            num_seeds=1,
-            data=voices,
-            out=tmp_path / "out",
-            terms=compare.Terms(allow_different=["sampling", "schedule"]),
-        )
+    changes = ["schedule.steps=5", "augment.noise_prob=0"]
+    chosen["shuffled"] = recipes.override(chosen["shuffled"], changes)
+    again = partial(compare.compare, num_seeds=1, data=voices, out=tmp_path / "out")
+    for allowed, named in (
+        ([], r"augment, sampling, schedule\.steps"),
+        (["sampling", "schedule"], r"differ in augment, so that"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            again(chosen, terms=compare.Terms(allow_different=allowed))
+    ranges = {"arcface": {"sampling.batch_size": Choice((4, 8))}}
+    with pytest.raises(ValueError, match=r"RANGES of arcface change sampling\.batch_size"):
+        again({"arcface": chosen["arcface"]}, terms=compare.Terms(ranges=ranges, num_trials=2))
     assert not (tmp_path / "out").exists()
-    result = compare.compare(
-        chosen,
-        num_seeds=1,
-        data=voices,
-        out=tmp_path / "out",
-        terms=compare.Terms(allow_different=["augment", "sampling", "schedule.steps"]),
+    result = again(
+        chosen, terms=compare.Terms(allow_different=["augment", "sampling", "schedule.steps"])
     )
     assert "they differ in augment, sampling, schedule.steps too" in table(result)
     assert result.cells[0].standard_error is None
@@ -507,75 +494,32 @@ def awkward() -> Comparison:
     )
 
 
-def test_markdown_and_latex_parse() -> None:
-    text = markdown(awkward())
-    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+def test_what_is_written_of_awkward_names_is_escaped(whole: Path) -> None:
+    tables = [block.splitlines() for block in markdown(awkward()).split("\n\n") if block[:1] == "|"]
     assert len(tables) == 2
     for lines in tables:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    tex = [line for line in latex(awkward()).splitlines() if not line.startswith("%")]
-    assert (
-        sum("begin{tabular}" in line for line in tex)
-        == sum("end{tabular}" in line for line in tex)
-        == 2
-    )
-    columns = 0
-    for line in filter(None, tex):
-        if "begin{tabular}" in line:
-            columns = len(line.partition("}{")[2].rstrip("}"))
-        elif not line.startswith("\\") or line.startswith("\\textless"):
-            assert line.endswith(r" \\")
-            assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
-            assert not re.search(r"(?<!\\)[%#_]", line)
-            assert len(re.findall(r"(?<!\\)\$", line)) % 2 == 0
-            assert all(ord(value) < 128 for value in line)
-
-
-class Tags(HTMLParser):
-    """Every element is closed in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in ("meta", "br", "input"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_the_page_is_whole_and_self_contained(whole: Path) -> None:
-    page = (whole / "report" / "index.html").read_text()
-    # the curve of each metric, the loss of each variant
-    assert page.count('class="plot"') == 2 + 2
-    gone = html(
-        awkward(), {("a_b|c", 0): [{"step": 1, "loss": 2.0}]}, command="likeness compare x && y"
-    )
-    assert "&lt;gone&gt;" in gone
-    assert "<gone>" not in gone
-    assert "they differ in sampling too" in gone
-    for markup in (page, gone):
-        parser = Tags()
-        parser.feed(markup)
-        assert parser.open == []
-        bare = re.sub(r"<script>/\* BEGIN bokeh.*?</script>", "", markup, flags=re.DOTALL)
-        assert "http" not in bare.replace("http-equiv", "")
+    rows = [line for line in latex(awkward()).splitlines() if line.endswith(r" \\")]
+    assert len({len(re.findall(r"(?<!\\)&", line)) for line in rows}) == 2  # of two tables
+    assert not any(re.search(r"(?<!\\)[%#_]|[^\x00-\x7f]", line) for line in rows)
+    logs = {("a_b|c", 0): [{"step": 1, "loss": 2.0}]}
+    page = html(awkward(), logs, command="likeness compare x && y")
+    assert "&lt;gone&gt;" in page
+    assert "<gone>" not in page
+    assert "they differ in sampling too" in page
     assert "over trials, hence optimistic" in table(awkward())
-    assert json.loads(to_json(awkward(), command=""))["cells"][0][
-        "standard_error"
-    ] == pytest.approx(0.01)
+    cell = json.loads(to_json(awkward(), command=""))["cells"][0]
+    assert cell["standard_error"] == pytest.approx(0.01)
+    # the curve of each metric, the loss of each variant
+    assert (whole / "report" / "index.html").read_text().count('class="plot"') == 2 + 2
 
 
 def test_subjects_come_from_the_labels(voices: Path) -> None:
     items, trials = folders.trials(voices, split="test", test_share=0.25)
-    ids = tuple(f"x{i}" for i in range(len(items)))
-    renamed = replace(trials, enrol_ids=ids, probe_ids=ids)
     labels = {f"x{i}": item.label for i, item in enumerate(items)}
+    renamed = replace(trials, enrol_ids=tuple(labels), probe_ids=tuple(labels))
     subjects = subjects_behind(renamed, labels)
-    assert subjects.num_subjects == 2
-    assert subjects.source == "labels of the items"
+    assert (subjects.num_subjects, subjects.source) == (2, "labels of the items")
     unlabelled = subjects_behind(renamed, dict.fromkeys(labels))
     assert unlabelled.source == "groups connected by target trials"
     of_others = subjects_behind(trials, {item.id: item.label for item in items})

@@ -4,6 +4,7 @@ on them, end to end on scikit-learn's digits.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from likeness.eval import per_item
 from likeness.eval.retrieval import query_metrics
 from likeness.modalities.image import small_sets
 from likeness.models.run import load_model as load_embedder
-from likeness.toolkit.backbones.small import SmallCNN
+from likeness.toolkit.backbones.image_resnet import SmallCNN
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.pixels import PixelScale
 from likeness.toolkit.data.sampling import Sampling
@@ -94,13 +95,9 @@ OPEN = replace(
 
 def some(data: Path, *, labels: dict[str, int], split: Any = "all") -> list[Item]:
     """So many of the first digits of each label."""
-    listed = [
-        [item for item in small_sets.digits_items(data, split=split) if item.label == label][
-            :number
-        ]
-        for label, number in labels.items()
-    ]
-    return [value for part in listed for value in part]
+    every = small_sets.digits_items(data, split=split)
+    of_label = {label: [item for item in every if item.label == label] for label in labels}
+    return [item for label, number in labels.items() for item in of_label[label][:number]]
 
 
 @pytest.fixture(scope="module")
@@ -187,21 +184,12 @@ def test_what_vmf_predicts_is_its_posterior(trained: Callable[[str], tuple[Recip
 
 def test_temperature_is_1_where_none_helps(trained: Callable[[str], tuple[Recipe, Path]]) -> None:
     recipe, out = trained("softmax")
-    model = measure.load_model(out, recipe)
+    hits = run_test(recipe, out, NOWHERE).columns["correct"]
     right = [
-        item
-        for item, hit in zip(
-            small_sets.digits_items(split="test"),
-            run_test(recipe, out, NOWHERE).columns["correct"],
-            strict=True,
-        )
-        if hit
+        item for item, hit in zip(small_sets.digits_items(split="test"), hits, strict=True) if hit
     ]
-    columns = classification(
-        model,
-        NOWHERE,
-        Classification(items=partial(some, labels={"1": 5}), calibrate_on=lambda _: right),
-    ).columns
+    settings = Classification(partial(some, labels={"1": 5}), calibrate_on=lambda _: right)
+    columns = classification(measure.load_model(out, recipe), NOWHERE, settings).columns
     assert set(columns["temperature"]) == {1.0}
     np.testing.assert_array_equal(columns["scaled_confidence"], columns["confidence"])
 
@@ -215,17 +203,17 @@ def test_retrieval_query_by_query(
     assert model.similarity == "euclidean"
     few = partial(some, labels={"6": 12, "7": 9, "9": 1, "8": 6})
     settings = Retrieval(items=few, ks=(1, 3), clusters=True)
-    measured = retrieval(model._replace(similarity=similarity), NOWHERE, settings)
-    at_test = retrieval(
-        model._replace(similarity="dot"), NOWHERE, replace(settings, similarity=similarity)
+    compared = model._replace(similarity=similarity)
+    measured = retrieval(compared, NOWHERE, settings)
+    others = (
+        retrieval(
+            model._replace(similarity="dot"), NOWHERE, replace(settings, similarity=similarity)
+        ),
+        # embeddings that are points are their own expectation
+        retrieval(compared, NOWHERE, replace(settings, num_samples=7)),
     )
-    # embeddings that are points are their own expectation
-    drawn = retrieval(
-        model._replace(similarity=similarity), NOWHERE, replace(settings, num_samples=7)
-    )
-    for name, values in measured.columns.items():
-        np.testing.assert_array_equal(at_test.columns[name], values)
-        np.testing.assert_array_equal(drawn.columns[name], values)
+    for other in others:
+        np.testing.assert_equal(dict(other.columns), dict(measured.columns))
     z, labels = embedded(model, few(NOWHERE)), numbers(few(NOWHERE))
     expected = query_metrics(z, labels, ks=(1, 3), similarity=similarity)
     for name, values in expected.items():
@@ -325,13 +313,11 @@ def test_the_loss_is_left_as_it_was(trained: Callable[[str], tuple[Recipe, Path]
     model = measure.load_model(out, recipe)
     model.embedder.train()
     model.loss.train()
-    before = {name: tensor.clone() for name, tensor in model.loss.state_dict().items()}
+    before = copy.deepcopy(model.loss.state_dict())
     classification(model, NOWHERE, Classification(items=partial(some, labels={"4": 4})))
     assert model.embedder.training
     assert model.loss.training
-    assert all(
-        torch.equal(tensor, before[name]) for name, tensor in model.loss.state_dict().items()
-    )
+    torch.testing.assert_close(model.loss.state_dict(), before, rtol=0, atol=0)
 
 
 def test_the_best_epoch_on_validation_is_kept(

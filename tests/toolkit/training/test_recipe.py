@@ -32,7 +32,7 @@ from likeness.toolkit.models.parts import describe, restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.keeper import Keeper
 from likeness.toolkit.training.memory import Memory
-from likeness.toolkit.training.plan import LOWEST, check_settings, plan
+from likeness.toolkit.training.plan import check_settings, plan
 from likeness.toolkit.training.recipe import (
     Classification,
     Compute,
@@ -66,29 +66,18 @@ BASE = Recipe(
 
 
 def test_overrides_are_typed() -> None:
-    changed = override(
-        BASE,
-        [
-            "optim.lr=0.05",
-            "loss.margin=0.3",
-            "sampling.batch_size=8",
-            "loss.wrap=easy",
-            "augment.seconds=1.5,2",
-            "schedule.watch=eer",
-            "compute.cache=true",
-            "items.split=all",
-        ],
-    )
-    assert changed.optim.lr == 0.05
-    assert isinstance(changed.loss, partial)
+    texts = ("optim.lr=0.05", "loss.margin=0.3", "sampling.batch_size=8", "loss.wrap=easy")
+    more = ("augment.seconds=1.5,2", "schedule.watch=eer", "compute.cache=true", "items.split=all")
+    changed: Any = override(BASE, [*texts, *more, "tuning.rates=a.b:0.1,c:2"])
+    assert (changed.optim.lr, BASE.optim.lr) == (0.05, 0.1)
     assert changed.loss.keywords == {"margin": 0.3, "scale": 32.0, "wrap": "easy"}
     assert changed.sampling.batch_size == 8
-    assert changed.augment.keywords["seconds"] == (1.5, 2.0)  # type: ignore[union-attr]
+    assert changed.augment.keywords["seconds"] == (1.5, 2.0)
     assert changed.compute.cache is True
-    assert changed.items.keywords["split"] == "all"  # type: ignore[attr-defined]
-    assert BASE.optim.lr == 0.1
-    sphere = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
-    assert sphere.loss.keywords == {"version": 1}  # type: ignore[attr-defined]
+    assert changed.items.keywords["split"] == "all"
+    assert changed.tuning.rates == {"a.b": 0.1, "c": 2.0}
+    sphere: Any = override(replace(BASE, loss=partial(SphereFaceR)), ["loss.version=1"])
+    assert sphere.loss.keywords == {"version": 1}
     with pytest.raises(ValueError, match="`1` or `2`"):
         override(sphere, ["loss.version=3"])
 
@@ -104,6 +93,7 @@ def test_overrides_are_typed() -> None:
         ("loss.wrap=sometimes", "`monotone`, `easy`, `clamp`, `none`"),
         ("compute.cache=perhaps", "expected true or false"),
         ("augment.seconds=1,2,3", "expected numbers, with commas"),
+        ("tuning.rates=backbone:fast", "NAME:NUMBER"),
         ("optim.name=adamax", "`sgd`, `adam` or `adamw`"),
         ("optim.lr", "has no '='"),
         ("loss=ArcFace", "changed in the recipe file"),
@@ -271,9 +261,11 @@ def test_a_wrong_setting_is_refused_before_any_item_is_listed(
 
 @pytest.mark.parametrize(
     "setting",
-    [f"{name}={lowest - 1}" for name, lowest in LOWEST.items()]
-    + ["optim.lr=nan", "parallel.class_rate=0", "parallel.class_rate=1.5"]
-    + ["tuning.layer_decay=0", "tuning.rates=backbone:-1"],
+    [
+        *("seed=-1", "max_bad_share=-1", "optim.lr=-1", "optim.lr=nan", "schedule.steps=0"),
+        *("parallel.class_rate=0", "parallel.class_rate=1.5", "compute.workers=-1"),
+        *("compute.accumulate=0", "tuning.average_last=-1", "tuning.rates=backbone:-1"),
+    ],
 )
 def test_a_number_outside_its_range_is_refused(short_recipe: Recipe, setting: str) -> None:
     with pytest.raises(ValueError, match=setting.partition("=")[0].replace(".", r"\.")):

@@ -12,21 +12,12 @@ import signal
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from torch import Tensor, nn
 
-from likeness import demo, extraction
-from likeness.modalities import folders
-from likeness.modalities.embedding.rows import Vectors
 from likeness.models.run import load_model
 from likeness.prepare import prepare
 from likeness.toolkit.data.batch import Batch
-from likeness.toolkit.data.items import Item
-from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.training import compare
 from likeness.toolkit.training.lock import NAME, Busy, empty, only_writer
 from likeness.toolkit.training.recipe import Schedule
@@ -35,15 +26,11 @@ from likeness.toolkit.training.train import fit
 from tests.toolkit.training.tiny_runs import before, recipe, short
 
 
-def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+def files(folder: Path) -> dict[Path, tuple[int, int, bytes]]:
     """What would show that somebody wrote: names, inodes, times and contents."""
-    result = {
-        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
-    }
-    return {
-        name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
-        for name, path in sorted(result.items())
-    }
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    stats = {path: path.stat() for path in paths}
+    return {path: (at.st_ino, at.st_mtime_ns, path.read_bytes()) for path, at in stats.items()}
 
 
 def test_a_folder_has_one_writer_and_keeps_no_trace(tmp_path: Path) -> None:
@@ -179,55 +166,20 @@ def test_two_trainings_in_one_folder(voices: Path, tmp_path: Path) -> None:
     fit(made, data=voices, out=out, step=before(1, begin_another))
     assert refused == 2
     assert load_model(out).step == 2
-    assert sorted(path.name for path in out.iterdir()) == [
-        "last.safetensors",
-        "log.jsonl",
-        "recipe.json",
-        "resume",
-    ]
+    assert not (out / NAME).exists()
     fit(made, data=voices, out=out, resume=True)
 
 
-class Sums(nn.Module):
-    dim = 1
-    pads_exactly = False
-
-    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return inputs.sum(1, keepdim=True)
-
-
-def ones(item: Item) -> Any:
-    return np.ones(4, np.float32)
-
-
-def test_all_who_write_many_files_into_a_folder_have_the_lock(voices: Path, tmp_path: Path) -> None:
-    model = Loaded(TorchEmbedder(Vectors(dim=4), Sums()), ones, "speaker", "cosine", "digest", 0)
-    items = [Item(str(place), Path(), "a") for place in range(6)]
-    whole = recipe()
+def test_a_comparison_and_downloads_have_the_lock(voices: Path, tmp_path: Path) -> None:
+    """Extractions have it too: tests/likeness/test_extraction.py."""
     busy = tmp_path / "busy"
     writers = [
-        partial(compare.compare, {"arcface": whole}, num_seeds=1, data=voices, out=busy),
-        partial(
-            demo.run,
-            whole,
-            write=folders.items,
-            told="",
-            baseline=("", ones),
-            out=busy,
-            own_data="",
-        ),
+        partial(compare.compare, {"arcface": recipe()}, num_seeds=1, data=voices, out=busy),
         partial(prepare.prepare, prepare.Dataset("none", "", "", ""), tmp_path / "data"),
-        partial(extraction.extract, model, items, tmp_path / "out.npz", piece_items=3),
     ]
-    pieces = tmp_path / "out.npz.pieces"
-    with only_writer(busy), only_writer(tmp_path / "data" / "downloads"), only_writer(pieces):
+    with only_writer(busy), only_writer(tmp_path / "data" / "downloads"):
         before = files(tmp_path)
         for writer in writers:
             with pytest.raises(Busy):
                 writer()
-        extraction.finish(tmp_path / "out.npz")  # what another extraction works on stays
         assert files(tmp_path) == before
-    result = extraction.extract(model, items, tmp_path / "out.npz", piece_items=3)
-    assert len(result[0].ids) == 6
-    extraction.finish(tmp_path / "out.npz")
-    assert not pieces.exists()
