@@ -38,7 +38,7 @@ from performance import ROOT, parser_of, row, table
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.types import Trials
 from likeness.modalities import folders
-from likeness.modalities.speaker import an4, fsdd, speechocean
+from likeness.modalities.speaker import an4, speechocean
 from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.augment import train_view
 from likeness.modalities.speaker.features import KaldiFbank
@@ -62,7 +62,6 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {  # the variant of the recipe,
     "estimated": ("estimated", {}),
     "mixture_robust": ("mixture_arcface", ROBUST),
 }
-TABLE = ("lda", "speechbrain", "statistics", "estimated")
 
 
 class Cell(NamedTuple):
@@ -101,10 +100,15 @@ def items_of(data: Path, corpus: str) -> Items:
             if length >= LEAST_SECONDS
             for number in range(NUM_STRETCHES)
         )
-    dataset = {"speechocean": speechocean, "an4": an4, "fsdd": fsdd}[corpus]
+    if corpus == "fsdd":
+        files = folders.list_all(data / "fsdd" / "recordings", label="*_{label}_*")
+        # 0_ann_1.wav is ann/0_1.wav
+        names = [f"{file.label}/{file.id.replace(f'_{file.label}_', '_')}" for file in files]
+        listed = sorted(file._replace(id=id) for id, file in zip(names, files, strict=True))
+    else:
+        listed = list({"speechocean": speechocean, "an4": an4}[corpus].items(data, split="all"))
     return Items.of(
-        item._replace(id=f"{corpus}-{item.id}", label=f"{corpus}-{item.label}")
-        for item in dataset.items(data, split="all")
+        item._replace(id=f"{corpus}-{item.id}", label=f"{corpus}-{item.label}") for item in listed
     )
 
 
@@ -133,7 +137,7 @@ def cell_text(trials: Trials, values: np.ndarray) -> str:
 def main() -> None:
     """Train what is missing, then print the matrix."""
     parser = parser_of(__doc__, "data", "out")
-    parser.add_argument("--systems", default=",".join(TABLE), help="with commas")
+    parser.add_argument("--systems", default="lda,speechbrain,statistics,estimated")
     arguments = parser.parse_args()
     systems, cells = arguments.systems.split(","), matrix()
     for system in systems:

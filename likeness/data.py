@@ -25,7 +25,6 @@ from likeness.modalities.image.retrieval_sets import sop_items as sop_items
 from likeness.modalities.speaker import an4 as an4
 from likeness.modalities.speaker import audio as audio
 from likeness.modalities.speaker import cnceleb as cnceleb
-from likeness.modalities.speaker import fsdd as fsdd
 from likeness.modalities.speaker import speechocean as speechocean
 from likeness.modalities.speaker import voxceleb as voxceleb
 from likeness.toolkit.data import shards as shards

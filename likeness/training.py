@@ -29,7 +29,6 @@ from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
 from likeness.evaluation import evaluate
 from likeness.held_out import HeldOut, HeldOutFiles, measure_held_out, write_held_out
-from likeness.modalities.face import validation
 from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
@@ -213,8 +212,7 @@ def check_training(
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
         f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
     ]
-    odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
-    return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
+    return "\n".join(lines)
 
 
 def _duration(seconds: float) -> str:

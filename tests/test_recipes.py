@@ -112,19 +112,6 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fsdd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four synthetic speakers in the layout of FSDD, 8 kHz."""
-    folder = tmp_path_factory.mktemp("fsdd") / "fsdd" / "recordings"
-    folder.mkdir(parents=True)
-    for number in range(12):
-        wave = synthetic.voice(number % 4, number // 4, seconds=(0.3, 0.5), rate_hz=8_000)
-        soundfile.write(
-            folder / f"{number // 4}_speaker{number % 4}_0.wav", wave, 8_000, subtype="PCM_16"
-        )
-    return folder.parents[1]
-
-
-@pytest.fixture(scope="module")
 def vox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """VoxCeleb in miniature: 4 speakers of VoxCeleb2 dev, 2 of VoxCeleb1 test, a trial list, and
     folders of noise and rooms.
@@ -228,8 +215,8 @@ def test_trains_and_embeds(
     if path.parent.name == "face":
         folder: Path = request.getfixturevalue("faces")
         where = folder if path.stem == "orl" else folder / "orl"
-    if path.parent.name == "speaker" and path.stem in ("fsdd", "voxceleb"):
-        where = request.getfixturevalue("fsdd" if path.stem == "fsdd" else "vox")
+    if path.stem == "voxceleb":
+        where = request.getfixturevalue("vox")
     if miniature(path, tmp_path / "data"):
         where = tmp_path / "data"
     if path.stem == "voxceleb":

@@ -16,7 +16,6 @@ import pytest
 
 from likeness.eval.types import Trials
 from likeness.modalities import synthetic_faces
-from likeness.modalities.face.augment import ADAFACE_VIEW, FLIP_VIEW
 from likeness.toolkit.data.images import encode
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.parts import describe
@@ -120,39 +119,6 @@ def test_trains(name: str, variant: str, data: dict[str, Path], tmp_path: Path) 
     if recipe.measure is not None:
         assert 0 <= lines[-1]["eer"] <= 1
         assert all(np.isfinite(lines[-1][metric]) for metric in recipe.metrics)
-
-
-def test_losses_of_tables_3_to_5_differ_in_augmentation_only_by_name() -> None:
-    """The SimPLE paper says that the setups are the same; flips alone for the rivals are its
-    release's.
-    """
-    # Sec. 5.1, beside flips with .5
-    probabilities = {"crop_prob": 0.2, "low_res_prob": 0.2, "photo_prob": 0.2}
-    assert ADAFACE_VIEW.keywords == probabilities
-    for name, rivals in (
-        ("vggface2", {"arcface", "cosface", "sphereface2"}),
-        ("ms1mv2", {"b_arcface", "c_arcface", "c_magface", "c_adaface"}),
-    ):
-        result: dict[str, Recipe] = MODULES[name].RECIPES
-        plain = {
-            name: recipe
-            for name, recipe in result.items()
-            if not name.endswith("_released") and name != "insightface_r100"
-        }
-        assert plain.keys() >= rivals
-        simple = next(recipe for name, recipe in plain.items() if name.endswith("simple"))
-        assert all(describe(recipe.augment) == describe(ADAFACE_VIEW) for recipe in plain.values())
-        released = {
-            name: recipe
-            for name, recipe in result.items()
-            if name.endswith("_released") and "simple" not in name
-        }
-        assert {entry.removesuffix("_released") for entry in released} >= rivals - {"c_adaface"}
-        for key, recipe in released.items():
-            assert describe(recipe.augment) == describe(FLIP_VIEW)
-            assert replace(recipe, augment=simple.augment) == replace(
-                result[key.removesuffix("_released")], augment=simple.augment
-            )
 
 
 @pytest.mark.parametrize(

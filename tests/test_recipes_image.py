@@ -22,14 +22,12 @@ from likeness.modalities import synthetic_glyphs
 from likeness.modalities.image import small_sets
 from likeness.modalities.image.splits import Protocol, divide_classes
 from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
 from tests.modalities.image.test_small_sets import write_cifar, write_idx
-from tests.scripts import run_command
 from tests.tiny import QUICK
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
@@ -231,31 +229,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     small_sets.write_digits(root / "demo")
     return root
-
-
-def folders_of(root: Path, num_classes: int) -> Path:
-    """Two images in each folder, in name only; a blank in every path."""
-    for i in range(num_classes):
-        (root / f"class {i:02d}").mkdir(parents=True)
-        for shot in "ab":
-            (root / f"class {i:02d}" / f"{shot} 1.jpg").touch()
-    return root
-
-
-def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = folders_of(tmp_path / "my images", 20)
-    lists = tmp_path / "lists"
-    assert run_command("lists", data, "--out", lists, "--modality", "image") == 0
-    assert "8 items of 4 of 20 subjects" in capsys.readouterr().out
-    listed = read_items(lists / "items.txt", data)
-    assert all(item.path == data / item.id and item.path.is_file() for item in listed)
-    for recipe in MODULES["folders"].RECIPES.values():
-        assert [item.id for item in recipe.measure.items(data)] == [item.id for item in listed]
-        assert not {str(item.label) for item in recipe.items(data)} & {
-            item.id.partition("/")[0] for item in listed
-        }
 
 
 @pytest.mark.parametrize(("name", "variant", "own_network"), to_train())

@@ -15,14 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
-from likeness.eval.diversity import cluster_diversity, feature_diversity
 from likeness.toolkit.backbones.image_resnet import ImageResNet
-from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training import measure
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import load_model
 from likeness.toolkit.training.recipe import Recipe
-from likeness.toolkit.training.train import fit
 from tests.tiny import QUICK
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "image"
@@ -121,27 +117,6 @@ def test_softtriple_has_the_regulariser_of_its_codebase() -> None:
     )
 
 
-def test_what_is_compared_differs_in_method_alone() -> None:
-    """Variants of one table share data, batches, budget and views, so that `likeness compare` takes
-    them.
-    """
-    for name, data in NIVMF.DATA_SETS.items():
-        figure_5 = NIVMF.figure_5(data)
-        diversity = [value for key, value in LISTED[name].items() if key.endswith("_diversity")]
-        for table in (
-            NIVMF.table_1(data).values(),
-            NIVMF.table_2(data).values(),
-            NIVMF.figure_4(data).values(),
-            figure_5.values(),
-            diversity,
-        ):
-            listed = list(table)
-            for field in ("items", "measure", "read", "train_read", "augment", "sampling"):
-                described = [describe(getattr(value, field), field) for value in listed]
-                assert all(value == described[0] for value in described), (name, field)
-            assert len({entry.schedule.steps for entry in listed}) <= 1
-
-
 @pytest.fixture(scope="module")
 def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four classes of each fold's block of 25 and six of the test, three images each."""
@@ -162,20 +137,6 @@ def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SHRUNK = [*QUICK, "sampling.batch_size=4", "sampling.items_per_class=2", "augment.size=32"]
 SHRUNK += ["items.whole=false", "measure.items.whole=false", "read.short_edge=36", "read.crop=32"]
 TINY = partial(ImageResNet, dim=8, depth=18, blocks=(1, 1, 1, 1), width=8)
-
-
-def test_diversity_is_that_of_the_training_images(birds: Path, tmp_path: Path) -> None:
-    recipe = replace(recipes.override(LISTED["cub200"]["el_vmf_diversity"], SHRUNK), backbone=TINY)
-    fit(recipe, data=birds, out=tmp_path)
-    measured = measure.run_test(recipe, tmp_path, birds)
-    assert measured.ids == tuple(item.id for item in recipe.items(birds))
-    z = load_model(tmp_path, recipe).embed(recipe.items(birds))
-    labels = np.unique([item.label for item in recipe.items(birds)], return_inverse=True)[1]
-    expected = {
-        "cluster_diversity": cluster_diversity(z, labels),
-        "feature_diversity": feature_diversity(z),
-    }
-    assert measure.metrics_of(recipe, measured) == pytest.approx(expected, rel=1e-6)
 
 
 def test_four_folds_are_joined(birds: Path, tmp_path: Path) -> None:

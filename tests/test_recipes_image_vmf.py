@@ -5,7 +5,6 @@ splits, batches, networks, and the numbers that heads promise.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,20 +93,6 @@ def test_hyper_parameters_are_those_of_the_vmf_paper(number: int, name: str, sha
             recipe.schedule.stop_after,
             recipe.schedule.eval_every,
         ) == (15, 35, epoch)
-
-
-@pytest.mark.parametrize("name", ["cars196", "cub200", "sop"])
-def test_cosine_at_test_changes_the_similarity_of_the_test_alone(name: str) -> None:
-    """Table 4's rows of one model: trained, validated, halved and stopped as without it."""
-    listed = LISTED[name]
-    for loss, own in (("standard", "euclidean"), ("hyperbolic", "")):
-        assert listed[loss].similarity == own
-        by_cosine, own = listed[f"{loss}_cosine"], listed[loss].measure
-        assert replace(by_cosine, measure=own) == listed[loss]
-        assert by_cosine.measure == replace(own, similarity="cosine") != own
-        assert by_cosine.measure.validation == own.validation
-    assert listed["hyperbolic"].loss(4, 3).similarity == "poincare:1e-05"
-    assert listed["vmf"].measure.num_samples == 10  # the expected metrics
 
 
 def test_splits_are_those_of_appendix_d() -> None:

@@ -27,11 +27,11 @@ def align(
         str, typer.Option(metavar="HEIGHTxWIDTH", help="The size of the crops in pixels.")
     ] = "112x112",
     choose: Annotated[
-        Literal["largest", "central", "all"],
+        Literal["largest", "central"],
         typer.Option(
             "--faces",
-            help="Which of several faces is taken: the largest, as InsightFace does the largest "
-            "near the centre, or all of them, as NAME#1.png, NAME#2.png and so on.",
+            help="Which of several faces is taken: the largest, or as InsightFace does the largest "
+            "near the centre.",
         ),
     ] = "largest",
     min_score: MinScore = None,
@@ -54,7 +54,7 @@ def align(
         min_score=min_score,
     )
     failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
-    rules = {"largest": "the largest", "central": "the largest near the centre", "all": "all faces"}
+    rules = {"largest": "the largest", "central": "the largest near the centre"}
     several = (
         f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, "
         f"{rules[choose]} taken"

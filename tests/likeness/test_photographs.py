@@ -206,16 +206,6 @@ def test_all_faces_of_an_album_are_embedded_searched_and_written(
     assert run_command(*listed, "--faces", "all", "--report", tmp_path / "page") == 0
     assert "two.png#2" in (tmp_path / "c.csv").read_text()
 
-    crops = ("align", album, "--out", tmp_path / "crops", "--detector", detector, "--faces", "all")
-    assert run_command(*crops, "--size", "112x96") == 0
-    written = sorted((tmp_path / "crops").rglob("*.png"))
-    assert [path.name for path in written] == ["two#1.png", "two#2.png"]
-    for path, crop in zip(written, found.crops, strict=True):
-        assert (images.decode(Item("a", path)) == crop).all()
-    written[0].unlink()  # a run that was stopped before the last one
-    assert run_command(*crops, "--size", "112x96") == 0
-    assert written[0].exists()
-
 
 def test_the_lowest_score_of_a_face_is_an_option(
     own: Path, detector: Path, album: Path, tmp_path: Path

@@ -109,10 +109,7 @@ def write_cfp(protocol: Path) -> None:
 
 def test_cfp(tmp_path: Path) -> None:
     write_cfp(tmp_path)
-    loaded = rows(pairs.read_cfp(tmp_path))
-    assert loaded[2] == ("Data/Images/001/frontal/01.jpg", "Data/Images/002/profile/01.jpg", False)
-    assert [row[2] for row in loaded] == [True, True, False] * 2
-    assert rows(pairs.read_cfp(tmp_path, "FF"))[2][1] == "Data/Images/002/frontal/01.jpg"
+    assert [row[2] for row in rows(pairs.read_cfp(tmp_path))] == [True, True, False] * 2
     (tmp_path / "Split" / "FP" / "02" / "diff.txt").write_text("1,3\n1;2\n")
     with pytest.raises(ValueError, match="line 1 is not"):
         pairs.read_cfp(tmp_path)

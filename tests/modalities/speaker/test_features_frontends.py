@@ -55,33 +55,50 @@ def wave() -> torch.Tensor:
     return torch.from_numpy(voice(3, 0))
 
 
-def test_wespeaker(wave: torch.Tensor) -> None:
-    """processor.py: kaldi.fbank(wav * 32768, 80 mel, hamming, use_energy=False), minus its mean
-    over time; dither 0 as in extraction.
-    """
+@pytest.mark.parametrize(
+    "frontend",
+    [
+        # WeSpeaker's processor.py has kaldi.fbank(wav * 32768, hamming) without dither in tests
+        WESPEAKER_FBANK,
+        # 3D-Speaker's processor.py has Kaldi's povey window and no scaling
+        THREED_SPEAKER_FBANK,
+        partial(KaldiFbank, window="hanning", num_mels=23, preemphasis=0.0),
+        partial(KaldiFbank, num_mels=40, frame_ms=32.0, hop_ms=8.0),
+        partial(KaldiFbank, num_mels=72, low_hz=60.0, high_hz=7600.0),
+        partial(KaldiFbank, num_mels=64, low_hz=0.0, high_hz=-400.0),
+        partial(KaldiFbank, rate_hz=8000, num_mels=40),
+        partial(KaldiFbank, window="povey", high_hz=-400.0, snip_edges=False),
+        partial(KaldiFbank, num_mels=40, frame_ms=32.0, hop_ms=8.0, snip_edges=False),
+    ],
+)
+def test_log_mel_energies_are_torchaudios(wave: torch.Tensor, frontend: Callable[..., Any]) -> None:
+    ours = frontend(cmn=False).eval()
     theirs = kaldi.fbank(
-        wave[None] * (1 << 15),
-        num_mel_bins=80,
-        frame_length=25,
-        frame_shift=10,
+        wave[None] * ours.scale,
+        num_mel_bins=ours.num_mels,
+        sample_frequency=ours.rate_hz,
+        frame_length=ours.frame_ms,
+        frame_shift=ours.hop_ms,
+        window_type=ours.window,
+        preemphasis_coefficient=ours.preemphasis,
+        low_freq=ours.low_hz,
+        high_freq=ours.high_hz,
         dither=0.0,
-        window_type="hamming",
-        use_energy=False,
+        snip_edges=ours.snip_edges,
     )
-    torch.testing.assert_close(
-        WESPEAKER_FBANK().eval()(wave[None])[0][0], theirs - theirs.mean(0), atol=1e-4, rtol=0
-    )
-    assert WESPEAKER_FBANK().dither == 1.0
+    feats, lengths = ours(wave[None])
+    assert feats.shape == (1, ours.num_frames(len(wave)), ours.num_mels)
+    torch.testing.assert_close(feats[0], theirs, atol=1e-4, rtol=0)
+    assert lengths.tolist() == [1.0]
+    centred = frontend().eval()(wave[None])[0][0]
+    torch.testing.assert_close(centred, theirs - theirs.mean(0), atol=1e-4, rtol=0)
 
 
-def test_3d_speaker(wave: torch.Tensor) -> None:
-    """processor.py FBank: kaldi.fbank(wav, 80 mel, dither 0) with Kaldi's povey window and no
-    scaling.
-    """
-    theirs = kaldi.fbank(wave[None], num_mel_bins=80, sample_frequency=16000, dither=0)
-    torch.testing.assert_close(
-        THREED_SPEAKER_FBANK()(wave[None])[0][0], theirs - theirs.mean(0), atol=1e-4, rtol=0
-    )
+def test_presets_have_the_settings_of_their_projects() -> None:
+    ours = WESPEAKER_FBANK()
+    assert (ours.num_mels, ours.window, ours.scale, ours.dither) == (80, "hamming", 32768, 1.0)
+    ours = THREED_SPEAKER_FBANK()
+    assert (ours.num_mels, ours.window, ours.scale, ours.dither) == (80, "povey", 1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -275,41 +292,6 @@ def test_masks_hold_the_mean_and_spare_the_padding() -> None:
         mean = (frames - 1) / 2 + 100 * torch.arange(30.0)
         torch.testing.assert_close(value[row], mean.expand(50, 30)[row])
     assert len({row.numpy().tobytes() for row in changed}) > 80  # items differ
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"window": "povey", "scale": 1.0},
-        {"window": "hanning", "num_mels": 23, "preemphasis": 0.0},
-        {"num_mels": 40, "frame_ms": 32.0, "hop_ms": 8.0},
-        {"num_mels": 72, "low_hz": 60.0, "high_hz": 7600.0},
-        {"num_mels": 64, "low_hz": 0.0, "high_hz": -400.0},
-        {"rate_hz": 8000, "num_mels": 40},
-        {"window": "povey", "high_hz": -400.0, "snip_edges": False},
-        {"num_mels": 40, "frame_ms": 32.0, "hop_ms": 8.0, "snip_edges": False},
-    ],
-)
-def test_log_mel_energies_are_torchaudios(wave: torch.Tensor, settings: dict[str, object]) -> None:
-    ours = KaldiFbank(**settings, cmn=False).eval()  # type: ignore[arg-type]
-    theirs = kaldi.fbank(
-        wave[None] * ours.scale,
-        num_mel_bins=ours.num_mels,
-        sample_frequency=ours.rate_hz,
-        frame_length=ours.frame_ms,
-        frame_shift=ours.hop_ms,
-        window_type=ours.window,
-        preemphasis_coefficient=ours.preemphasis,
-        low_freq=ours.low_hz,
-        high_freq=ours.high_hz,
-        dither=0.0,
-        snip_edges=ours.snip_edges,
-    )
-    feats, lengths = ours(wave[None])
-    assert feats.shape == (1, ours.num_frames(len(wave)), ours.num_mels)
-    torch.testing.assert_close(feats[0], theirs, atol=1e-4, rtol=0)
-    assert lengths.tolist() == [1.0]
 
 
 def test_silence_reaches_the_floor() -> None:

@@ -1,12 +1,10 @@
-"""Data sets of speakers: VoxCeleb, CN-Celeb and FSDD, and the ids of their lists."""
+"""Data sets of speakers: VoxCeleb and CN-Celeb, and the ids of their lists."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections import Counter
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likeness.eval.formats import embeddings
-from likeness.eval.formats.trials import read_scores
-from likeness.eval.scoring.templates import enrol
+from likeness.eval.scoring.templates import enrol, read_enrolment
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
-from likeness.modalities.speaker import cnceleb, fsdd, voxceleb
+from likeness.modalities.speaker import cnceleb, voxceleb
 from likeness.modalities.speaker.lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.training import recipe as recipes
-from tests.scripts import run_command, touch
+from tests.scripts import touch
 
 VOX1_DEV, VOX1_TEST, VOX2_DEV, VOX2_TEST = "id10001", "id10270", "id00012", "id00017"
 
@@ -236,27 +232,8 @@ def test_models_of_several_utterances_are_what_score_wants(cn_data: Path, tmp_pa
         )
     commands = cnceleb.write_lists(cn_data, tmp_path / "lists")
     assert read_items(tmp_path / "lists" / "items.txt", cn_data) == chosen
-    embeddings.write(tmp_path / "eval.npz", embedded)
-    written = ("eval.npz", "scores.txt")
-    words = commands.splitlines()[1].split()[1:]
-    assert run_command(*(tmp_path / word if word in written else word for word in words)) == 0
-    np.testing.assert_allclose(read_scores(tmp_path / "scores.txt", made)[1], ours, atol=1e-7)
-
-
-def test_every_two_speakers_meet_once_and_were_never_trained_on(shared: Path) -> None:
-    data = shared / "data"
-    speakers = {item.label for item in fsdd.items(data, split="all")}
-    assert len(speakers) == 6
-    pairs = []
-    for fold in range(fsdd.num_folds(data)):
-        test, train = (
-            {str(item.label) for item in fsdd.items(data, split=split, fold=fold)}
-            for split in ("test", "train")
-        )  # type: ignore[arg-type]
-        assert not test & train
-        assert test | train == speakers
-        pairs.append(tuple(sorted(test)))
-    assert Counter(pairs) == Counter(combinations(sorted(map(str, speakers)), 2))
+    assert read_enrolment(tmp_path / "lists" / "enrolment.txt") == models
+    assert "--enrolment" in commands
 
 
 def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:
