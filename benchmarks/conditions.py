@@ -9,7 +9,7 @@ Measures: EER with 95 % intervals over speakers, of all pairs within five folds 
     false pairs that are accepted at the threshold that had a FAR of 1 % on the undamaged trials of
     the four other folds. Trials with a recording that a
     model refuses are left out, and counted. What is in OUT is not run again.
-Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds (voice_peers.py), without mean
+Peers: LDA and SpeechBrain's ECAPA-TDNN on the same folds (peers.py), without mean
     normalisation. likeness:voice is the model of its kind that has heard neither these speakers
     nor their corpus, and is not trained again for each fold (small_voice.py).
 Limit: none; this is about errors, not about time.
@@ -32,9 +32,9 @@ import small_voice
 import torch
 from folds import difference, errors_of, joined, with_interval
 from numpy.typing import NDArray
+from peers import PEERS
+from people import DATASETS, NUM_FOLDS
 from performance import ROOT, parser_of, row, table
-from voice_peers import PEERS
-from voices import DATASETS, NUM_FOLDS
 
 from likeness.conditions import damaged, parse
 from likeness.eval.similarity import score_trials

@@ -11,7 +11,7 @@ Measures: EER and minDCF(.01) with 95 % intervals over the tested speakers. The 
     What it does not show: each speaker has one session in each corpus, so that the microphone and
     the room are a cue in the tests as well.
 Peers: LDA on filterbank statistics and SpeechBrain's ECAPA-TDNN without mean normalisation
-    (voice_peers.py), trained on the same recordings.
+    (peers.py), trained on the same recordings.
 Limit: none.
 Needs: speechbrain and scikit-learn, which come with Likeness, and speechocean/, an4/, librispeech/
     and fsdd/ in the folder of --data.
@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import soundfile
 from folds import errors_of, score_peer, train_and_score, with_interval
+from peers import PEERS
+from people import ENDINGS
 from performance import ROOT, parser_of, row, table
-from voice_peers import PEERS
-from voices import ENDINGS
 
 from likeness.eval.formats.trials import read_scores
 from likeness.eval.types import Trials

@@ -1,6 +1,6 @@
 """What the benchmarks of speaker verification share: a run with its scores, and rows of errors.
 
-Measures: nothing itself. voices.py, corpora.py and small_voice.py import it.
+Measures: nothing itself. people.py, corpora.py and small_voice.py import it.
 """
 
 from __future__ import annotations

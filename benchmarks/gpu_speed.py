@@ -131,9 +131,8 @@ def _take_step(run: Run, batch: Batch, recipe: Recipe) -> None:
     run.optimizer.zero_grad(set_to_none=True)
     with _autocast(recipe, run.device)():
         loss = step(run, batch, recipe)
-    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-    run.scaler.step(run.optimizer)
-    run.scaler.update()
+    loss.backward()  # type: ignore[no-untyped-call]
+    run.optimizer.step()
     run.step += 1
 
 

@@ -18,7 +18,7 @@ Gives: section "Thresholds that travel" of docs/reference/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -196,12 +196,8 @@ def main() -> None:
     for name, found in rates(arguments.data, arguments.runs, arguments.out):
         far, frr = np.array(found).T
         ends = (f"{far.min():.4f}", f"{far.max():.4f}")
-        row(name, len(far), *ends, *_within(far), f"{frr.mean():.3f}")
-
-
-def _within(far: NDArray[Any]) -> Sequence[str]:
-    """The shares of moves whose FAR is within a factor of two, and of three."""
-    return [f"{((far >= FAR / k) & (far <= FAR * k)).mean():.2f}" for k in (2, 3)]
+        within = (f"{((far >= FAR / k) & (far <= FAR * k)).mean():.2f}" for k in (2, 3))
+        row(name, len(far), *ends, *within, f"{frr.mean():.3f}")
 
 
 if __name__ == "__main__":

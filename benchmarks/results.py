@@ -28,15 +28,15 @@ from performance import ROOT, environment, parser_of
 # Name: commands, one after the other, without the interpreter. {data} is the folder of the data
 # sets, {out} the job's own folder.
 JOBS: dict[str, list[str]] = {
-    "an4": ["benchmarks/voices.py an4 --data {data} --out {out}"],
-    "speechocean": ["benchmarks/voices.py speechocean --data {data} --out {out}"],
+    "an4": ["benchmarks/people.py an4 --data {data} --out {out}"],
+    "speechocean": ["benchmarks/people.py speechocean --data {data} --out {out}"],
     "corpora": [
         "benchmarks/corpora.py --data {data} --out {out}",
         "benchmarks/small_voice.py --data {data} --out {out}",
         "-m likeness compare head_losses --seeds 3 --tune 5 --reference softmax "
         "--data {out}/estimated/an4+librispeech-to-speechocean.npz --out {out}/head-losses",
     ],
-    "orl": ["recipes/face/orl.py --data {data} --out {out} --variants estimated,arcface,simple"],
+    "orl": ["benchmarks/people.py orl --data {data} --out {out}"],
     "voxsrc": [
         "-m likeness evaluate {data}/protocols/voxsrc23_val/scores.txt.gz "
         "--trials {data}/protocols/voxsrc23_val/trials.txt.gz --p-target 0.05 --p-target 0.01 "

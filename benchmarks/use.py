@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from performance import in_turn, parser_of, row, table
-from torch import Tensor, nn
+from torch import nn
 
 from likeness.modalities.face import images as faces
 from likeness.modalities.image import images
@@ -44,7 +44,7 @@ from likeness.toolkit.backbones.vit import FaceViT, ViT
 from likeness.toolkit.data.pixels import IMAGENET, INSIGHTFACE
 from likeness.toolkit.models import export
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch
-from likeness.toolkit.models.loaded import Embedder, Loaded
+from likeness.toolkit.models.loaded import Loaded
 
 BATCH, SECONDS = 8, 3.0
 
@@ -66,11 +66,6 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[..., nn.Module], Callable[..
 }
 
 
-def run(embedder: Embedder, inputs: Tensor) -> None:
-    """Embed a batch."""
-    embedder.embed_batch(inputs.numpy())
-
-
 def onnx_row(name: str, repeats: int) -> None:
     """Print the row of a backbone."""
     torch.manual_seed(0)
@@ -86,7 +81,7 @@ def onnx_row(name: str, repeats: int) -> None:
     shape = (round(SECONDS * 16_000),) if spoken else (3, edge, edge)
     inputs = torch.randn(BATCH, *shape) * 0.1 if spoken else torch.rand(BATCH, *shape) * 255
     works = [
-        partial(run, side.embedder, part)
+        partial(side.embedder.embed_batch, part.numpy())
         for part in (inputs[:1], inputs)
         for side in (model, exported)
     ]

@@ -264,9 +264,8 @@ def _why_none(values: Floats, value: float, level: float, drawn: Drawn) -> str:
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     if high - low > 1e-12 * max(abs(low), abs(high)):
         return ""
-    constant = values.min() == values.max()
-    share = "all resamples" if constant else f"the central {100 * level:g} % of the resamples"
     others = drawn.what.split()[0]
+    share = f"the central {100 * level:g} % of the resamples"
     return f"{share} give the same value, which says nothing about other {others}"
 
 

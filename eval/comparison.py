@@ -17,7 +17,7 @@ from likeness.eval import bootstrap, per_item
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.per_item import PerItem
-from likeness.eval.results import metric_label, signed_ends, signed_text
+from likeness.eval.results import bracketed, metric_label, metric_text
 from likeness.eval.types import Floats, Ints, Scores, Trials, name_first
 
 LEVEL = 0.95
@@ -305,9 +305,9 @@ def difference_rows(
             [
                 name,
                 metric_label(metric),
-                signed_text(metric, each.value),
-                signed_ends(metric, each.interval, each.interval_note),
-                signed_ends(metric, each.seed_interval),
+                metric_text(metric, each.value, "+"),
+                bracketed(metric, each.interval, each.interval_note, sign="+") or "-",
+                bracketed(metric, each.seed_interval, sign="+") or "-",
                 *("-" if p is None else f"{p:.3f}" for p in (each.p, each.p_holm)),
                 verdict(each),
             ]

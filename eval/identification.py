@@ -415,7 +415,7 @@ def _search(
     own_score = _own_scores(mate, order, each, pairs_of)
     rival = np.full(mate.size, -np.inf)
     above, tied = np.zeros(mate.size, np.int64), np.zeros(mate.size, np.int64)
-    highest = _Highest(keep)
+    highest, highest_probe, floor = np.empty(0), np.empty(0, np.int64), -np.inf
     cuts = borders(starts, order.size, TILE).tolist()
     step = max(1, CELLS // min(TILE, order.size))
     for begin, end in pairwise(cuts):
@@ -436,13 +436,23 @@ def _search(
                 marks = own_score[rows][behind, None].astype(scores.dtype)
                 above[rows][behind] += np.count_nonzero(scores[behind] > marks, axis=1)
                 tied[rows][behind] += np.count_nonzero(scores[behind] == marks, axis=1)
-            if keep:
-                highest.add(scores, best, np.arange(rows.start, rows.stop))
+            if keep and not highest.size and scores.size > keep:
+                # a first floor, or the whole first block would pass
+                lowest = np.partition(scores, scores.size - keep, axis=None)[scores.size - keep]
+                floor = float(np.nextafter(lowest, scores.dtype.type(-np.inf)))
+            if keep and (best > floor).any():
+                at = np.nonzero(scores > floor)
+                highest = np.concatenate([highest, scores[at]])
+                highest_probe = np.concatenate([highest_probe, start + at[0]])
+                if highest.size > keep:
+                    kept = np.argpartition(-highest, keep - 1)[:keep]
+                    highest, highest_probe = highest[kept], highest_probe[kept]
+                    floor = float(highest.min())
             done = first * mate.size + rows.stop * templates.size
             report("searching", done, order.size * mate.size)
-    falling = np.argsort(-highest.values, kind="stable")
-    values, probes = highest.values[falling], highest.probes[falling]
-    return Searched(own_score, rival, above, tied, values, probes, starts.size)
+    falling = np.argsort(-highest, kind="stable")
+    of_highest = highest[falling], highest_probe[falling]
+    return Searched(own_score, rival, above, tied, *of_highest, starts.size)
 
 
 def _own_scores(
@@ -466,27 +476,3 @@ def _own_scores(
         values = pairs_of(np.repeat(part, counts), templates)
         own[part] = np.maximum.reduceat(values, first)
     return own
-
-
-class _Highest:
-    """The `keep` largest scores that were added, and the probes that have them."""
-
-    def __init__(self, keep: int) -> None:
-        self.values, self.probes, self._floor = np.empty(0), np.empty(0, np.int64), -np.inf
-        self._keep = keep
-
-    def add(self, scores: NDArray[Any], best: NDArray[Any], probes: Counts) -> None:
-        """Adds scores (rows, S); best: the largest of each row."""
-        keep = self._keep
-        # a first floor, or the whole first block would pass
-        if not self.values.size and scores.size > keep:
-            lowest = np.partition(scores, scores.size - keep, axis=None)[scores.size - keep]
-            self._floor = float(np.nextafter(lowest, scores.dtype.type(-np.inf)))
-        rows = np.flatnonzero(best > self._floor)
-        at = np.nonzero(scores[rows] > self._floor)
-        self.values = np.concatenate([self.values, scores[rows[at[0]], at[1]]])
-        self.probes = np.concatenate([self.probes, probes[rows[at[0]]]])
-        if self.values.size > keep:
-            kept = np.argpartition(-self.values, keep - 1)[:keep]
-            self.values, self.probes = self.values[kept], self.probes[kept]
-            self._floor = float(self.values.min())

@@ -67,7 +67,7 @@ def matching_order(first: Trials, second: Trials) -> NDArray[np.int64] | None:
     keys = []
     for of_enrol, of_probe, trials in zip(enrol, probe, both, strict=True):
         key = of_enrol[trials.enrol].astype(np.int64) * width + of_probe[trials.probe]
-        keys.append(2 * key + trials.target if labelled else key)
+        keys.append(2 * key + np.asarray(trials.target) if labelled else key)
     rows, other_rows = (np.argsort(key, kind="stable") for key in keys)
     if not np.array_equal(keys[0][rows], keys[1][other_rows]):
         return None

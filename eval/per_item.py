@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from likeness.eval import classification, retrieval
 from likeness.eval.bootstrap import Drawn, drawn_groups, times_drawn
@@ -77,17 +76,6 @@ class PerItem:
         return checksum.hexdigest()
 
 
-class _Drawn(dict[str, Floats]):
-    """Rows of the columns, taken when asked for."""
-
-    def __init__(self, columns: Columns, rows: NDArray[np.int64]) -> None:
-        self.columns, self.rows = columns, rows
-
-    def __missing__(self, name: str) -> Floats:
-        self[name] = self.columns[name][self.rows]
-        return self[name]
-
-
 def resample(
     metrics: Mapping[str, Metric], measured: PerItem, *, num_resamples: int = 1000, seed: int = 0
 ) -> dict[str, Floats]:
@@ -97,7 +85,8 @@ def resample(
     groups = range(len(measured.ids)) if measured.groups is None else measured.groups
     values = {name: np.empty(num_resamples) for name in metrics}
     for number, times in zip(range(num_resamples), times_drawn(groups, seed), strict=False):
-        columns = _Drawn(measured.columns, np.repeat(np.arange(times.size), times))
+        rows = np.repeat(np.arange(times.size), times)
+        columns = {name: column[rows] for name, column in measured.columns.items()}
         for name, metric in metrics.items():
             values[name][number] = metric(columns)
     return values

@@ -22,8 +22,6 @@ Counts = NDArray[np.int64]
 
 _CELLS = 40_000_000  # scores held at once: 160 MB
 _RELEVANT = 2_000_000  # relevant items held at once
-# relevant items of a query, up to which counting them one by one is faster than a whole sort
-_FEW = 40
 _ROWS = 4096  # scaled or compared at once
 _LONGEST = 1e19  # the square of this norm is near the end of float32
 LARGE = 1 << 17  # items of a gallery, above which it is not copied
@@ -256,16 +254,9 @@ def _ranks_by_position(scores: Floats32, relevant: Sequence[Counts], drop_first:
     """Every relevant item by itself; of equal scores the earlier row is first."""
     places: list[Counts] = []
     for line, columns in zip(scores, relevant, strict=True):
-        if columns.size > _FEW:
-            place = np.empty(line.size, dtype=np.int64)
-            place[np.argsort(-line, kind="stable")] = np.arange(line.size)
-            place = np.sort(place[columns])
-        else:
-            counts = [
-                np.count_nonzero(line > line[i]) + np.count_nonzero(line[:i] == line[i])
-                for i in columns
-            ]
-            place = np.sort(np.array(counts, dtype=np.int64))
+        place = np.empty(line.size, dtype=np.int64)
+        place[np.argsort(-line, kind="stable")] = np.arange(line.size)
+        place = np.sort(place[columns])
         places.append(place[place > 0] - 1 if drop_first else place)
     sizes: Counts = np.array([len(place) for place in places], dtype=np.int64)
     query, above = np.repeat(np.arange(len(places)), sizes), np.concatenate(places)

@@ -5,7 +5,7 @@ A result is a number with its interval, counts and every convention that it depe
 are stored as fractions and shown in percent.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -153,29 +153,13 @@ def metric_label(metric: str) -> str:
     return names.get(kind) or depths.get(at, metric)
 
 
-def metric_text(metric: str, value: float, more_digits: int = 0) -> str:
-    """A value as it is printed: rates in percent with two digits, costs with four."""
-    if "(%)" in metric_label(metric):
-        return f"{100 * value:.{2 + more_digits}f}"
-    return f"{value:.{4 + more_digits}f}"
-
-
-def ends_text(
-    metric: str, ends: Ends, *, show: Callable[[str, float, int], str] = metric_text
-) -> tuple[str, str]:
-    """Both ends of an interval as they are printed, with as many digits as they need to differ: no
-    interval looks as if it had no width.
-
-    show: (metric, value, number of digits beyond the usual) -> text.
-
-    >>> ends_text("eer", (0.1, 0.2)), ends_text("eer", (0.16001, 0.16004))
-    (('10.00', '20.00'), ('16.001', '16.004'))
+def metric_text(metric: str, value: float, sign: Literal["", "+"] = "") -> str:
+    """A value as it is printed: rates in percent with two digits, costs with four; with "+" as a
+    difference, which has a sign.
     """
-    for more in range(13):
-        low, high = (show(metric, end, more) for end in ends)
-        if low != high:
-            break
-    return low, high
+    if "(%)" in metric_label(metric):
+        return f"{100 * value:{sign}.2f}"
+    return f"{value:{sign}.4f}"
 
 
 def bracketed(
@@ -183,29 +167,16 @@ def bracketed(
     interval: Ends | None,
     note: object = "",
     *,
-    show: Callable[[str, float, int], str] = metric_text,
+    sign: Literal["", "+"] = "",
     width: int = 0,
 ) -> str:
     """An interval as `[low, high]`, with a star where it is not to be relied on; why there is none,
-    or "". width: of each end, at least.
+    or "". sign: as of `metric_text`. width: of each end, at least.
     """
     if interval is None:
         return NO_INTERVAL if note else ""
-    low, high = ends_text(metric, interval, show=show)
+    low, high = (metric_text(metric, end, sign) for end in interval)
     return f"[{low:>{width}}, {high:>{width}}]{' *' if note else ''}"
-
-
-def signed_text(metric: str, value: float, more_digits: int = 0) -> str:
-    """A difference of a metric as it is printed, with its sign."""
-    text = metric_text(metric, value, more_digits)
-    return text if text.startswith("-") else f"+{text}"
-
-
-def signed_ends(metric: str, interval: Ends | None, note: str = "") -> str:
-    """The interval of a difference as `[low, high]`, with a star where it is not to be relied on;
-    why there is none, or "-".
-    """
-    return bracketed(metric, interval, note, show=signed_text) or "-"
 
 
 def interval_text(result: Result) -> str:
@@ -224,16 +195,18 @@ def threshold_text(result: Result) -> str:
     return "" if result.threshold is None else f"{result.threshold:.4g}"
 
 
+def systems_of(results: Sequence[Result]) -> list[str]:
+    """The systems in order of appearance."""
+    return list(dict.fromkeys(result.system for result in results))
+
+
 def by_system(
     results: Sequence[Result],
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Result]]:
     """Systems and metrics in order of appearance, and the result of each pair."""
     cells = {(result.metric, result.system): result for result in results}
-    return (
-        list(dict.fromkeys(result.system for result in results)),
-        list(dict.fromkeys(result.metric for result in results)),
-        cells,
-    )
+    metrics = dict.fromkeys(result.metric for result in results)
+    return systems_of(results), list(metrics), cells
 
 
 def _interval_note(result: Result) -> str:
@@ -267,24 +240,16 @@ def footnotes(results: Sequence[Result]) -> list[str]:
         for note, names in systems.items()
     ]
     notes += _interval_notes(results)
-    remarks: dict[object, list[str]] = {}
+    remarks: dict[str, dict[str, None]] = {}
     for result in results:
-        remarks.setdefault(result.conventions.get("remark"), []).append(metric_label(result.metric))
-    remarks.pop(None, None)
-    notes += [f"{'; '.join(dict.fromkeys(of))}: {remark}." for remark, of in remarks.items()]
-    unresolved: dict[str, list[str]] = {}
-    for result in results:
-        if result.conventions.get("nontargets_allowed") == 0:
-            unresolved.setdefault(metric_label(result.metric), []).append(result.system)
-    for metric, concerned in unresolved.items():
-        everywhere = len(concerned) == sum(
-            metric_label(result.metric) == metric for result in results
-        )
-        where = "" if everywhere else f"{', '.join(concerned)}, "
-        notes.append(
-            f"{where}{metric}: too few nontarget trials to resolve this FAR; none may be accepted."
-        )
-    return notes
+        label, stated = metric_label(result.metric), result.conventions
+        texts = [str(stated["remark"])] if "remark" in stated else []
+        if stated.get("nontargets_allowed") == 0:
+            texts.append("too few nontarget trials to resolve this FAR; none may be accepted")
+            label = label if len(systems_of(results)) == 1 else f"{result.system}, {label}"
+        for text in texts:
+            remarks.setdefault(text, {})[label] = None
+    return notes + [f"{'; '.join(names)}: {text}." for text, names in remarks.items()]
 
 
 def _interval_notes(results: Sequence[Result]) -> list[str]:
@@ -296,7 +261,7 @@ def _interval_notes(results: Sequence[Result]) -> list[str]:
         if result.interval is not None or note:
             of_system.setdefault(result.system, set()).add(note)
             listed.append((result, note))
-    several = len({result.system for result in results}) > 1
+    several = len(systems_of(results)) > 1
     named = []
     for result, note in listed:
         name = metric_label(result.metric)

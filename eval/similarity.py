@@ -32,12 +32,12 @@ The zero vector has no similarity to anything, least of all to another one: that
 there, or calls two of them equal, means nothing. `score_trials` and `likeness score` warn of such
 embeddings, with their number and names.
 
-The first three take their products in float32 (relative error about 1e-7 of |x||y|, whatever the
-norms: those that would leave float32 are taken in float64); what follows, and the result of
-`pairs`, is float64. Rounding may put a cosine 1e-7 above 1. The others need differences of nearly
-equal numbers and take float64 products: twice the time, and |x - x| may still come out as 1e-8 |x|.
-log C and A are exact, see eval/directional.py, and not the quadratic fits of the code of the paper;
-nor is its KL, which has the wrong sign and lacks A.
+The first three take their products in float32 (relative error about 1e-7 of |x||y|, for norms from
+1e-18 to 1e18); what follows, and the result of `pairs`, is float64. Rounding may put a cosine 1e-7
+above 1. The others need differences of nearly equal numbers and take float64 products: twice the
+time, and |x - x| may still come out as 1e-8 |x|. log C and A are exact, see eval/directional.py,
+and not the quadratic fits of the code of the paper; nor is its KL, which has the wrong sign and
+lacks A.
 """
 
 import warnings
@@ -71,7 +71,6 @@ ALLOWED = (
 
 Rows = NDArray[Any]  # (N, D) float32 or float64
 
-_SAFE_NORMS = 1e-14, 1e18  # products of such rows neither underflow nor overflow in float32
 _CELLS = 75_000_000  # of one float32 product: 300 MB
 _BLOCK_CELLS = 1 << 24  # of each product where one is not enough: 64 MB
 _BLOCK_TRIALS = 1 << 18
@@ -249,14 +248,10 @@ def against(b: ArrayLike, similarity: str = "cosine") -> Callable[[ArrayLike], F
     """
     y = np.asarray(b)
     formula = _formula(similarity, y.shape[1])
-    ready, _, y, _, sides_y = _prepared(formula, y, y)
-    if ready is not formula:  # rows whose products leave float32
-        return lambda a: matrix(a, b, similarity)
+    y, sides_y = _side(formula, y)
 
     def scores(a: ArrayLike) -> Floats32:
         x, sides_x = _side(formula, _matrices(a, b)[0])
-        if not _safe(formula, sides_x):
-            return matrix(a, b, similarity)
         return _all_against_all(formula, x, y, sides_x, sides_y)
 
     return scores
@@ -408,24 +403,10 @@ def _side(formula: _Formula, rows: Rows) -> tuple[Rows, Floats]:
 
 
 def _prepared(formula: _Formula, x: Rows, y: Rows) -> tuple[_Formula, Rows, Rows, Floats, Floats]:
-    """Both as `_side` makes them, and their sides.
-
-    Rows whose products could underflow or overflow in float32 come in float64, with the formula for
-    them.
-    """
+    """Both as `_side` makes them, and their sides."""
     left, sides_x = _side(formula, x)
     right, sides_y = (left, sides_x) if x is y else _side(formula, y)
-    if not (_safe(formula, sides_x) and _safe(formula, sides_y)):
-        return _prepared(formula._replace(precise=True), x, y)
     return formula, left, right, sides_x, sides_y
-
-
-def _safe(formula: _Formula, sides: Floats) -> bool:
-    """Whether products of such rows stay within the precision; zero rows do no harm."""
-    if formula.of_unit or formula.precise:
-        return True
-    norms, (low, high) = sides[0], _SAFE_NORMS
-    return bool((((norms >= low) & (norms <= high)) | (norms == 0)).all())
 
 
 def _indices(index: ArrayLike) -> NDArray[Any]:

@@ -49,50 +49,33 @@ def upper_bound(num_errors: int, num_trials: int, confidence: float = 0.95) -> f
     return float(betaincinv(num_errors + 1, num_trials - num_errors, confidence))
 
 
-class Independent(NamedTuple):
-    """How many independent trials there are.
+def bound_of(metric: str, drawn: tuple[Drawn, Drawn], settings: Any) -> Bounds:
+    """The bound of a metric that saw no error.
 
-    Attributes:
-        targets: Subjects with target trials; or target trials, where no subjects are known.
-        nontargets: Pairs of subjects of which no two share one; or nontarget trials.
-        by_subjects: Whether subjects are known.
+    Args:
+        metric: "eer", "balanced_accuracy", "min_dcf(P)" or "tar_at_far(FAR)", or of a group
+            "global_tar(AT)" or "global_far(AT)".
+        drawn: The independent trials of both classes, see `independent`.
+        settings: Their level is the confidence. The bounds of an EER, an accuracy and a DCF are of
+            both errors at once, so that each has half of what is left. Their costs are of a DCF.
+
+    Example:
+        >>> from likeness.eval.protocols.verification import VerificationSettings
+        >>> people, pairs = Drawn(100, "subjects"), Drawn(9, "pairs")
+        >>> ends, _ = bound_of("global_tar(eer)", (people, pairs), VerificationSettings())
+        >>> round(ends[0], 4), ends[1]
+        (0.9705, 1.0)
     """
-
-    targets: int
-    nontargets: int
-    by_subjects: bool
-
-    def bound(self, metric: str, settings: Any) -> Bounds:
-        """The bound of a metric that saw no error.
-
-        Args:
-            metric: "eer", "balanced_accuracy", "min_dcf(P)" or "tar_at_far(FAR)", or of a group
-                "global_tar(AT)" or "global_far(AT)".
-            settings: Their level is the confidence. The bounds of an EER, an accuracy and a DCF are
-                of both errors at once, so that each has half of what is left. Their costs are of a
-                DCF.
-
-        Example:
-            >>> from likeness.eval.protocols.verification import VerificationSettings
-            >>> ends, _ = Independent(100, 9, True).bound("global_tar(eer)", VerificationSettings())
-            >>> round(ends[0], 4), ends[1]
-            (0.9705, 1.0)
-        """
-        kind, _, number = metric.rstrip(")").partition("(")
-        names = "target trials", "nontarget trials, optimistic as they share subjects"
-        if self.by_subjects:
-            names = "subjects with target trials", "pairs of subjects of which no two share one"
-        classes = [0] if "tar" in kind else [1] if kind == "global_far" else [0, 1]
-        drawn = [Drawn(self[place], names[place]) for place in classes]
-        ends, note = exact_bounds(float(is_of_right(kind)), settings.level, *drawn)
-        of = (1 + settings.level) / 2  # as in exact_bounds
-        rates = upper_bound(0, self.targets, of), upper_bound(0, self.nontargets, of)
-        if kind == "min_dcf":
-            weights = check_costs(float(number), settings.c_miss, settings.c_fa)
-            ends = 0.0, min(1.0, float(np.dot(weights, rates)))
-        if kind == "balanced_accuracy":
-            ends = 1 - sum(rates) / 2, 1.0
-        return Bounds(ends, note)
+    kind, _, number = metric.rstrip(")").partition("(")
+    of_kind = drawn[:1] if "tar" in kind else drawn[1:] if kind == "global_far" else drawn
+    ends, note = exact_bounds(float(is_of_right(kind)), settings.level, *of_kind)
+    rates = [upper_bound(0, each.number, (1 + settings.level) / 2) for each in drawn]
+    if kind == "min_dcf":
+        weights = check_costs(float(number), settings.c_miss, settings.c_fa)
+        ends = 0.0, min(1.0, float(np.dot(weights, rates)))
+    if kind == "balanced_accuracy":
+        ends = 1 - sum(rates) / 2, 1.0
+    return Bounds(ends, note)
 
 
 def is_of_right(metric: str) -> bool:
@@ -120,8 +103,8 @@ def exact_bounds(value: float, level: float, *drawn: Drawn) -> Bounds:
     return Bounds((1 - high, 1.0) if value else (0.0, high), note)
 
 
-def independent(scores: Scores, subjects: ArrayLike | None) -> Independent:
-    """Count the independent trials of both classes.
+def independent(scores: Scores, subjects: ArrayLike | None) -> tuple[Drawn, Drawn]:
+    """How many independent target and nontarget trials there are.
 
     Args:
         scores: P trials with labels.
@@ -129,14 +112,18 @@ def independent(scores: Scores, subjects: ArrayLike | None) -> Independent:
 
     Example:
         >>> scores = Scores([3.0, 2.0, 1.0, 0.0], [True, True, False, False])
-        >>> independent(scores, [[0, 0], [0, 0], [0, 1], [2, 3]])[:2]
-        (1, 2)
+        >>> [drawn.number for drawn in independent(scores, [[0, 0], [0, 0], [0, 1], [2, 3]])]
+        [1, 2]
     """
     if subjects is None:
-        return Independent(scores.targets.size, scores.nontargets.size, False)
+        optimistic = "nontarget trials, optimistic as they share subjects"
+        return Drawn(scores.targets.size, "target trials"), Drawn(
+            scores.nontargets.size, optimistic
+        )
     pairs = np.asarray(subjects)
-    drawn = independent_scores(scores.nontargets, pairs[~scores.target])
-    return Independent(np.unique(pairs[scores.target]).size, drawn.size, True)
+    apart = independent_scores(scores.nontargets, pairs[~scores.target])
+    people = Drawn(np.unique(pairs[scores.target]).size, "subjects with target trials")
+    return people, Drawn(apart.size, "pairs of subjects of which no two share one")
 
 
 def with_exact_bounds(
@@ -153,15 +140,17 @@ def with_exact_bounds(
         values: Metric -> its value.
         scores: P trials with labels.
         subjects: (P, 2) integers, the subjects of both sides; None where they are unknown.
-        settings: As of `Independent.bound`.
+        settings: As of `bound_of`.
     """
     names = [
         name
         for name, interval in intervals.items()
         if interval.ends is None and values[name] == float(is_of_right(name))
     ]
-    counts = independent(scores, subjects) if names else Independent(0, 0, False)
-    return {**intervals, **{name: counts.bound(name, settings) for name in names}}
+    if not names:
+        return dict(intervals)
+    drawn = independent(scores, subjects)
+    return {**intervals, **{name: bound_of(name, drawn, settings) for name in names}}
 
 
 class Plan(NamedTuple):

@@ -173,14 +173,9 @@ class Thresholds:
             if point.at == "eer" if far == "eer" else _is_rate(point, far):
                 return point
         known = ", ".join("eer" if p.at == "eer" else f"{p.far:g}" for p in self.points)
-        remedy = f"evaluate with --far {far} and save anew"
-        if self.unlabelled:
-            remedy = "estimate another one by `likeness threshold --far RATE`"
-        elif isinstance(far, float) and far * self.nontargets < LEAST_ERRORS:
-            remedy = f"measure on more trials than {self.nontargets:,} nontarget trials"
         raise LikenessError(
             f"no threshold at FAR {far} was measured on {self.data}; there is {known}: take one of "
-            f"these, or {remedy}"
+            f"these, or measure that one by --far; it takes {LEAST_ERRORS} / FAR nontarget trials"
         )
 
     def __str__(self) -> str:

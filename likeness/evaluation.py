@@ -507,7 +507,7 @@ def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSetting
         results += evaluate_values(
             scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
         ).results
-    return Compared(results, systems, {})
+    return Compared(results, dict(systems), {})
 
 
 def _by_system(embeddings: Embedded | None, systems: Sequence[str]) -> dict[str, Embeddings]:

@@ -89,7 +89,7 @@ def measure_held_out(
     from likeness.eval.types import Embeddings
     from likeness.scoring import named
     from likeness.toolkit.data.items import Items
-    from likeness.toolkit.parallel.embed import embed_all
+    from likeness.toolkit.parallel.distributed import embed_all
     from likeness.toolkit.training.measure import load_embedder
     from likeness.toolkit.training.recipe import Retrieval, Verification, of_data
 

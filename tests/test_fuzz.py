@@ -28,17 +28,14 @@ import soundfile
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from scipy.io import savemat
 
-from likeness.eval import per_item
 from likeness.eval.calibration import Fusion, load_fusion
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings, trials
 from likeness.eval.protocols import ijb_files
 from likeness.eval.scoring import plda
 from likeness.eval.types import Embeddings, Trials
-from likeness.modalities.face import bins, pairs, recordio
-from likeness.modalities.image import small_sets
+from likeness.modalities.face import bins, recordio
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.weights import read_weights
@@ -102,21 +99,6 @@ def write_model(path: Path) -> None:
     (tiny.untrained(path.parent) / "last.safetensors").replace(path)
 
 
-def write_omniglot(path: Path) -> None:
-    np.savez(
-        path,
-        ink_packed=np.zeros((21, 1379), np.uint8),
-        label=np.arange(21),
-        class_name=np.array([f"alphabet{i:02d}/character01" for i in range(21)]),
-        name=np.array([f"{i:04d}_01" for i in range(21)]),
-    )
-
-
-def read_omniglot(path: Path) -> None:
-    small_sets._ink.cache_clear()
-    small_sets.omniglot_items(path.parent)
-
-
 def write_onnx(path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
@@ -131,17 +113,11 @@ def write_onnx(path: Path) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-def write_agedb(path: Path) -> None:
-    splits = np.empty((2, 1), dtype=object)
-    for number in range(2):
-        sides = np.array(
-            [[{"name": f"{side}_{i}"} for i in range(2)] for side in range(2)], dtype=object
-        )
-        splits[number, 0] = {"pairs": sides, "labels": np.array([[1, -1]])}
-    savemat(path, {"splits": splits})
-
-
 def read_records(path: Path) -> None:
+    """Read a .rec file with the index of the whole one."""
+    with TemporaryDirectory() as folder:
+        RECORDS.write(pictures(Path(folder)), Path(folder), name="t")
+        (Path(folder) / "t.idx").replace(path.with_suffix(".idx"))
     for item in recordio.items(path):
         with item.open() as file:
             read = file.read()
@@ -167,11 +143,6 @@ def write_sound(path: Path) -> None:
     soundfile.write(path, 0.5 * np.sin(np.arange(900) / 5), 8000)
 
 
-def write_results(path: Path) -> None:
-    values = {"correct": np.array([1.0, 0.0, 1.0, 1.0])}
-    per_item.write(path, per_item.PerItem(IDS, values, np.array([0, 0, 1, 1]), "classes"))  # type: ignore
-
-
 def write_list(path: Path) -> None:
     trials.write_scores(path, LISTED, np.arange(4.0))
 
@@ -189,7 +160,6 @@ CASES = {
     "ark": Case("e.ark", write_embeddings, embeddings.read),
     "npz": Case("e.npz", write_embeddings, embeddings.read),
     "parquet": Case("e.parquet", write_embeddings, embeddings.read, native=True),
-    "per item": Case("p.npz", write_results, per_item.read),
     "calibration": Case("c.json", Fusion((2.0,), -1.0, ("",), (0.5,), ("snr",)).save, load_fusion),
     "plda": Case("p.json", PLDA.save, plda.load_plda),
     "records": Case(
@@ -200,9 +170,7 @@ CASES = {
     "bin": Case(
         "v.bin", lambda path: bin_file.write(pictures(path.parent), LISTED, path), bins.items
     ),
-    "omniglot": Case("images_background.npz", write_omniglot, read_omniglot),
     "ijb pairs": Case("f.txt", content(b"1 2 1\n1 3 0\n"), ijb_files.read_template_pairs),
-    "mat": Case("p.mat", write_agedb, pairs.read_agedb, native=True),
     "checkpoint": Case("m.safetensors", write_model, load_model),
     "weights safetensors": Case("w.safetensors", partial(save_file, STATE), read_weights),
     "weights zip": Case("w.pt", partial(torch.save, STATE), read_weights),
@@ -303,8 +271,6 @@ def npy(descr: str, shape: tuple[int, ...]) -> bytes:
 CLAIMS: list[tuple[str, Callable[[], bytes]]] = [
     ("npz", lambda: in_place_of(valid("npz"), "ids.npy", npy("<U0", (10**11,)))),
     ("npz", lambda: in_place_of(valid("npz"), "matrix.npy", npy("<f4", (10**9, 10**3)))),
-    ("per item", lambda: in_place_of(valid("per item"), ".npy", npy("<U5", (10**10,)))),
-    ("omniglot", lambda: in_place_of(valid("omniglot"), "name.npy", npy("<U22", (10**9,)))),
     ("ark", lambda: b"ann/1 \0BFV \4" + struct.pack("<i", 2**31 - 1) + bytes(64)),
     ("bin", lambda: b"\x80\x04\x8e" + struct.pack("<Q", 2**62)),
     ("bin", lambda: b"\x80\x04Nr" + struct.pack("<I", 2**31) + b"."),

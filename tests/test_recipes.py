@@ -18,17 +18,14 @@ import pytest
 import soundfile
 import torch
 
-from likeness.eval.formats.trials import read_trials
 from likeness.modalities import synthetic, synthetic_faces
 from likeness.modalities.speaker import voxceleb
 from likeness.models.run import load_model
-from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.losses.contract import param_groups
 from likeness.toolkit.models.parts import Part, describe, restore
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.train import fit
-from tests.scripts import run_command
 from tests.tiny import QUICK
 
 ROOT = Path(__file__).parents[1]
@@ -252,45 +249,3 @@ def test_trains_and_embeds(
     assert 0 <= last["eer"] <= 1
     assert all(np.isfinite(last[name]) for name in recipe.metrics)
     assert loaded.embedder.dim > 1
-
-
-def test_voxceleb_in_two_stages_from_the_command_line(
-    vox: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The commands of the recipe's head: the class vectors of the first stage, sped-up speakers
-    included, go on in the second.
-    """
-    recipe = ROOT / "recipes" / "speaker" / "voxceleb.py"
-    tiny = [*QUICK, "backbone.width=8", "backbone.dim=8", "sampling.batch_size=4"]
-    tiny += small_vox(vox, load(f"{recipe}:wespeaker_resnet34")[0])
-    first, second = tmp_path / "first", tmp_path / "second"
-    for variant, out, more in (
-        ("wespeaker_resnet34", first, []),
-        ("wespeaker_resnet34_lm", second, [f"init={first}"]),
-    ):
-        command = ("train", f"{recipe}:{variant}", *tiny, *more)
-        assert run_command(*command, "--data", vox, "--out", out) == 0
-    # 4 speakers x 3 speeds
-    assert "and its class proxies: the 12 classes are the same" in " ".join(
-        capfd.readouterr().err.split()
-    )
-
-
-def test_lists_of_faces_are_the_held_out_subjects(faces: Path, tmp_path: Path) -> None:
-    recipe = module(ROOT / "recipes" / "face" / "folders.py")
-    assert run_command("lists", faces / "orl", "--out", tmp_path, "--modality", "face") == 0
-    listed = read_items(tmp_path / "items.txt", faces / "orl")
-    trained = {item.label for item in recipe.RECIPES["small"].items(faces / "orl")}
-    assert len(listed) == 6
-    assert all(item.path.is_file() and item.id.split("/")[0] not in trained for item in listed)
-    assert len(read_trials(tmp_path / "trials.txt")) == 15  # all pairs of 2 subjects x 3 images
-
-
-def test_orl_starts_from_the_network_of_the_demo() -> None:
-    """`init` takes the demo's weights only while both have one network and read images alike."""
-    demo, orl = (
-        module(ROOT / "recipes" / "face" / f"{name}.py").RECIPES[variant]
-        for name, variant in (("demo", "arcface"), ("orl", "deep_arcface"))
-    )
-    for part in ("frontend", "backbone", "read"):
-        assert describe(getattr(demo, part)) == describe(getattr(orl, part))

@@ -196,21 +196,3 @@ def test_rates_drop_where_opensphere_drops_them(
     for number, step in enumerate(drops):
         assert schedule.decay((step - 1) / schedule.steps) == pytest.approx(0.1**number)
         assert schedule.decay(step / schedule.steps) == pytest.approx(0.1 ** (number + 1))
-
-
-def test_scf_starts_from_the_class_vectors_of_arcface(
-    data: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """SCF passes them no gradient, so that those of a run from nothing would stay as drawn."""
-    listed = MODULES["ms1mv2"].RECIPES
-    arcface, scf = (
-        replace(tiny(listed[name]), measure=None) for name in ("c_arcface", "c_scf_arcface")
-    )
-    arcface, scf = (
-        replace(recipe, schedule=replace(recipe.schedule, watch="")) for recipe in (arcface, scf)
-    )
-    fit(arcface, data=data["ms1mv2"], out=tmp_path / "first")
-    fit(replace(scf, init=str(tmp_path / "first")), data=data["ms1mv2"], out=tmp_path / "second")
-    assert "and its class proxies: the 6 classes are the same" in " ".join(
-        capfd.readouterr().err.split()
-    )

@@ -23,8 +23,6 @@ from likeness.modalities.image import small_sets
 from likeness.modalities.image.splits import Protocol, divide_classes
 from likeness.toolkit.backbones.image_resnet import ImageResNet
 from likeness.toolkit.data.item_lists import read_items
-from likeness.toolkit.data.items import label_numbers
-from likeness.toolkit.data.sampling import check as check_sampling
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.training import recipe as recipes
 from likeness.toolkit.training.measure import metrics_of, run_test, settings_of
@@ -258,21 +256,6 @@ def test_the_list_of_own_images_is_of_classes_that_nobody_trains_on(
         assert not {str(item.label) for item in recipe.items(data)} & {
             item.id.partition("/")[0] for item in listed
         }
-
-
-@pytest.mark.parametrize(("num_classes", "batch_size"), [(20, 64), (19, 60), (4, 8)])
-def test_how_many_classes_own_images_need(
-    num_classes: int, batch_size: int, tmp_path: Path
-) -> None:
-    """20 with the recipe's batches; 4 times the training classes is the most that fewer allow
-    (docs/how-to/small_data.md).
-    """
-    recipe = MODULES["folders"].RECIPES["small"]
-    labels = label_numbers(recipe.items(folders_of(tmp_path, num_classes)))[1]
-    check_sampling(labels, replace(recipe.sampling, batch_size=batch_size))
-    with pytest.raises(ValueError, match="lower batch_size"):
-        check_sampling(labels, replace(recipe.sampling, batch_size=batch_size + 4))
-    assert (batch_size == recipe.sampling.batch_size) == (num_classes == 20)
 
 
 @pytest.mark.parametrize(("name", "variant", "own_network"), to_train())

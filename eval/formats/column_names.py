@@ -225,15 +225,12 @@ def is_label(text: str) -> bool:
     return text.lower() in IS_TARGET
 
 
-def is_trial_header(
-    fields: Sequence[str], needed: Sequence[str] = ("enrol", "probe"), *, partly: bool = False
-) -> bool:
+def is_trial_header(fields: Sequence[str], needed: Sequence[str] = ("enrol", "probe")) -> bool:
     """Returns whether fields are names of columns of trials or scores, and no line of data.
 
     Args:
         fields: The fields of the line.
         needed: The roles that a header has, each once.
-        partly: Whether any of these roles will do.
 
     Example:
         >>> is_trial_header(["file_x", "file_y", "Decision"])
@@ -246,5 +243,4 @@ def is_trial_header(
     if any(is_label(field) or is_number(field) for field in others):
         return False
     known = [role for role in roles if role is not None]
-    is_whole = set(needed) <= set(known) and len(set(known)) == len(known)
-    return is_whole or (partly and bool(set(known) & set(needed)))
+    return set(needed) <= set(known) and len(set(known)) == len(known)

@@ -108,17 +108,7 @@ def read_scores(
             do not match the list, and labels that contradict it. Also for a trial list in
             place of a score file, because its labels would pass for perfect scores.
     """
-    fitting = _read(source, SCORE_LAYOUTS, columns)
-    if len(fitting) > 1 and trials is not None:
-        # Some ids are numbers. The trial list knows which columns hold its ids.
-        sides = {"enrol": set(trials.enrol_ids), "probe": set(trials.probe_ids)}
-        known = [
-            table
-            for table in fitting
-            if all(ids.issuperset(table.column(side).keys) for side, ids in sides.items())
-        ]
-        fitting = known or fitting
-    table = _only(fitting)
+    table = _only(_read(source, SCORE_LAYOUTS, columns))
     values, scored = _scores(table), trials_of(table)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
@@ -210,7 +200,7 @@ def _read(
 
     def shape_of(sample: list[str]) -> lists.Shape:
         fields = lists.split(sample[0], lists.separator_of(sample[0]))
-        is_named = is_trial_header(fields, needed, partly=where.lower().endswith((".csv", ".tsv")))
+        is_named = is_trial_header(fields, needed)
         if stated or is_named:
             return lists.named_shape(sample, places_of, header=is_named or not by_number(stated))
         return lists.headless_shape(sample, fits)

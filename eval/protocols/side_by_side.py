@@ -2,7 +2,7 @@
 reference, and error rates by groups of subjects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from likeness.eval.failures import Failures, fte_by_group, generalised_rates
 from likeness.eval.formats.subjects import subjects_of
 from likeness.eval.paired import Paired
 from likeness.eval.progress import step
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
+from likeness.eval.protocols.verification import Evaluated, VerificationSettings, evaluate
 from likeness.eval.results import Result, metric_beside, table
 from likeness.eval.types import Bools, Ints, Scores, Trials
 from likeness.eval.verification import num_allowed, threshold_at_eer
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Compared:
     """What was measured of several systems.
 
@@ -38,12 +38,12 @@ class Compared:
     """
 
     results: list[Result]
-    scores: Mapping[str, Scores]
-    trials: Mapping[str, Trials]
-    grouped: Sequence[groups.Grouped] = ()
+    scores: dict[str, Scores]
+    trials: dict[str, Trials]
+    grouped: list[groups.Grouped] = field(default_factory=list)
     paired: Paired | None = None
-    subject_of: Mapping[str, str] = field(default_factory=dict)
-    subjects: Mapping[str, Ints] = field(default_factory=dict)
+    subject_of: dict[str, str] = field(default_factory=dict)
+    subjects: dict[str, Ints] = field(default_factory=dict)
 
     def table(self) -> str:
         """Everything as tables of text: the results, the differences, the groups."""
@@ -124,51 +124,78 @@ def evaluate_together(
     >>> {result.system: result.value for result in compared.results if result.metric == "eer"}
     {'good': 0.0, 'bad': 0.5}
     """
-    reference = next(iter(systems))
+    reference, given = next(iter(systems)), dict(subject_of or {})
     trials = {name: listed for name, (listed, _) in systems.items()}
     scores = {name: measured for name, (_, measured) in systems.items()}
     unpaired = _in_one_order(scores, trials, reference)
-    results: list[Result] = []
-    grouped: list[groups.Grouped] = []
+    compared = Compared([], scores, trials, subject_of=given)
     outcomes: dict[str, Outcome] = {}
-    numbered: dict[str, Ints] = {}
-    names_of = dict(subject_of or {})
-    for name, listed in trials.items():
-        numbers, source = subjects_of(listed, subject_of)
-        subjects: Ints | None = None
-        if numbers is not None:
-            subjects = np.stack([numbers[0][listed.enrol], numbers[1][listed.probe]], axis=1)
-            names_of |= {} if subject_of else _named(listed, numbers, source)
-            numbered[name] = subjects
-        if groupings and subjects is None:
-            raise LikenessError(
-                f"{name}: groups are compared by their subjects, and the ids do not name them; "
-                "give an `id subject` list with --subjects"
-            )
-        own = scores[name]
-        for by, group_of in (groupings or {}).items():
-            sides = groups.sides_of(listed, group_of, names_of)
-            system = groups.evaluate_groups(name, own, numbered[name], *sides, settings=settings)
-            fte = {} if failures is None else fte_by_group(failures, group_of, names_of, settings)
-            grouped.append(replace(system, by=by, fte=fte))
-        evaluated = evaluate(own, settings, subjects=subjects, subjects_from=source, system=name)
-        first = evaluated.results[0]
-        results += evaluated.results
+    for name, own in scores.items():
+        evaluated = _evaluate_one(compared, name, settings, subject_of)
+        subjects, first = compared.subjects.get(name), evaluated.results[0]
+        if groupings:
+            _compare_groups(compared, name, settings, groupings, failures)
         if quality is not None:
-            results += _rated_decisions(first, listed, own, quality[name], settings, subjects)
+            compared.results += _rated_decisions(
+                first, trials[name], own, quality[name], settings, subjects
+            )
         if failures is not None:
-            results += generalised_rates(failures, own, settings, first, subject_of)
-        if evaluated.resamples is not None:
-            draws = evaluated.resamples
+            compared.results += generalised_rates(failures, own, settings, first, subject_of)
+        if (draws := evaluated.resamples) is not None:
             values = {metric: evaluated.result(metric).value for metric in draws}
-            trial_list = name if name in unpaired else ""
-            drawn = drawn_from(own.target, subjects)
+            trial_list, drawn = name if name in unpaired else "", drawn_from(own.target, subjects)
             outcomes[name] = Outcome(values, draws, trial_list, drawn)
-    compared: Paired | None = None
     if len(systems) > 1 and (outcomes or unpaired):
-        over = "subjects" if len(numbered) == len(systems) else "trials"
-        compared = paired.differences(reference, outcomes, unpaired, over)
-    return Compared(results, scores, trials, grouped, compared, names_of, numbered)
+        over = "subjects" if len(compared.subjects) == len(systems) else "trials"
+        compared.paired = paired.differences(reference, outcomes, unpaired, over)
+    return compared
+
+
+def _evaluate_one(
+    compared: Compared,
+    name: str,
+    settings: VerificationSettings,
+    subject_of: Mapping[str, str] | None,
+) -> Evaluated:
+    """Measures a system and adds its results and subjects."""
+    listed = compared.trials[name]
+    numbers, source = subjects_of(listed, subject_of)
+    if numbers is not None:
+        sides = numbers[0][listed.enrol], numbers[1][listed.probe]
+        compared.subjects[name] = np.stack(sides, axis=1)
+        compared.subject_of |= {} if subject_of else _named(listed, numbers, source)
+    evaluated = evaluate(
+        compared.scores[name],
+        settings,
+        subjects=compared.subjects.get(name),
+        subjects_from=source,
+        system=name,
+    )
+    compared.results += evaluated.results
+    return evaluated
+
+
+def _compare_groups(
+    compared: Compared,
+    name: str,
+    settings: VerificationSettings,
+    groupings: Mapping[str, Mapping[str, str]],
+    failures: Failures | None,
+) -> None:
+    """Adds the error rates of a system by groups."""
+    if name not in compared.subjects:
+        raise LikenessError(
+            f"{name}: groups are compared by their subjects, and the ids do not name them; "
+            "give an `id subject` list with --subjects"
+        )
+    for by, group_of in groupings.items():
+        sides = groups.sides_of(compared.trials[name], group_of, compared.subject_of)
+        scores, subjects = compared.scores[name], compared.subjects[name]
+        system = groups.evaluate_groups(name, scores, subjects, *sides, settings=settings)
+        fte: dict[str, Any] = {}
+        if failures is not None:
+            fte = fte_by_group(failures, group_of, compared.subject_of, settings)
+        compared.grouped.append(replace(system, by=by, fte=fte))
 
 
 def _in_one_order(
@@ -177,8 +204,6 @@ def _in_one_order(
     """Brings the scores on the trials of the reference into its order, so that all are measured on
     the same resamples; gives the systems on other trials.
     """
-    if len(scores) == 1:
-        return []
     unpaired = []
     for name in [name for name in scores if name != reference]:
         order = paired.matching_order(trials[reference], trials[name])

@@ -49,7 +49,6 @@ from likeness.eval.reports.subjects import who_errs
 from likeness.eval.results import (
     Result,
     by_system,
-    ends_text,
     footnotes,
     metric_label,
     metric_text,
@@ -187,7 +186,7 @@ def _error_sentence(result: Result) -> str:
         "equal error rate"
     )
     if result.interval is not None:
-        low, high = ends_text("eer", result.interval)
+        low, high = (metric_text("eer", end) for end in result.interval)
         level = 100 * float(result.conventions["level"])
         sentence += f", {low} to {high} % with {level:g} % confidence"
     counts = result.counts

@@ -6,8 +6,7 @@ logarithm). The defaults are Kaldi's, as its VoxCeleb recipe sets them (egs/voxc
 ivector/plda.cc, ivector-compute-lda, ivector-plda-scoring --normalize-length=true): the mean is
 subtracted, LDA applied if wanted, the length set to sqrt(K), PLDA fitted by EM around the mean of
 the class means; and at scoring each vector is scaled once more, in the coordinates u of the PLDA:
-to sum_k u_k^2 / (psi_k + 1) = K, the value that the model expects. Without that last step the
-scores are the likelihood ratios of the fitted model itself.
+to sum_k u_k^2 / (psi_k + 1) = K, the value that the model expects.
 
 Brümmer & de Villiers 2010 ("The speaker partitioning problem"), Sec. 3; Ioffe 2006, "Probabilistic
 linear discriminant analysis"; Garcia-Romero & Espy-Wilson 2011 on length. Deep embeddings that were
@@ -20,7 +19,6 @@ Legend: N items, D dims, K dims after LDA, C classes, P trials.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,19 +27,18 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import read_json, write_json
 from likeness.eval.progress import tracked
 from likeness.eval.similarity import pairs
-from likeness.eval.types import Floats, check_choice
+from likeness.eval.types import Floats
 
-FORMAT = "likeness plda 2"
-ScoringLength = Literal["kaldi", "none"]
+FORMAT = "likeness plda 3"
+_ITERATIONS = 10  # of EM
 _ARRAYS = ("mean", "lda", "centre", "transform", "psi")
 
 
 @dataclass(frozen=True, eq=False)
 class Plda:
-    """mean (D,) subtracted first; lda (D, K); length_norm: rows are then scaled to sqrt(K). centre
+    """mean (D,) subtracted first; lda (D, K); rows are then scaled to sqrt(K). centre
     (K,) and transform (K, K): u = transform (x - centre) has W = I and B = diag(psi), psi (K,) >=
-    0. model: digest of the embeddings' model, "" if unknown. scoring_length: how the length of u is
-    set before the likelihood ratio is taken.
+    0. model: digest of the embeddings' model, "" if unknown.
     """
 
     mean: Floats
@@ -49,12 +46,9 @@ class Plda:
     centre: Floats
     transform: Floats
     psi: Floats
-    length_norm: bool = True
     model: str = ""
-    scoring_length: ScoringLength = "none"
 
     def __post_init__(self) -> None:
-        check_choice("scoring_length", self.scoring_length, get_args(ScoringLength))
         dims, kept = len(self.mean), len(self.psi)
         shapes = [(dims,), (dims, kept), (kept,), (kept, kept), (kept,)]
         arrays = [getattr(self, name) for name in _ARRAYS]
@@ -67,7 +61,7 @@ class Plda:
 
     def project(self, embeddings: ArrayLike) -> Floats:
         """(N, D) raw embeddings -> (N, K) coordinates in which the covariances are diagonal, of the
-        length that scoring_length sets; a zero row stays zero.
+        length that the model expects; a zero row stays zero.
 
         Kaldi's Plda::TransformIvector for one utterance. ValueError for another D.
         """
@@ -77,14 +71,9 @@ class Plda:
                 f"plda: fitted for {len(self.mean)} dims, but the embeddings are {rows.shape}; fit "
                 "it on embeddings of the same model"
             )
-        projected: Floats = (
-            _prepare(rows, self.mean, self.lda, self.length_norm) - self.centre
-        ) @ self.transform.T
-        if self.scoring_length == "kaldi":
-            squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
-            projected = (
-                projected * np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
-            )
+        projected: Floats = (_prepare(rows, self.mean, self.lda) - self.centre) @ self.transform.T
+        squares = np.einsum("nk,nk,k->n", projected, projected, 1 / (self.psi + 1))
+        projected *= np.sqrt(len(self.psi) / np.where(squares > 0, squares, 1.0))[:, None]
         return projected
 
     def score(self, enrol: ArrayLike, probe: ArrayLike, i: ArrayLike, j: ArrayLike) -> Floats:
@@ -144,14 +133,10 @@ def fit_plda(
     labels: Sequence[str] | NDArray[np.generic],
     *,
     lda_dim: int = 0,
-    length_norm: bool = True,
-    iterations: int = 10,
     model: str = "",
-    scoring_length: ScoringLength = "kaldi",
 ) -> Plda:
     """Fit on labelled embeddings (N, D) of classes other than those to be scored. lda_dim: K, 0 =
-    no LDA (K = D). iterations: of EM (Kaldi's default is 10). The fit does not
-    depend on scoring_length.
+    no LDA (K = D). EM takes 10 iterations, as Kaldi's does.
 
     Raises:
         LikenessError: Shapes differ, there is NaN, there are fewer than two classes, nobody has two
@@ -169,9 +154,9 @@ def fit_plda(
     _check_fit(rows, int(classes.max(initial=-1)) + 1, lda_dim)
     mean = rows.mean(axis=0)
     lda = _lda(rows - mean, classes, lda_dim) if lda_dim else np.eye(rows.shape[1])
-    rows = _prepare(rows, mean, lda, length_norm)
+    rows = _prepare(rows, mean, lda)
     centre = _class_means(rows, classes).mean(axis=0)
-    between, within = _em(rows - centre, classes, iterations)
+    between, within = _em(rows - centre, classes, _ITERATIONS)
     root = np.linalg.inv(np.linalg.cholesky(within))
     psi, vectors = np.linalg.eigh(root @ between @ root.T)
     return Plda(
@@ -180,18 +165,18 @@ def fit_plda(
         centre,
         vectors.T[::-1] @ root,
         np.maximum(psi[::-1], 0.0),
-        length_norm,
         model,
-        scoring_length,
     )
 
 
-def _prepare(rows: Floats, mean: Floats, lda: Floats, length_norm: bool) -> Floats:
+def _prepare(rows: Floats, mean: Floats, lda: Floats) -> Floats:
+    """The rows after LDA, scaled to sqrt(K) as by Kaldi's ivector-normalize-length; a zero row
+    stays zero.
+    """
     rows = (rows - mean) @ lda
-    if length_norm:  # Kaldi's ivector-normalize-length: to sqrt(K); a zero row stays zero
-        norms = np.sqrt(np.einsum("nk,nk->n", rows, rows))
-        rows = rows * (np.sqrt(rows.shape[1]) / np.where(norms > 0, norms, 1.0))[:, None]
-    return rows
+    norms = np.sqrt(np.einsum("nk,nk->n", rows, rows))
+    scaled: Floats = rows * (np.sqrt(rows.shape[1]) / np.where(norms > 0, norms, 1.0))[:, None]
+    return scaled
 
 
 def _class_means(rows: Floats, classes: NDArray[np.intp]) -> Floats:

@@ -181,8 +181,6 @@ class Scoring:
             parts.append(f"{self.norm}_norm{over}")
         if meta.get("model"):
             parts.append(f"model {meta['model'][:16]}")
-        if self.plda is not None and self.plda.scoring_length != "none":
-            parts.append(f"scoring length {self.plda.scoring_length}")
         return ", ".join(parts)
 
     @property

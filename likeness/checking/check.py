@@ -119,7 +119,6 @@ class Finding:
         groups: The items or labels. Those of one group belong together, as copies of one file do.
         details: A text for some of the items, such as the sentence of the reader.
         of: "items", whose ids the groups hold, or "labels".
-        label: A value of --label that would fit, or "".
     """
 
     kind: str
@@ -129,10 +128,9 @@ class Finding:
     groups: tuple[tuple[str, ...], ...]
     details: Mapping[str, str] = field(default_factory=dict)
     of: str = "items"
-    label: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checked:
     """A data set and what was found in it.
 
@@ -141,7 +139,7 @@ class Checked:
         modality: "speaker", "face" or "image".
         items: All N items.
         files: (N,) what was seen of the file of each.
-        was_decoded: Whether the content of the files was decoded.
+        clean: Whether items whose label is likely wrong, and near copies, are left out too.
         findings: What looks wrong, the gravest first.
         notes: What could not be checked, and why.
         left_out: (N,) why an item is not to be trained on; "" where it is.
@@ -150,11 +148,239 @@ class Checked:
     data: str
     modality: Modality
     items: Items
-    files: Sequence[Seen]
-    was_decoded: bool
-    findings: Sequence[Finding]
-    notes: Sequence[str]
-    left_out: Sequence[str]
+    files: Sequence[Seen] = ()
+    clean: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(init=False)
+    _words: dict[str, str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.left_out = [""] * len(self.items)
+        self._ids, self._labels = list(self.items.ids), list(self.items.labels)
+        label = {"speaker": "speaker", "face": "subject", "image": "class"}[self.modality]
+        self._words = {
+            "items": "Recordings" if self.modality == "speaker" else "Images",
+            "label": label,
+            "labels": _PLURALS[label],
+            "Labels": _PLURALS[label].capitalize(),
+        }
+
+    def _add(
+        self,
+        kind: str,
+        groups: Iterable[Sequence[int | str]],
+        details: Mapping[int | str, str] | None = None,
+    ) -> None:
+        """Add a finding, if there are groups.
+
+        Items are given by their rows, labels by their names. Of items that belong together, all
+        but one are counted.
+
+        Args:
+            kind: Its short name, one of `_TEXTS`.
+            groups: The items or labels.
+            details: A text for some of them. Where the kind is left out, these are left out, and
+                the texts are the reasons.
+        """
+        groups = list(groups)
+        if not groups:
+            return
+        chosen = tuple(tuple(map(self._name, group)) for group in groups)
+        copies = kind in ("duplicate", "near-duplicate")
+        count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
+        what, remedy = (text.format(**self._words) for text in _TEXTS[kind])
+        texts = {self._name(key): text for key, text in (details or {}).items()}
+        of = "items" if isinstance(groups[0][0], int) else "labels"
+        self.findings.append(Finding(kind, count, f"{what}: {count:,}.", remedy, chosen, texts, of))
+        if kind in _LEFT_OUT or (kind in _LEFT_OUT_IF_CLEAN and self.clean):
+            self._leave_out({row: f"{kind}: {text}" for row, text in (details or {}).items()})
+
+    def _leave_out(self, reasons: Mapping[Any, str]) -> None:
+        """Leave rows out of what is trained on; the first reason stays."""
+        for row, reason in reasons.items():
+            self.left_out[row] = self.left_out[row] or reason
+
+    def _name(self, key: int | str) -> str:
+        return self._ids[key] if isinstance(key, int) else key
+
+    def _add_problems(self) -> None:
+        """Add the files that cannot be used."""
+        for kind in _PROBLEMS:
+            rows: dict[int | str, str] = {
+                row: one.problem.reason
+                for row, one in enumerate(self.files)
+                if one.problem is not None and one.problem.kind == kind
+            }
+            self._add(kind, [(row,) for row in rows], rows)
+
+    def _add_copies(self) -> None:
+        """Add the items that are copies of others."""
+        rows_of = defaultdict(list)
+        for row, one in enumerate(self.files):
+            if one.same is not None:
+                rows_of[one.same].append(row)
+        several, same_label = [], []
+        conflicts: dict[int | str, str] = {}
+        for rows in rows_of.values():
+            labels = sorted({str(self._labels[row] or "no label") for row in rows})
+            if len(labels) > 1:
+                several.append(rows)
+                conflicts |= dict.fromkeys(rows, f"it is there under {' and '.join(labels)}")
+            elif len(rows) > 1:
+                same_label.append(rows)
+        self._add("conflict", several, conflicts)
+        self._add("duplicate", same_label, self._copies(same_label))
+
+    def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int | str, str]:
+        """A text for all rows of each group but the first."""
+        return {row: f"of {self._ids[rows[0]]}" for rows in groups for row in rows[1:]}
+
+    def _add_leaks(self, test: Items, tested: Sequence[Seen]) -> None:
+        """Add what is in the training and in the test data."""
+        known = {one.same: name for one, name in zip(tested, test.ids, strict=True) if one.same}
+        leaks = {row: known[one.same] for row, one in enumerate(self.files) if one.same in known}
+        details: dict[int | str, str] = {
+            row: f"in the test data as {name}" for row, name in leaks.items()
+        }
+        groups = [(row, f"test: {name}") for row, name in leaks.items()]
+        self._add("leak-content", groups, details)
+        there = {str(name).strip().casefold() for name in test.labels if name is not None}
+        both = {name for name in self._labels if name and name.strip().casefold() in there}
+        self._add("leak-subject", [(name,) for name in sorted(both)])
+        rows = [row for row, name in enumerate(self._labels) if name in both]
+        self._leave_out(
+            {row: f"leak-subject: {self._labels[row]} is in the test data" for row in rows}
+        )
+
+    def _add_labels(self, root: Path | None) -> None:
+        """Add the labels that look wrong."""
+        counts = Counter(name for name in self._labels if name is not None)
+        without = [row for row, name in enumerate(self._labels) if name is None]
+        self._add("no-label", [(row,) for row in without])
+        self._leave_out(dict.fromkeys(without, "no-label"))
+        if self._add_suggested(counts, root):
+            return  # what follows would be about labels that are none
+        if len(counts) == 1:
+            self._add("one-label", [tuple(counts)])
+        self._add("alike-labels", alike(counts))
+        few = sorted(name for name, count in counts.items() if count <= FEW)
+        if len(counts) > 1:
+            self._add(
+                "few-items", [(name,) for name in few], {n: f"items: {counts[n]}" for n in few}
+            )
+
+    def _add_suggested(self, counts: Collection[str] | NDArray[Any], root: Path | None) -> bool:
+        """Add the finding that the folders are no subjects; returns whether they are none."""
+        if root is None:
+            return False
+        before = (root / "x").as_posix()[:-1]
+        paths = [item.path.as_posix().removeprefix(before) for item in self.items]
+        suggestion = suggest_labels(paths, are_voices=self.modality == "speaker")
+        if suggestion is None:
+            return False
+        why = {
+            "parent": "one folder holds all items",
+            "split": "they are parts of a data set",
+            "number": f"the same numbers return in each of {suggestion.num_labels:g} folders",
+            "word": f"the same names return in {suggestion.num_labels:.3g} folders each",
+        }[suggestion.kind]
+        self.findings.append(
+            Finding(
+                "folder-label",
+                len(counts),
+                f"Folders that are taken for {self._words['labels']}, but {why}: {len(counts):,}.",
+                f"If the names are the {self._words['labels']}, take them as the labels: --label "
+                f"'{suggestion.pattern}' gives {len(suggestion.names):,}, as "
+                f"{suggestion.names[0]!r}.",
+                (suggestion.names,),
+                of="labels",
+            )
+        )
+        return True
+
+    def _add_confounds(self, items: Items, files: Sequence[Seen]) -> None:
+        """Add what goes with the labels beside what they mean."""
+        for one in confounds.find(items, files):
+            self._words |= {"what": one.what, "measured": one.measured}
+            self._add("goes-with-label", [(name,) for name in one.labels], one.labels)
+
+    def _add_sessions(self) -> None:
+        """Add the subjects of whom one session is known."""
+        if self.modality == "image":
+            return
+        if "session" not in self.items.further:
+            self.notes.append(
+                f"The sessions are not known, so that a model may learn them in place of the "
+                f"{self._words['label']}. A column session, or {{session}} in --label, states them."
+            )
+            return
+        sessions = defaultdict(set)
+        for name, session in zip(self._labels, self.items.column("session"), strict=True):
+            if name is not None and session is not None:
+                sessions[name].add(session)
+        lone = [(name,) for name in sorted(sessions) if len(sessions[name]) == 1]
+        self._add("one-session", lone)
+
+    def _add_clipped(self) -> None:
+        """Add the recordings that are clipped. They are kept."""
+        clipped: dict[int | str, str] = {
+            row: f"{100 * one.content.clipped:.2g} % clipped"
+            for row, one in enumerate(self.files)
+            if one.content is not None and one.content.clipped >= CLIPPED_SHARE
+        }
+        self._add("clipped", [(row,) for row in clipped], clipped)
+
+    def _add_similar(self, embeddings: Embeddings) -> None:
+        """Add labels that are likely wrong and items that are nearly the same.
+
+        Items that are left out already are not compared.
+        """
+        row_of = {id: row for row, id in enumerate(embeddings.ids)}
+        kept = [row for row, reason in enumerate(self.left_out) if not reason]
+        rows = [row for row in kept if self._ids[row] in row_of]
+        if kept and not rows:
+            raise LikenessError(
+                f"none of {len(kept)} items has an embedding of its id (the first are "
+                f"{self._ids[kept[0]]!r} and {embeddings.ids[0]!r}); embed the same data: likeness "
+                "embed --items DATA"
+            )
+        if len(rows) < len(kept):
+            self.notes.append(
+                f"{len(kept) - len(rows):,} of {len(kept):,} items have no embedding, and were "
+                "compared with nothing."
+            )
+        if not rows:
+            return
+        unit = embeddings.unit()[[row_of[self._ids[row]] for row in rows]]
+        self._add_near_copies(rows, unit)
+        self._add_wrong_labels(rows, unit)
+
+    def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
+        pairs = near_pairs(unit, NEAR)
+        graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
+        _, parts = connected_components(graph, directed=False)
+        groups = defaultdict(list)
+        for place in np.unique(pairs).tolist():
+            groups[int(parts[place])].append(rows[place])
+        near = list(groups.values())
+        self._add("near-duplicate", near, self._copies(near))
+
+    def _add_wrong_labels(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
+        labelled = [place for place, row in enumerate(rows) if self._labels[row] is not None]
+        texts = np.array([str(self._labels[rows[place]]) for place in labelled], dtype=object)
+        names, numbers = np.unique(texts.astype(str), return_inverse=True)
+        if len(names) < 2:
+            return
+        fit = fit_of(unit[labelled], numbers)
+        details: dict[int | str, str] = {}
+        for place in suspects(fit).tolist():
+            row = rows[labelled[place]]
+            details[row] = (
+                f"is called {self._labels[row]}, looks like {names[fit.looks_like[place]]} (cosine "
+                f"{fit.other[place]:.3f} against {fit.own[place]:.3f})"
+            )
+        self._add("wrong-label", [(row,) for row in details], details)
 
 
 def check(
@@ -207,27 +433,26 @@ def check(
     every = Items.of([*items, *tested]) if tested else items
     seen, decoded = look_at(every, inspection_of(kind), decode)
     files, of_test = seen[: len(items)], seen[len(items) :]
-    content = "decoded content" if decoded else "bytes"
-    result = _Result(items, kind, folder if plain else None, content, clean=clean)
+    result = Checked(str(data), kind, items, files, clean)
+    result._words["content"] = "decoded content" if decoded else "bytes"
     names = dict.fromkeys(passed_over)
-    result.add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
-    result.add_problems(files)
-    result.add_copies(files)
-    result.add_leaks(tested, files, of_test)
-    result.add_labels()
-    result.add_confounds(items, files)
-    result.add_sessions()
+    result._add("name", [(name.encode("utf-8", "backslashreplace").decode(),) for name in names])
+    result._add_problems()
+    result._add_copies()
+    result._add_leaks(tested, of_test)
+    result._add_labels(folder if plain else None)
+    result._add_confounds(items, files)
+    result._add_sessions()
     if kind == "speaker":
-        result.add_clipped(files)
+        result._add_clipped()
     if not decoded:
         result.notes.append(
             "The files were not decoded: silent and clipped recordings, images of one colour, and "
             "copies in other formats are not known. --decode decodes them."
         )
     if vectors is not None:
-        result.add_similar(vectors)
-    found = result.findings, result.notes, result.left_out
-    return Checked(str(data), kind, items, files, decoded, *found)
+        result._add_similar(vectors)
+    return result
 
 
 def check_labels(items: Items, modality: Modality, root: Path | None) -> list[Finding]:
@@ -240,254 +465,8 @@ def check_labels(items: Items, modality: Modality, root: Path | None) -> list[Fi
             list or a pattern states the labels.
     """
     labels = np.array([label or "" for label in items.labels])
-    result = _Result(items, modality, root, "")
-    result.add_suggested(np.unique(labels))
+    result = Checked("", modality, items)
+    result._add_suggested(np.unique(labels), root)
     some = items.take(np.argsort(labels, kind="stable")[:_MOST_LOOKED_AT])
-    result.add_confounds(some, read_headers(some, inspection_of(modality)))
+    result._add_confounds(some, read_headers(some, inspection_of(modality)))
     return result.findings
-
-
-class _Result:
-    """What has been found so far."""
-
-    def __init__(
-        self,
-        items: Items,
-        modality: Modality,
-        root: Path | None,
-        content: str,
-        *,
-        clean: bool = False,
-    ) -> None:
-        self.items, self.modality, self.root = items, modality, root
-        self.clean = clean
-        self.ids, self.labels = list(items.ids), list(items.labels)
-        self.label = {"speaker": "speaker", "face": "subject", "image": "class"}[modality]
-        self.several = _PLURALS[self.label]
-        self.words = {
-            "items": "Recordings" if modality == "speaker" else "Images",
-            "label": self.label,
-            "labels": self.several,
-            "Labels": self.several.capitalize(),
-            "content": content,
-        }
-        self.findings: list[Finding] = []
-        self.notes: list[str] = []
-        self.left_out = [""] * len(items)
-
-    def add(
-        self,
-        kind: str,
-        groups: Iterable[Sequence[int | str]],
-        details: Mapping[int | str, str] | None = None,
-    ) -> None:
-        """Add a finding, if there are groups.
-
-        Items are given by their rows, labels by their names. Of items that belong together, all
-        but one are counted.
-
-        Args:
-            kind: Its short name, one of `_TEXTS`.
-            groups: The items or labels.
-            details: A text for some of them. Where the kind is left out, these are left out, and
-                the texts are the reasons.
-        """
-        groups = list(groups)
-        if not groups:
-            return
-        chosen = tuple(tuple(map(self._name, group)) for group in groups)
-        copies = kind in ("duplicate", "near-duplicate")
-        count = sum(len(group) - 1 for group in chosen) if copies else len(chosen)
-        what, remedy = (text.format(**self.words) for text in _TEXTS[kind])
-        texts = {self._name(key): text for key, text in (details or {}).items()}
-        of = "items" if isinstance(groups[0][0], int) else "labels"
-        self.findings.append(Finding(kind, count, f"{what}: {count:,}.", remedy, chosen, texts, of))
-        if kind in _LEFT_OUT or (kind in _LEFT_OUT_IF_CLEAN and self.clean):
-            self.leave_out({row: f"{kind}: {text}" for row, text in (details or {}).items()})
-
-    def leave_out(self, reasons: Mapping[Any, str]) -> None:
-        """Leave rows out of what is trained on; the first reason stays."""
-        for row, reason in reasons.items():
-            self.left_out[row] = self.left_out[row] or reason
-
-    def _name(self, key: int | str) -> str:
-        return self.ids[key] if isinstance(key, int) else key
-
-    def add_problems(self, files: Sequence[Seen]) -> None:
-        """Add the files that cannot be used."""
-        for kind in _PROBLEMS:
-            rows: dict[int | str, str] = {
-                row: one.problem.reason
-                for row, one in enumerate(files)
-                if one.problem is not None and one.problem.kind == kind
-            }
-            self.add(kind, [(row,) for row in rows], rows)
-
-    def add_copies(self, files: Sequence[Seen]) -> None:
-        """Add the items that are copies of others."""
-        rows_of = defaultdict(list)
-        for row, one in enumerate(files):
-            if one.same is not None:
-                rows_of[one.same].append(row)
-        several, same_label = [], []
-        conflicts: dict[int | str, str] = {}
-        for rows in rows_of.values():
-            labels = sorted({str(self.labels[row] or "no label") for row in rows})
-            if len(labels) > 1:
-                several.append(rows)
-                conflicts |= dict.fromkeys(rows, f"it is there under {' and '.join(labels)}")
-            elif len(rows) > 1:
-                same_label.append(rows)
-        self.add("conflict", several, conflicts)
-        self.add("duplicate", same_label, self._copies(same_label))
-
-    def _copies(self, groups: Iterable[Sequence[int]]) -> dict[int | str, str]:
-        """A text for all rows of each group but the first."""
-        return {row: f"of {self.ids[rows[0]]}" for rows in groups for row in rows[1:]}
-
-    def add_leaks(self, test: Items, files: Sequence[Seen], tested: Sequence[Seen]) -> None:
-        """Add what is in the training and in the test data."""
-        known = {one.same: name for one, name in zip(tested, test.ids, strict=True) if one.same}
-        leaks = {row: known[one.same] for row, one in enumerate(files) if one.same in known}
-        details: dict[int | str, str] = {
-            row: f"in the test data as {name}" for row, name in leaks.items()
-        }
-        groups = [(row, f"test: {name}") for row, name in leaks.items()]
-        self.add("leak-content", groups, details)
-        there = {str(name).strip().casefold() for name in test.labels if name is not None}
-        both = {name for name in self.labels if name and name.strip().casefold() in there}
-        self.add("leak-subject", [(name,) for name in sorted(both)])
-        rows = [row for row, name in enumerate(self.labels) if name in both]
-        self.leave_out(
-            {row: f"leak-subject: {self.labels[row]} is in the test data" for row in rows}
-        )
-
-    def add_labels(self) -> None:
-        """Add the labels that look wrong."""
-        counts = Counter(name for name in self.labels if name is not None)
-        without = [row for row, name in enumerate(self.labels) if name is None]
-        self.add("no-label", [(row,) for row in without])
-        self.leave_out(dict.fromkeys(without, "no-label"))
-        if self.add_suggested(counts):
-            return  # what follows would be about labels that are none
-        if len(counts) == 1:
-            self.add("one-label", [tuple(counts)])
-        self.add("alike-labels", alike(counts))
-        few = sorted(name for name, count in counts.items() if count <= FEW)
-        if len(counts) > 1:
-            self.add(
-                "few-items", [(name,) for name in few], {n: f"items: {counts[n]}" for n in few}
-            )
-
-    def add_suggested(self, counts: Collection[str] | NDArray[Any]) -> bool:
-        """Add the finding that the folders are no subjects; returns whether they are none."""
-        if self.root is None:
-            return False
-        before = (self.root / "x").as_posix()[:-1]
-        paths = [item.path.as_posix().removeprefix(before) for item in self.items]
-        suggestion = suggest_labels(paths, are_voices=self.modality == "speaker")
-        if suggestion is None:
-            return False
-        why = {
-            "parent": "one folder holds all items",
-            "split": "they are parts of a data set",
-            "number": f"the same numbers return in each of {suggestion.num_labels:g} folders",
-            "word": f"the same names return in {suggestion.num_labels:.3g} folders each",
-        }[suggestion.kind]
-        self.findings.append(
-            Finding(
-                "folder-label",
-                len(counts),
-                f"Folders that are taken for {self.several}, but {why}: {len(counts):,}.",
-                f"If the names are the {self.several}, take them as the labels: --label "
-                f"'{suggestion.pattern}' gives {len(suggestion.names):,}, as "
-                f"{suggestion.names[0]!r}.",
-                (suggestion.names,),
-                of="labels",
-                label=suggestion.pattern,
-            )
-        )
-        return True
-
-    def add_confounds(self, items: Items, files: Sequence[Seen]) -> None:
-        """Add what goes with the labels beside what they mean."""
-        for one in confounds.find(items, files):
-            self.words |= {"what": one.what, "measured": one.measured}
-            self.add("goes-with-label", [(name,) for name in one.labels], one.labels)
-
-    def add_sessions(self) -> None:
-        """Add the subjects of whom one session is known."""
-        if self.modality == "image":
-            return
-        if "session" not in self.items.further:
-            self.notes.append(
-                f"The sessions are not known, so that a model may learn them in place of the "
-                f"{self.label}. A column session, or {{session}} in --label, states them."
-            )
-            return
-        sessions = defaultdict(set)
-        for name, session in zip(self.labels, self.items.column("session"), strict=True):
-            if name is not None and session is not None:
-                sessions[name].add(session)
-        lone = [(name,) for name in sorted(sessions) if len(sessions[name]) == 1]
-        self.add("one-session", lone)
-
-    def add_clipped(self, files: Sequence[Seen]) -> None:
-        """Add the recordings that are clipped. They are kept."""
-        clipped: dict[int | str, str] = {
-            row: f"{100 * one.content.clipped:.2g} % clipped"
-            for row, one in enumerate(files)
-            if one.content is not None and one.content.clipped >= CLIPPED_SHARE
-        }
-        self.add("clipped", [(row,) for row in clipped], clipped)
-
-    def add_similar(self, embeddings: Embeddings) -> None:
-        """Add labels that are likely wrong and items that are nearly the same.
-
-        Items that are left out already are not compared.
-        """
-        row_of = {id: row for row, id in enumerate(embeddings.ids)}
-        kept = [row for row, reason in enumerate(self.left_out) if not reason]
-        rows = [row for row in kept if self.ids[row] in row_of]
-        if kept and not rows:
-            raise LikenessError(
-                f"none of {len(kept)} items has an embedding of its id (the first are "
-                f"{self.ids[kept[0]]!r} and {embeddings.ids[0]!r}); embed the same data: likeness "
-                "embed --items DATA"
-            )
-        if len(rows) < len(kept):
-            self.notes.append(
-                f"{len(kept) - len(rows):,} of {len(kept):,} items have no embedding, and were "
-                "compared with nothing."
-            )
-        if not rows:
-            return
-        unit = embeddings.unit()[[row_of[self.ids[row]] for row in rows]]
-        self._add_near_copies(rows, unit)
-        self._add_wrong_labels(rows, unit)
-
-    def _add_near_copies(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
-        pairs = near_pairs(unit, NEAR)
-        graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(rows),) * 2)
-        _, parts = connected_components(graph, directed=False)
-        groups = defaultdict(list)
-        for place in np.unique(pairs).tolist():
-            groups[int(parts[place])].append(rows[place])
-        near = list(groups.values())
-        self.add("near-duplicate", near, self._copies(near))
-
-    def _add_wrong_labels(self, rows: Sequence[int], unit: NDArray[np.float32]) -> None:
-        labelled = [place for place, row in enumerate(rows) if self.labels[row] is not None]
-        texts = np.array([str(self.labels[rows[place]]) for place in labelled], dtype=object)
-        names, numbers = np.unique(texts.astype(str), return_inverse=True)
-        if len(names) < 2:
-            return
-        fit = fit_of(unit[labelled], numbers)
-        details: dict[int | str, str] = {}
-        for place in suspects(fit).tolist():
-            row = rows[labelled[place]]
-            details[row] = (
-                f"is called {self.labels[row]}, looks like {names[fit.looks_like[place]]} (cosine "
-                f"{fit.other[place]:.3f} against {fit.own[place]:.3f})"
-            )
-        self.add("wrong-label", [(row,) for row in details], details)

@@ -32,9 +32,7 @@ def running(
     ] = "float32",
     calibrate: Annotated[
         Path | None,
-        typer.Option(
-            exists=True, help="With int8: items like those that the model will see, for speed."
-        ),
+        typer.Option(exists=True, help="For int8: items like those that the model will see."),
     ] = None,
     root: options.Root = None,
 ) -> None:
@@ -88,6 +86,11 @@ def export(
             f"--precision {precision} is for ONNX Runtime, and not for {runtime}; leave one out"
         )
     options.refuse_idle(context, ("calibrate",), "--precision int8", precision == "int8")
+    if precision == "int8" and calibrate is None:
+        raise LikenessError(
+            "--precision int8 takes its ranges from items like those that the model will see; give "
+            "them by --calibrate"
+        )
     height_width = options.size_of(asked["size"]) if asked["size"] else None
 
     # These are slow to import, so that what is wrong was refused before.
@@ -100,5 +103,5 @@ def export(
     elif precision == "float32":
         writing.plain(model, loaded, out, height_width)
     else:
-        calibration = calibrate and writing.calibrating(loaded, calibrate, asked["root"])
-        writing.smaller(loaded, out, height_width, precision, calibration)
+        items = [] if calibrate is None else writing.calibrating(loaded, calibrate, asked["root"])
+        writing.smaller(loaded, out, height_width, precision, items)

@@ -49,7 +49,7 @@ def smaller(
     path: Path,
     size: tuple[int, int] | None,
     precision: Literal["float16", "int8"],
-    calibration: list[Item] | None,
+    calibration: list[Item],
 ) -> None:
     """Write a file with smaller weights.
 

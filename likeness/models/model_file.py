@@ -51,7 +51,7 @@ def load(path: Path, name: str = DEFAULT) -> Loaded:
             not give finite embeddings (B, D).
     """
     text = sha256(path)
-    defined = vars(user_files.run(path, anew=False))
+    defined = vars(user_files.run(path))
     network = defined.get(name)
     if not isinstance(network, Network):
         others = [key for key, value in defined.items() if isinstance(value, Network)]

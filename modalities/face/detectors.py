@@ -5,19 +5,17 @@ insightface decodes the outputs of its network.
 
 YuNet is the detector of OpenCV, whose file is under the MIT licence. Source: Wu, Peng and Yu,
 "YuNet: A Tiny Millisecond-level Face Detector", 2023; the file face_detection_yunet_2023mar.onnx of
-opencv/opencv_zoo, which `likeness prepare yunet` fetches. What its network gives is decoded here as
-in OpenCV's modules/objdetect/src/face_detect.cpp. The thresholds are the defaults of
-cv2.FaceDetectorYN.create.
+opencv/opencv_zoo, which `likeness prepare yunet` fetches. OpenCV runs it (cv2.FaceDetectorYN).
 
-Two things differ from OpenCV. OpenCV runs the network at the size of any image. Here a photograph
-that is larger than the network's input is shrunk to it, and a smaller one lies in its corner, on
-black. The published file has the fixed size of 640 x 640, and YuNet finds faces of up to about 300
-pixels. And a row of the network's outputs that holds NaN or infinity is left out.
+A photograph that is larger than the network's input is shrunk to it here, and a smaller one lies in
+its corner, on black. The published file has the fixed size of 640 x 640, and YuNet finds faces of
+up to about 300 pixels.
 """
 
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import cv2
@@ -33,11 +31,10 @@ Floats32 = NDArray[np.float32]
 MAX_SIDE = 4096  # pixels of the input of a network
 DIVISOR = 32  # the sizes of the input are multiples of it
 _SCRFD_OUTPUTS = (9, 15)  # of an SCRFD network with landmarks
-STRIDES = (8, 16, 32)
-_WIDTHS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}  # numbers per cell of each output
-OUTPUTS = tuple(f"{part}_{stride}" for part in _WIDTHS for stride in STRIDES)
-# The defaults of cv2.FaceDetectorYN.create.
-MIN_SCORE, MAX_OVERLAP, TOP_K = 0.9, 0.3, 5000
+OUTPUTS = tuple(
+    f"{part}_{stride}" for part in ("cls", "obj", "bbox", "kps") for stride in (8, 16, 32)
+)
+MIN_SCORE = 0.9  # the default of cv2.FaceDetectorYN.create
 _LONGEST = 640  # the longest side that a network of any size gets
 
 
@@ -133,18 +130,18 @@ class YuNet:
     """A YuNet detector, with the method `detect` that InsightFace's detectors have.
 
     Args:
-        session: The opened file.
-        path: The file, for the errors.
+        session: The opened file, which states the size of its input.
+        path: The file.
 
     Raises:
         LikenessError: The input of the network is not that of YuNet.
     """
 
     def __init__(self, session: Session, path: Path):
-        self.session, self.path, self.det_thresh = session, path, MIN_SCORE
-        inputs = session.get_inputs()
-        self.height, self.width = _input_size(inputs, path, "YuNet")
-        self.input = inputs[0].name
+        self.det_thresh = MIN_SCORE
+        self.height, self.width = _input_size(session.get_inputs(), path, "YuNet")
+        self._network = cv2.FaceDetectorYN.create(str(path), "", (_LONGEST, _LONGEST))
+        self._lock = Lock()  # OpenCV's networks serve one thread at a time
 
     def detect(self, pixels: Pixels) -> tuple[Floats32, Floats32]:
         """Find the faces of an image.
@@ -163,17 +160,18 @@ class YuNet:
         """
         fitted = self._fit(pixels)
         height, width = fitted.shape[:2]
-        rows = -(-height // DIVISOR) * DIVISOR, -(-width // DIVISOR) * DIVISOR
-        canvas = np.zeros((self.height or rows[0], self.width or rows[1], 3), np.uint8)
+        canvas = np.zeros((self.height or height, self.width or width, 3), np.uint8)
         canvas[:height, :width] = fitted
-        outputs = self._run(canvas)
-        boxes, scores, landmarks = _decode(outputs, canvas.shape[:2], self.det_thresh)
-        kept = _suppress(boxes, scores, self.det_thresh)
-        # Boxes are x y w h so far.
-        corners = np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)
+        with self._lock:
+            self._network.setInputSize(canvas.shape[1::-1])
+            self._network.setScoreThreshold(self.det_thresh)
+            _, rows = self._network.detect(canvas)
+        table = np.zeros((0, 15), np.float32) if rows is None else np.asarray(rows, np.float32)
         scale = np.array((pixels.shape[1] / width, pixels.shape[0] / height), np.float32)
-        faces = np.concatenate((corners * np.tile(scale, 2), scores[:, None]), axis=1)
-        return faces[kept].astype(np.float32), (landmarks * scale)[kept].astype(np.float32)
+        # Boxes are x y w h.
+        corners = np.concatenate((table[:, :2], table[:, :2] + table[:, 2:4]), axis=1)
+        faces = np.concatenate((corners * np.tile(scale, 2), table[:, 14:]), axis=1)
+        return faces, table[:, 4:14].reshape(-1, 5, 2) * scale
 
     def _fit(self, pixels: Pixels) -> Pixels:
         """Return the image, shrunk in its proportions where it is larger than the input."""
@@ -187,65 +185,3 @@ class YuNet:
             min(most[0], max(1, round(height * factor))),
         )
         return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-    def _run(self, canvas: Pixels) -> dict[str, Floats32]:
-        """Return the outputs of the network by name, each (cells, numbers per cell)."""
-        image = np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], dtype=np.float32)
-        arrays = dict(zip(OUTPUTS, self.session.run(OUTPUTS, {self.input: image}), strict=True))
-        for name, array in arrays.items():
-            width = _WIDTHS[name.partition("_")[0]]
-            arrays[name] = array.reshape(-1, width).astype(np.float32, copy=False)
-        return arrays
-
-
-def _decode(
-    outputs: dict[str, Floats32], size: tuple[int, ...], min_score: float
-) -> tuple[Floats32, Floats32, Floats32]:
-    """Return what every cell with a high score has found, in the order of strides and cells.
-
-    Source: FaceDetectorYNImpl::postProcess.
-
-    Args:
-        outputs: The outputs of the network, (cells, numbers) each.
-        size: Height and width of its input.
-        min_score: The lowest score of a face.
-
-    Returns:
-        Boxes (F, 4) as x y w h, scores (F,) and landmarks (F, 5, 2).
-    """
-    tables = []
-    for stride in STRIDES:
-        rows, columns = size[0] // stride, size[1] // stride
-        score = np.sqrt(
-            outputs[f"cls_{stride}"].clip(0, 1) * outputs[f"obj_{stride}"].clip(0, 1)
-        ).ravel()
-        kept = np.flatnonzero(score >= min_score)  # NaN is no score
-        cell = np.stack((kept % columns, kept // columns), axis=1).astype(np.float32)
-        assert kept.size == 0 or cell[:, 1].max() < rows
-        box = outputs[f"bbox_{stride}"][kept]
-        with np.errstate(over="ignore", invalid="ignore"):
-            sizes = np.exp(box[:, 2:]) * np.float32(stride)
-            corner = (cell + box[:, :2]) * np.float32(stride) - sizes / 2
-            points = outputs[f"kps_{stride}"][kept].reshape(-1, 5, 2) + cell[:, None]
-            points = points * np.float32(stride)
-        values = np.concatenate(
-            (corner, sizes, points.reshape(-1, 10), score[kept][:, None]), axis=1
-        )
-        # Boxes beyond these numbers, which no image has, do not fit OpenCV's rectangles.
-        tables.append(values[np.isfinite(values).all(axis=1) & (abs(values) < 1e8).all(axis=1)])
-    table = np.concatenate(tables)
-    return table[:, :4], table[:, 14], table[:, 4:14].reshape(-1, 5, 2)
-
-
-def _suppress(boxes: Floats32, scores: Floats32, min_score: float) -> list[int]:
-    """Return the rows that stay when overlapping boxes of lower scores go, by falling score.
-
-    As OpenCV does, boxes are cut to whole pixels first, and a single face stays whatever its score.
-    """
-    if len(boxes) < 2:
-        return list(range(len(boxes)))
-    whole = boxes.astype(np.int32)
-    kept = cv2.dnn.NMSBoxes(
-        whole.tolist(), scores.tolist(), min_score, MAX_OVERLAP, eta=1.0, top_k=TOP_K
-    )
-    return [int(row) for row in np.ravel(kept)]

@@ -51,8 +51,7 @@ _ENDINGS = {0xFF: ".jpg", 0x89: ".png", 0x42: ".bmp", 0x52: ".webp", 0x50: ".pgm
 def items(rec: str | Path) -> Items:
     """List the images of a .rec file by key; each is read from its span in the file.
 
-    The keys are those of the .idx beside the file. Where there is none, the records are gone
-    through once and numbered in their order.
+    The keys are those of the .idx beside the file.
 
     Args:
         rec: The file.
@@ -61,24 +60,23 @@ def items(rec: str | Path) -> Items:
         Items whose id is the key, and whose label is the class number as text.
 
     Raises:
-        LikenessError: The file is missing. The index is damaged. Records begin or end outside the
-            file, or are damaged. Labels are no whole number below 2^24, beyond which float32 merges
-            classes. Or there are fewer or more images than key 0 announces. All are counted within
-            the first 2^16 records that have any, and the first is named.
+        LikenessError: The file or its index is missing. The index is damaged. Records begin or end
+            outside the file, or are damaged. Labels are no whole number below 2^24, beyond which
+            float32 merges classes. Or there are fewer or more images than key 0 announces.
     """
     rec = Path(rec)
-    if not rec.is_file() or rec.stat().st_size < PART.size:
-        raise LikenessError(
-            f"{rec}: there is no such file, or it is shorter than one record; fetch it again"
-        )
+    for path in (rec, rec.with_suffix(".idx")):
+        if not path.is_file() or path.stat().st_size == 0:
+            raise LikenessError(
+                f"{path}: no such file, or an empty one; a .rec file and its .idx are needed"
+            )
     with _Content(rec) as content:
         return _items(rec, content)
 
 
 def _items(rec: Path, content: _Content) -> Items:
     """List the images of an open file."""
-    index = rec.with_suffix(".idx")
-    keys, offsets = _read_index(index) if index.is_file() else _scan(rec, content)
+    keys, offsets = _read_index(rec.with_suffix(".idx"))
     parts: list[Items] = []
     announced: float | None = None
     num_images = 0
@@ -293,34 +291,6 @@ def _read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if (values[1:] == values[:-1]).any():
             raise LikenessError(f"{path}: keys or offsets are listed twice; fetch the index again")
     return keys, offsets
-
-
-def _scan(rec: Path, content: _Content) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the offsets of all records in their order, and number them.
-
-    The numbers begin with 0, or with 1 if record 0 comes last, as InsightFace writes it.
-    """
-    offsets: list[int] = []
-    place, size = 0, content.size
-    while place < size:
-        magic, word = PART.unpack(content.at(place, PART.size))
-        kind, length = word >> 29, word & MAX_PART
-        is_begun = kind < 2 or offsets
-        if magic != MAGIC or place + PART.size + length > size or not is_begun:
-            raise LikenessError(
-                f"{rec}: the file is damaged or cut short at byte {place}, after {len(offsets)} "
-                "records; fetch it again"
-            )
-        if kind < 2:
-            offsets.append(place)
-        place += PART.size + length + -length % 4
-    start = offsets[-1] + PART.size
-    zero_is_last = False
-    if start + HEADER.size <= size:
-        flag, _, key, id2 = HEADER.unpack(content.at(start, HEADER.size))
-        zero_is_last = (flag, key, id2) == (2, 0, 1)
-    keys = np.arange(len(offsets), dtype=np.int64)
-    return keys, np.roll(np.array(offsets, dtype=np.int64), int(zero_is_last))
 
 
 def _image_start(payload: bytes) -> int:

@@ -8,7 +8,6 @@ papers used. Decoding and its bounds are those of toolkit/data/images.py.
 """
 
 import re
-from typing import cast
 
 import numpy as np
 from PIL import Image
@@ -22,7 +21,6 @@ from likeness.toolkit.data.images import (
     as_channels,
     decode_bytes,
     file_bytes,
-    open_encoded,
 )
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Array, DType
@@ -41,7 +39,6 @@ def read(
     grey: bool = False,
     bicubic: bool = False,
     dtype: DType = "float32",
-    decoded: bool = True,
 ) -> Array:
     """Read an item as (C, H, W) levels from 0 to 255: RGB, or grey.
 
@@ -61,28 +58,14 @@ def read(
         bicubic: Whether resizing is bicubic in place of bilinear.
         dtype: "uint8" gives the same levels in a quarter of the memory. A network gets float32 in
             either case: batches are converted on its device.
-        decoded: False opens a file for crop_view, which decodes it when the crop is drawn and
-            resizes the crop once. It is for `train_read` and takes half of the time or less. Crops
-            are drawn as from the whole image of these settings; the levels of the views differ.
-            With short_edge or size, the image is otherwise resized before the crop is, which blurs.
-            Without them, views differ where the crop of a JPEG has at least twice the edge of the
-            view, so that it is decoded at 1/2, 1/4 or 1/8 (docs/reference/performance.md).
 
     Raises:
         BadImage: The file is missing, damaged, cut short, too large or of another format, or the
             image is smaller than `crop`.
-        LikenessError: `short_edge` and `size` are both set, dtype is another word, or `crop` or
-            `grey` is set where `decoded` is False.
+        LikenessError: `short_edge` and `size` are both set, or dtype is another word.
     """
-    if (not decoded and (crop or grey)) or (short_edge and size is not None):
-        raise LikenessError(
-            f"read: decoded is {decoded}, crop {crop}, grey {grey}, short_edge {short_edge} and "
-            f"size {size}; an image that is not decoded is neither cropped nor made grey, and "
-            "short_edge and size cannot both be set"
-        )
-    if not decoded and not _is_packed(item):
-        image = open_encoded(file_bytes(item), item.name)
-        return cast(Array, image._replace(size=_resized(item, image.file_size, short_edge, size)))
+    if short_edge and size is not None:
+        raise LikenessError(f"short_edge {short_edge} and size {size} cannot both be set")
     pixels = _unpack(item) if _is_packed(item) else decode_bytes(file_bytes(item), item.name)
     if grey and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))

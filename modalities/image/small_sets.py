@@ -254,7 +254,7 @@ def _cifar_part(
 
 
 def omniglot_items(
-    data: str | Path, *, split: Literal["train", "test", "all"] = "train", num_classes: int = 0
+    data: str | Path, *, split: Literal["train", "test", "all"] = "train"
 ) -> list[Item]:
     """List the drawings of one split of Omniglot, sorted, with the character as label.
 
@@ -265,12 +265,10 @@ def omniglot_items(
     Args:
         data: The folder DATA.
         split: "train", "test" or "all".
-        num_classes: How many characters of the split are taken, drawn with numpy's seed 0. A larger
-            number holds the characters of a smaller one. 0 takes all.
 
     Raises:
         LikenessError: The images are missing; the message says what to fetch. The layout is another
-            one, or there are too few alphabets or characters.
+            one, or there are too few alphabets.
     """
     check_choice("split", split, ("train", "test", "all"))
     root = packed.locate(Path(data), ("omniglot", "omniglot-py", ""), _FETCH_OMNIGLOT)
@@ -282,21 +280,7 @@ def omniglot_items(
         raise LikenessError(
             f"{root}: split {split!r} is empty with {len(alphabets)} alphabets; {_FETCH_OMNIGLOT}"
         )
-    return _drawn([item for item in every if _alphabet(item) in members], num_classes)
-
-
-def _drawn(chosen: list[Item], num_classes: int) -> list[Item]:
-    """Return the items of so many drawn characters; of all where num_classes is 0."""
-    if num_classes == 0:
-        return chosen
-    names = sorted({str(item.label) for item in chosen})
-    if not isinstance(num_classes, int) or not 2 <= num_classes <= len(names):
-        raise LikenessError(
-            f"num_classes is {num_classes}; 2 to {len(names)} are allowed, or 0 for all"
-        )
-    order = np.random.default_rng(0).permutation(len(names))
-    members = {names[place] for place in order[:num_classes]}
-    return [item for item in chosen if item.label in members]
+    return [item for item in every if _alphabet(item) in members]
 
 
 def _alphabet(item: Item) -> str:

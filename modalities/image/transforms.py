@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from likeness.eval.errors import LikenessError
-from likeness.toolkit.data.images import Box, EncodedImage, Pixels, as_channels, to_pixels
+from likeness.toolkit.data.images import as_channels, to_pixels
 from likeness.toolkit.data.pixels import CIFAR10_MEAN, CIFAR100_MEAN
 from likeness.toolkit.data.reading import Array, takes
 
@@ -24,7 +24,7 @@ Range = tuple[float, float]
 
 @takes(dtype="uint8")
 def crop_view(
-    image: Array | EncodedImage,
+    image: Array,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -43,9 +43,7 @@ def crop_view(
 
     Args:
         image: (C, H, W), levels from 0 to 255. The view has its type, and the same levels for
-            either. Of an image that is still encoded (images.read with decoded=False), the crop is
-            decoded in a resolution of at least `size`, and its colours are jittered; the view is
-            uint8.
+            either.
         rng: The generator of this item.
         batch_rng: The generator of the batch, not used.
         size: The edge of the view.
@@ -81,25 +79,14 @@ def crop_view(
         jitter_colours.set_random_state(rng, py_random)
         changes = jitter_colours.get_params()
     cut.set_random_state(rng, py_random)
-    shape = image.size if isinstance(image, EncodedImage) else image.shape[1:]
-    box = cut.get_params_dependent_on_data({"shape": shape}, {})["crop_coords"]
-    if isinstance(image, EncodedImage):
-        pixels, box = image.part(box, least=size)
-    else:
-        pixels = to_pixels(image)
+    box = cut.get_params_dependent_on_data({"shape": image.shape[1:]}, {})["crop_coords"]
+    pixels = to_pixels(image)
     if changes is not None:
         pixels = jitter_colours.apply(pixels, **changes)
-    edges = np.array((box[2] - box[0], box[3] - box[1])) / size
-    if all(float(place).is_integer() for place in box):
-        view = cut.apply(pixels, crop_coords=tuple(map(int, box)))
-    elif edges.max() > 2:  # of a file that cannot be decoded at reduced size
-        view = cut.apply(pixels, crop_coords=(0, 0, pixels.shape[1], pixels.shape[0]))
-    else:
-        view = _warped(pixels, box, size)
+    view = cut.apply(pixels, crop_coords=box)
     if rng.random() < flip_prob:
         view = cv2.flip(view, 1).reshape(view.shape)
-    is_float = not isinstance(image, EncodedImage) and image.dtype != np.uint8
-    return as_channels(view) if is_float else as_channels(view, "uint8")
+    return as_channels(view, "uint8" if image.dtype == np.uint8 else "float32")
 
 
 @takes(dtype="uint8")
@@ -225,18 +212,6 @@ REVISITING = partial(crop_view, size=224)
 # powerful-benchmarker with BN-Inception, which the SimPLE paper builds on (Sec. 5.2). The shorter
 # edge is resized to 256 first; at test time too, and a centre crop of 227 follows.
 BENCHMARKER = partial(crop_view, size=227, scale=(0.16, 1.0))
-
-
-def _warped(pixels: Pixels, box: Box, size: int) -> Pixels:
-    """Resize a box whose edges lie between pixels to a square, in one warp."""
-    across, down = (box[2] - box[0]) / size, (box[3] - box[1]) / size
-    # A pixel's centre lies half a pixel from its corner.
-    matrix = np.array([[across, 0, box[0] + across / 2 - 0.5], [0, down, box[1] + down / 2 - 0.5]])
-    flags = cv2.WARP_INVERSE_MAP | cv2.INTER_LINEAR
-    warped = cv2.warpAffine(
-        pixels, matrix, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE
-    )
-    return np.asarray(warped, np.uint8)
 
 
 @lru_cache(maxsize=16)

@@ -4,9 +4,7 @@ Every refusal is a `BadAudio` that names the file and the reason.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import chain
-from typing import Any, cast
 
 import numpy as np
 import soxr
@@ -15,7 +13,6 @@ from likeness.eval.errors import LikenessError
 from likeness.modalities.speaker import decoding
 from likeness.modalities.speaker.bandwidth import refuse_narrow
 from likeness.modalities.speaker.level import levelled
-from likeness.modalities.speaker.recording import Recording, open_recording
 from likeness.toolkit.data.items import Item, Items
 
 
@@ -28,7 +25,6 @@ def read(
     max_values: int = decoding.MAX_VALUES,
     needs_hz: float = 0.0,
     level_dbfs: float | None = None,
-    decoded: bool = True,
 ) -> decoding.Wave:
     """Read one item as a mono wave at the wanted rate.
 
@@ -49,13 +45,9 @@ def read(
             telephone (bandwidth.py); 0 refuses none.
         level_dbfs: The level of speech that every recording is brought to, after digital silence
             was cut out (level.py); None leaves both as they are.
-        decoded: False leaves the decoding of a long WAV or FLAC file to crop(), which then decodes
-            only what it cuts out (recording.py), to the same numbers. Damage of the file is found
-            where a crop meets it.
 
     Returns:
-        The wave, (samples,) float32; perhaps a Recording, which is sliced as a wave is, where
-        `decoded` is False.
+        The wave, (samples,) float32.
 
     Raises:
         BadAudio: The file cannot be decoded, is empty, is cut short, or is shorter than min_seconds
@@ -70,14 +62,8 @@ def read(
             f"rate_hz {rate_hz}: recordings are read at {decoding.RATES_HZ[0]:,} to "
             f"{decoding.RATES_HZ[1]:,} Hz"
         )
-    bounds: dict[str, Any] = {"max_seconds": max_seconds, "max_values": max_values}
-    if not decoded and not needs_hz and level_dbfs is None:
-        bounds |= {"rate_hz": rate_hz, "min_seconds": min_seconds}
-        recording = open_recording(item, partial(read, item, **bounds), **bounds)
-        if recording is not None:
-            return cast(decoding.Wave, recording)
-        bounds = {"max_seconds": max_seconds, "max_values": max_values}
-    blocks = [block for block, _ in mono_blocks(item, rate_hz, **bounds)]
+    whole = mono_blocks(item, rate_hz, max_seconds=max_seconds, max_values=max_values)
+    blocks = [block for block, _ in whole]
     wave = blocks[0] if len(blocks) == 1 else np.concatenate([np.empty(0, np.float32), *blocks])
     _refuse_short(item.name, len(wave) / rate_hz * decoding.speed_of(item.id), min_seconds)
     peak = float(np.abs(wave).max())
@@ -205,15 +191,13 @@ def speed_copies(items: Iterable[Item], speeds: Iterable[float] = (0.9, 1.1)) ->
     return Items.of(chain(originals, copies))
 
 
-def crop(
-    wave: decoding.Wave | Recording, num_samples: int, rng: np.random.Generator
-) -> decoding.Wave:
+def crop(wave: decoding.Wave, num_samples: int, rng: np.random.Generator) -> decoding.Wave:
     """Cut a stretch from a uniformly drawn start of a wave.
 
     A wave that is too short is repeated, end to beginning. Either case takes one draw.
 
     Args:
-        wave: (samples,), at least one. Of a Recording, only the stretch is decoded.
+        wave: (samples,), at least one.
         num_samples: The length of the result, at least 1.
         rng: The generator of the start.
 
@@ -236,4 +220,4 @@ def crop(
         start = int(rng.integers(len(wave) - num_samples + 1))
         return wave[start : start + num_samples].copy()
     start = int(rng.integers(len(wave)))
-    return np.take(wave[:], np.arange(start, start + num_samples), mode="wrap")
+    return np.take(wave, np.arange(start, start + num_samples), mode="wrap")

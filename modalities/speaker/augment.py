@@ -22,8 +22,6 @@ from likeness.modalities.speaker.audio import crop
 from likeness.modalities.speaker.codec import Codec, transmit
 from likeness.modalities.speaker.decoding import Wave
 from likeness.modalities.speaker.level import at_level
-from likeness.modalities.speaker.recording import Recording
-from likeness.toolkit.data.reading import takes
 
 
 def add_noise(
@@ -145,9 +143,8 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
     return np.clip(wave, -most, most)
 
 
-@takes(decoded=False)
 def train_view(
-    wave: Wave | Recording,
+    wave: Wave,
     rng: np.random.Generator,
     batch_rng: np.random.Generator,
     *,
@@ -172,7 +169,7 @@ def train_view(
     codec follow, each with its probability. The level comes last.
 
     Args:
-        wave: (samples,) float32 at rate_hz, or a Recording, of which the crop alone is decoded.
+        wave: (samples,) float32 at rate_hz.
         rng: The generator of all draws but the crop's length. corrupt, volume, clipping and the
             codec draw nothing while they are off.
         batch_rng: The generator of the crop's length. Give every item of a batch a generator in the

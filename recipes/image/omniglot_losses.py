@@ -4,9 +4,6 @@
         --data DATA --out runs/omniglot-losses
         the same network, views, batches and steps for all; two settings of each loss are tuned in
         five trials on a quarter of the training characters
-    likeness compare image/omniglot_losses --variants softmax,simple items.num_classes=100
-        --seeds 3 --data DATA --out runs/omniglot-100
-        the same with 100 drawn training characters, to see what fewer classes do
 
 The network, the views and the optimiser are those of image/omniglot, where the learning rate and
 the number of steps were chosen with arcface. Every loss ranks by its own geometry. simple_cosine is

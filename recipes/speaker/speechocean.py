@@ -3,7 +3,7 @@
     likeness train speaker/speechocean:arcface items.fold=0 measure.trials.fold=0
         --data DATA --out runs/speechocean-0
         one fold; DATA holds speechocean/ or speechocean762/ (`likeness prepare speechocean`)
-    python benchmarks/voices.py speechocean --data DATA --out runs/speechocean
+    python benchmarks/people.py speechocean --data DATA --out runs/speechocean
         all folds, seeds and peers, with error rates by age and sex
 
 Expected numbers, with intervals and their commands: docs/reference/results.md. The speakers of the

@@ -6,19 +6,14 @@ What docs/explanation/comparing.md says of these rules is measured again.
 
 from __future__ import annotations
 
-import gzip
-import sys
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from likeness.eval.verification import min_dcf
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +72,6 @@ def test_one_point_per_row_rejects_each_row_with_the_lower_scores_and_the_earlie
     assert min(abs(scorers.eer_by_row(scores, labels) - mean) for mean in means) < 1e-12
 
 
-@given(rows, st.randoms(use_true_random=False))
-def test_targets_first_is_the_tie_safe_cost_and_no_order_is_below_nontargets_first(
-    scorers: ModuleType, trials: list[tuple[int, bool]], random: object
-) -> None:
-    by_row = scorers.min_dcf_by_row
-    highest = by_row(*arrays(sorted(trials, key=lambda trial: not trial[1])), 0.05)
-    lowest = by_row(*arrays(sorted(trials, key=lambda trial: trial[1])), 0.05)
-    scores, labels = arrays(trials)
-    assert highest == pytest.approx(min_dcf(*scorers.sides(scores, labels), p_target=0.05))
-    random.shuffle(trials)  # type: ignore[attr-defined]
-    assert lowest - 1e-12 <= by_row(*arrays(trials), 0.05) <= highest + 1e-12
-
-
 @given(rows)
 def test_kaldis_eer_is_the_first_share_of_targets_that_the_far_there_does_not_exceed(
     scorers: ModuleType, trials: list[tuple[int, bool]]
@@ -129,39 +111,4 @@ def test_tiny_sets_have_the_answers_that_were_counted_by_hand(
     assert values == pytest.approx([float(Fraction(text)) for text in EXACT[name, metric]])
 
 
-def test_equal_scores_are_perfect_to_a_count_by_rows_and_to_the_far_where_rates_are_nearest(
-    scorers: ModuleType,
-) -> None:
-    scores = np.full(8, 0.5)
-    labels = np.repeat([0, 1], 4)
-    assert scorers.min_dcf_by_row(scores, labels, 0.05) == 0
-    assert scorers.eer_by_row(scores, labels) == 0
-    assert scorers.eer_argmin(scores, labels) == 0
-    assert scorers.eer_ours(scores, labels) == 0.5
-
-
 # ---------------------------------------------------------------- the command
-
-
-def test_the_command_prints_a_row_for_every_scorer(
-    scorers: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rng = np.random.default_rng(0)
-    folder = tmp_path / "protocols" / "voxsrc23_val"
-    folder.mkdir(parents=True)
-    with (
-        gzip.open(folder / "scores.txt.gz", "wt") as scores,
-        gzip.open(folder / "trials.txt.gz", "wt") as trials,
-    ):
-        for i in range(500):
-            target = int(rng.random() < 0.5)
-            scores.write(f"{rng.normal(0.5 * target, 0.3):.3f} {i}.wav {i + 1}.wav\n")
-            trials.write(f"{target} {i}.wav {i + 1}.wav\n")
-    monkeypatch.setattr(sys, "argv", ["scorers.py", f"--data={tmp_path}"])
-    scorers.main()
-    printed = capsys.readouterr().out
-    assert printed.count("| SpeechBrain | ") == 2
-    assert "| one point per row | 0.000 | 1.000 |" in printed

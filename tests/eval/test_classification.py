@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -191,11 +192,8 @@ def test_resamples_are_those_of_a_slow_loop(
         "size": lambda columns: float(columns["x"].size),
     }
     result = per_item.resample(metrics, first, num_resamples=6, seed=seed)
-    members = (
-        [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
-        if grouped
-        else [[i] for i in range(len(values))]
-    )
+    own = groups if grouped else list(range(len(values)))
+    members = [[i for i, group in enumerate(own) if group == name] for name in sorted(set(own))]
     rng = np.random.default_rng(seed)
     for number in range(6):
         rows = [
@@ -231,36 +229,15 @@ def test_the_digest_is_of_what_was_measured_not_of_the_values() -> None:
     assert len({first.digest, *(other.digest for other in others)}) == 5
 
 
-# numpy's text ends before trailing NULs, and no id holds one
-IDS = st.lists(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    min_size=1,
-    max_size=5,
-    unique=True,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(IDS, st.booleans(), st.data())
-def test_what_is_written_is_read(
-    tmp_path: Path, ids: list[str], grouped: bool, data: st.DataObject
-) -> None:
-    values = np.array(data.draw(st.lists(st.floats(), min_size=len(ids), max_size=len(ids))))
-    embedded = PerItem(
-        tuple(ids),
-        {"map@r": values},
-        np.arange(len(ids), dtype=np.int32) if grouped else None,
-        "classes",
-    )
-    per_item.write(tmp_path / "test.npz", embedded)
+@pytest.mark.parametrize("groups", [None, [3, 0, 3]])
+def test_what_is_written_is_read(tmp_path: Path, groups: list[int] | None) -> None:
+    written = measured({"map@r": [0.5, float("nan"), -0.0], "norm": [1.0, 2.0, 3.0]}, groups)
+    written = replace(written, ids=("Zoë/1", "a b", "#\t"))
+    per_item.write(tmp_path / "test.npz", written)
     loaded = per_item.read(tmp_path / "test.npz")
-    assert (loaded.ids, loaded.over, loaded.digest) == (
-        embedded.ids,
-        embedded.over,
-        embedded.digest,
-    )
-    assert (loaded.groups is None) == (not grouped)
-    np.testing.assert_array_equal(loaded.columns["map@r"], values)
+    assert (loaded.ids, loaded.over, loaded.digest) == (written.ids, written.over, written.digest)
+    for name, column in written.columns.items():
+        np.testing.assert_array_equal(loaded.columns[name], column)
 
 
 def test_other_files_and_lengths_that_differ_are_refused(tmp_path: Path) -> None:

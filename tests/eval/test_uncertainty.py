@@ -122,17 +122,14 @@ def test_intervals_over_classes_are_those_of_the_answers_repeated() -> None:
 def test_the_quality_of_a_trial_is_the_lower_one_of_the_sides_that_have_any() -> None:
     norms = {"a": 3.0, "b": 1.0, "c": 2.0}
     trials = Trials(("a", "b"), ("c", "a"), [0, 0, 1], [0, 1, 0])
-    values, message = trial_quality(trials, norms)
-    assert values.tolist() == [2, 3, 1]
-    assert "lower norm" in message
     models = Trials(("m1", "m2"), ("c", "a"), [0, 1], [0, 1])
-    values, message = trial_quality(models, norms)
-    assert values.tolist() == [2, 3]
-    assert "probe side" in message
-    with pytest.raises(LikenessError):
-        trial_quality(Trials(("a", "x"), ("c",), [0, 1], [0, 0]), norms)
-    with pytest.raises(LikenessError):
-        trial_quality(Trials(("m",), ("n",), [0], [0]), norms)
+    for of, expected, word in ((trials, [2, 3, 1], "lower norm"), (models, [2, 3], "probe side")):
+        values, message = trial_quality(of, norms)
+        assert values.tolist() == expected
+        assert word in message
+    for lacking in (Trials(("a", "x"), ("c",), [0, 1], [0, 0]), Trials(("m",), ("n",), [0], [0])):
+        with pytest.raises(LikenessError):
+            trial_quality(lacking, norms)
 
 
 def subject_trials(num: int = 12) -> tuple[Trials, Scores, NDArray[np.int64], dict[str, float]]:
@@ -150,50 +147,31 @@ def subject_trials(num: int = 12) -> tuple[Trials, Scores, NDArray[np.int64], di
     return trials, scores, pairs, dict(zip(ids, quality.tolist(), strict=True))
 
 
-def test_intervals_over_subjects_share_the_draws_of_the_eer() -> None:
+def test_a_verification_is_rated_beside_its_error_rates_on_the_same_draws() -> None:
     trials, scores, pairs, by_id = subject_trials()
     settings_ = VerificationSettings(num_resamples=40, seed=5)
-    named = {name: name.split("/")[0] for name in trials.enrol_ids}
-    rated = evaluate_together(
-        {"a": (trials, scores)}, settings_, subject_of=named, quality={"a": by_id}
-    )
-    of = {result.metric: result for result in rated.results}
-    quality = np.array([by_id[name] for name in trials.enrol_ids])
-    of_trials = np.minimum(quality[trials.enrol], quality[trials.probe])
-    # A metric that gets the trials repeated by their weights finds them by their distinct scores.
-    place = {score: row for row, score in enumerate(scores.values.tolist())}
-    assert len(place) == len(scores)
-
-    def repeated(target: NDArray[np.float64], nontarget: NDArray[np.float64]) -> float:
-        rows = [place[score] for score in [*target, *nontarget]]
-        return quality_auroc(of_trials[rows], errors_at(scores, of["eer"].threshold)[rows])
-
-    expected = bootstrap.interval(repeated, scores, pairs, num_resamples=40, seed=5)
-    assert of["quality_auroc"].interval == pytest.approx(expected)
-
-
-def test_a_verification_is_rated_beside_its_error_rates() -> None:
-    trials, scores, _, by_id = subject_trials()
-    settings_ = VerificationSettings(num_resamples=30)
     plain = evaluate_together({"a": (trials, scores)}, settings_)
-    rated = evaluate_together(
-        {"a": (trials, scores), "b": (trials, scores)},
-        settings_,
-        quality={"a": by_id, "b": dict.fromkeys(by_id, 1.0)},
-    )
+    systems = {"a": (trials, scores), "b": (trials, scores)}
+    quality = {"a": by_id, "b": dict.fromkeys(by_id, 1.0)}
+    rated = evaluate_together(systems, settings_, quality=quality)
     of = {(result.system, result.metric): result for result in rated.results}
     assert [of["a", result.metric] for result in plain.results] == plain.results
-    threshold = of["a", "eer"].threshold
-    assert threshold is not None
-    quality = [
-        min(by_id[trials.enrol_ids[i]], by_id[trials.probe_ids[j]])
-        for i, j in zip(trials.enrol, trials.probe, strict=True)
-    ]
-    wrong = (scores.values >= threshold) != scores.target
-    assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(quality, wrong))
+    of_items = np.array([by_id[name] for name in trials.enrol_ids])
+    of_trials = np.minimum(of_items[trials.enrol], of_items[trials.probe])
+    wrong = errors_at(scores, of["a", "eer"].threshold)
+    assert of["a", "quality_auroc"].value == pytest.approx(quality_auroc(of_trials, wrong))
     assert of["a", "quality_auroc"].value > 0.6  # the quality of these items is worth its name
     assert of["b", "quality_auroc"].value == 0.5
     assert "AUROC of the quality" in rated.table()
+    # A metric that gets the trials repeated by their weights finds them by their distinct scores.
+    place = {score: row for row, score in enumerate(scores.values.tolist())}
+
+    def repeated(target: NDArray[np.float64], nontarget: NDArray[np.float64]) -> float:
+        rows = [place[score] for score in [*target, *nontarget]]
+        return quality_auroc(of_trials[rows], wrong[rows])
+
+    expected = bootstrap.interval(repeated, scores, pairs, num_resamples=40, seed=5)
+    assert of["a", "quality_auroc"].interval == pytest.approx(expected)
 
 
 def test_a_retrieval_is_rated_by_norm_or_by_any_number() -> None:

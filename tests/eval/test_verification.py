@@ -11,15 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.isotonic import IsotonicRegression
 
 from likeness.eval import verification
 from likeness.eval.errors import LikenessError
-from likeness.eval.protocols.verification import VerificationSettings, evaluate
-from likeness.eval.types import Scores
 from likeness.eval.verification import (
     actual_dcf,
     balanced_accuracy,
@@ -146,14 +144,6 @@ def test_min_dcf_is_brute_force_and_its_threshold_reaches_it(scores, p, c_miss, 
 def test_balanced_accuracy_is_the_best_mean_of_two_shares_of_right_decisions(scores):
     best = max(1 - (far + frr) / 2 for _, far, frr in brute_points(*scores))
     assert balanced_accuracy(*scores) == pytest.approx(float(best), abs=1e-12)
-    target, nontarget = map(np.array, scores)
-    unsampled = VerificationSettings(num_resamples=0)
-    values = np.append(target, nontarget)
-    labelled = Scores(values, np.arange(values.size) < target.size)
-    result = evaluate(labelled, unsampled).result("balanced_accuracy")
-    limit = np.inf if result.threshold is None else result.threshold
-    shares = np.mean(target >= limit), np.mean(nontarget < limit)
-    assert result.value == pytest.approx(np.mean(shares), abs=1e-12)
 
 
 @pytest.mark.parametrize("bits", [(1, 1), (3, 2), (4, 4), (13, 4)])
@@ -241,20 +231,11 @@ def test_det_holds_the_inner_points_of_the_roc_and_all_its_turns(scores):
         assert frr in curve.frr or not curve.frr.size or far in curve.far
 
 
-@settings(max_examples=30)
 @given(pairs, st.randoms(use_true_random=False))
-def test_row_order_does_not_matter(scores, random):
+def test_combined_metrics_are_the_single_ones_in_any_order_of_rows(scores, random):
     shuffled = [random.sample(score, len(score)) for score in scores]
-    assert verification_metrics(*scores, fars=[0.1, 0.3]) == verification_metrics(
-        *shuffled, fars=[0.1, 0.3]
-    )
     assert min_cllr(*scores) == min_cllr(*shuffled)
-    assert threshold_at_eer(*scores) == threshold_at_eer(*shuffled)
-
-
-@given(pairs)
-def test_combined_metrics_are_the_single_ones(scores):
-    measured = verification_metrics(*scores, p_targets=[0.01, 0.3], fars=[0.1])
+    measured = verification_metrics(*shuffled, p_targets=[0.01, 0.3], fars=[0.1])
     assert list(measured) == ["eer", "min_dcf(0.01)", "min_dcf(0.3)", "tar_at_far(0.1)"]
     assert measured["eer"] == (eer(*scores), threshold_at_eer(*scores))
     assert measured["min_dcf(0.3)"] == (
@@ -262,36 +243,24 @@ def test_combined_metrics_are_the_single_ones(scores):
         min_dcf_threshold(*scores, p_target=0.3),
     )
     assert measured["tar_at_far(0.1)"] == (tar_at_far(*scores, 0.1), tar_threshold(*scores, 0.1))
-    for rule in ("nearest", "interpolated"):
-        assert verification_metrics(*scores, fars=[0.1], tar_rule=rule)[
-            "tar_at_far(0.1)"
-        ].value == tar_at_far(*scores, 0.1, rule=rule)
+    nearest = verification_metrics(*scores, fars=[0.1], tar_rule="nearest")["tar_at_far(0.1)"]
+    assert nearest.value == tar_at_far(*scores, 0.1, rule="nearest")
 
 
 @pytest.mark.parametrize("case", ["c0", "c1", "c2", "c3"])
 def test_golden(case):
     golden = np.load(GOLDEN)
     scores, labels = golden[f"{case}/scores"], golden[f"{case}/labels"] == 1
-    target, nontarget = scores[labels], scores[~labels]
-    for method, name in (
-        ("interpolated", "interp"),
-        ("convex_hull", "rocch"),
-        ("nearest", "argmin_mean"),
-    ):
-        assert eer(target, nontarget, method=method) == pytest.approx(
-            float(golden[f"{case}/eer_{name}"]), abs=1e-12
-        )
+    classes = scores[labels], scores[~labels]
+    names = {"interp": "interpolated", "rocch": "convex_hull", "argmin_mean": "nearest"}
+    found = {f"eer_{name}": eer(*classes, method=method) for name, method in names.items()}
     for p in ("0.5", "0.1", "0.05", "0.01", "0.001"):
-        assert min_dcf(target, nontarget, p_target=float(p)) == pytest.approx(
-            float(golden[f"{case}/mindcf_p{p}"]), abs=1e-12
-        )
-    assert min_dcf(target, nontarget, p_target=0.01, c_miss=10) == pytest.approx(
-        float(golden[f"{case}/mindcf_p0.01_cmiss10"]), abs=1e-12
-    )
+        found[f"mindcf_p{p}"] = min_dcf(*classes, p_target=float(p))
+    found["mindcf_p0.01_cmiss10"] = min_dcf(*classes, p_target=0.01, c_miss=10)
     for far in ("0.0001", "0.001", "0.01", "0.1"):
-        assert tar_at_far(target, nontarget, float(far)) == pytest.approx(
-            float(golden[f"{case}/tar@far{far}"]), abs=1e-12
-        )
+        found[f"tar@far{far}"] = tar_at_far(*classes, float(far))
+    expected = {name: float(golden[f"{case}/{name}"]) for name in found}
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_voxsrc23_published_numbers():
@@ -376,47 +345,37 @@ def test_float32_stays_float32_and_inputs_stay_as_they_are():
     assert eer([1 / 3], np.float32([third])) == eer([0.0], [1.0]) == 1.0
 
 
+BAD = {
+    "target": ([], [[0.0]], ["a"], [True, False], [0.0, math.nan], [0.0, math.inf], [-math.inf]),
+    "p_target": (0.0, 1.0, math.nan),
+    "c_miss": (0.0, -1.0, math.inf, math.nan),
+    "far": (-0.1, 1.1, math.nan),
+    "method": ("hull",),
+    "rule": ("loose",),
+}
+
+
+@pytest.mark.parametrize("switch", BAD)
 @pytest.mark.parametrize(
-    "metric",
+    ("metric", "good"),
     [
-        eer,
-        min_cllr,
-        cllr,
-        roc,
-        det,
-        lambda t, n: min_dcf(t, n, p_target=0.1),
-        lambda t, n: actual_dcf(t, n, p_target=0.1),
-        lambda t, n: tar_at_far(t, n, 0.1),
+        (eer, {"method": "nearest"}),
+        (min_cllr, {}),
+        (cllr, {}),
+        (roc, {}),
+        (det, {}),
+        (min_dcf, {"p_target": 0.1, "c_miss": 1.0}),
+        (actual_dcf, {"p_target": 0.1, "c_miss": 1.0}),
+        (tar_at_far, {"far": 0.1, "rule": "strict"}),
     ],
 )
-def test_bad_scores_are_refused_by_name_and_number(metric):
-    good = [0.0, 1.0]
-    for bad in (math.nan, math.inf, -math.inf):
-        with pytest.raises(LikenessError):
-            metric([0.0, bad, bad], good)
-        with pytest.raises(LikenessError):
-            metric(good, [0.0, 3.0, bad])
-    with pytest.raises(LikenessError):
-        metric([], good)
-    with pytest.raises(LikenessError):
-        metric(good, [])
-    with pytest.raises(LikenessError):
-        metric([good], good)
-    with pytest.raises(LikenessError):
-        metric(["a"], good)
-
-
-def test_bad_switches_are_refused():
-    with pytest.raises(LikenessError):
-        eer([1.0], [0.0], method="hull")  # type: ignore[arg-type]
-    with pytest.raises(LikenessError):
-        tar_at_far([1.0], [0.0], 0.1, rule="loose")  # type: ignore[arg-type]
-    for far in (-0.1, 1.1, math.nan):
-        with pytest.raises(LikenessError):
-            tar_at_far([1.0], [0.0], far)
-    for p in (0.0, 1.0, math.nan):
-        with pytest.raises(LikenessError):
-            min_dcf([1.0], [0.0], p_target=p)
-    for cost in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(LikenessError):
-            min_dcf([1.0], [0.0], p_target=0.1, c_miss=cost)
+def test_bad_scores_and_switches_are_refused(metric, good, switch):
+    scores = [0.0, 1.0]
+    for bad in BAD[switch]:
+        if switch in good:
+            with pytest.raises(LikenessError):
+                metric(scores, scores, **good | {switch: bad})
+        elif switch == "target":
+            for sides in ((bad, scores), (scores, bad)):
+                with pytest.raises(LikenessError):
+                    metric(*sides, **good)

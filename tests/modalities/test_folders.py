@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,10 @@ from hypothesis import strategies as st
 from likeness.modalities import folders
 from likeness.modalities.folders import items, scan, trials
 from likeness.modalities.speaker import an4
-from likeness.modalities.speaker.audio import speed_copies
 from likeness.modalities.speaker.folds import stratified_folds
 from likeness.modalities.synthetic import voice, write_voices
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pairs import all_pairs, draw_pairs, hold_out
+from likeness.toolkit.data.pairs import all_pairs, draw_pairs
 from tests.scripts import touch
 
 
@@ -141,21 +139,6 @@ def test_drawn_pairs_are_distinct_labelled_and_balanced(
         )
 
 
-def test_every_pair_can_be_drawn() -> None:
-    chosen = of_counts([3, 2, 1])
-    seen: set[tuple[int, int]] = set()
-    for seed in range(200):
-        made = draw_pairs(chosen, 6, np.random.default_rng(seed))
-        seen |= set(zip(made.enrol.tolist(), made.probe.tolist(), strict=True))
-    assert len(seen) == 15
-
-
-def test_a_large_set_is_drawn_without_listing_its_pairs() -> None:
-    chosen = of_counts([100] * 300)
-    made = draw_pairs(chosen, 1000, np.random.default_rng(0))
-    assert (len(made), int(made.target.sum())) == (1000, 500)
-
-
 def test_all_pairs() -> None:
     chosen = of_counts([2, 2, 2])
     assert len(all_pairs(chosen)) == 15
@@ -192,15 +175,6 @@ def test_other_data_may_be_the_test(voices: Path, tmp_path: Path) -> None:
     assert len(trials) == len(tested) * (len(tested) - 1) // 2
 
 
-def test_labels_of_two_values_are_asked_about() -> None:
-    items = [Item(f"{i}", Path(f"{i}"), "fm"[i % 2]) for i in range(40)]
-    with pytest.warns(UserWarning, match="two values .*sex"):
-        hold_out(items, split="all", test_share=0.2, seed=0, where="DATA")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hold_out(items[:10], split="all", test_share=0.2, seed=0, where="DATA")
-
-
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
@@ -222,11 +196,6 @@ def test_folds_partition_the_speakers_evenly_by_sex(data: Path) -> None:
     train = an4.items(data, split="train", fold=2)
     assert {item.label for item in train} == speakers - folds[2]
     assert all(item.id.split("/")[0] == item.label and item.path.is_file() for item in train)
-
-
-def test_speeds_of_ones_own_recordings_are_more_classes(tmp_path: Path) -> None:
-    plain = items(lay_out(tmp_path, [2] * 5))
-    assert items(tmp_path, speeds=(0.9, 1.1)) == speed_copies(plain)
 
 
 @settings(max_examples=15, deadline=None)

@@ -15,8 +15,6 @@ from likeness.eval.temporary import folder_of_process
 from likeness.toolkit.data import reading
 from likeness.toolkit.data.items import Item
 
-# What is read and augmented is an array, or an opened file of which the augmentation decodes a part
-# (likeness.toolkit.data.images.EncodedImage, likeness.modalities.speaker.audio.Recording).
 Augment = Callable[[Any, np.random.Generator, np.random.Generator], reading.Array]
 
 

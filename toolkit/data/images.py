@@ -12,10 +12,9 @@ front-end decides about scaling and the order of colours (toolkit/data/pixels.py
 import contextlib
 import hashlib
 import io
-import math
 import warnings
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,6 @@ from likeness.toolkit.data import reading
 from likeness.toolkit.data.items import Item
 
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB; where a function says so also (H, W), grey
-Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels from the corner
 
 SUFFIXES = IMAGES
 _FIRST_BYTES = 2**16  # read first; most aligned crops are smaller
@@ -87,7 +85,7 @@ def file_bytes(item: Item) -> bytes:
     return content
 
 
-def decode_bytes(content: bytes, name: str, *, shrink: int = 1) -> Pixels:
+def decode_bytes(content: bytes, name: str) -> Pixels:
     """Decodes an image file to RGB, upright as its EXIF orientation says.
 
     Grey, palette and CMYK become RGB. Transparency is dropped, as OpenCV does. 16 bits become 8:
@@ -98,8 +96,6 @@ def decode_bytes(content: bytes, name: str, *, shrink: int = 1) -> Pixels:
     Args:
         content: The bytes of the image file.
         name: What errors call the image.
-        shrink: 1, 2, 4 or 8. A plain JPEG is decoded at 1/shrink of its edges, rounded up, which
-            takes less time than decoding it whole. Other images are decoded whole.
 
     Returns:
         (H, W, 3) uint8 RGB.
@@ -107,13 +103,12 @@ def decode_bytes(content: bytes, name: str, *, shrink: int = 1) -> Pixels:
     Raises:
         BadImage: The format is another one, the data are damaged or truncated, or there are more
             than 67 megapixels, which is seen before decoding. Of a JPEG there may be 200; above 67
-            it is decoded at half of its edges or less.
+            it is decoded at half of its edges.
     """
     with opened(io.BytesIO(content), name) as image:
         if image.width * image.height > MAX_PIXELS:
-            shrink = max(shrink, 2)
-            image.draft(None, (-(-image.width // shrink), -(-image.height // shrink)))
-        elif (pixels := _plain_jpeg(image, content, shrink)) is not None:
+            image.draft(None, (-(-image.width // 2), -(-image.height // 2)))
+        elif (pixels := _plain_jpeg(image, content)) is not None:
             return pixels
         image.load()
         # A damaged EXIF block says nothing about the pixels. OpenCV passes over it too.
@@ -161,81 +156,6 @@ def opened(file: BinaryIO, name: str) -> Iterator[Image.Image]:
         ) from error
 
 
-class EncodedImage(NamedTuple):
-    """An image file that is decoded when a view knows which part of it is needed.
-
-    Attributes:
-        content: The bytes of the file.
-        name: What errors call the image.
-        file_size: (height, width) of the file in pixels, upright.
-        size: (height, width) in which parts are stated, such as that of a resized image.
-    """
-
-    content: bytes
-    name: str
-    file_size: tuple[int, int]
-    size: tuple[int, int]
-
-    def part(self, box: Box, *, least: int) -> tuple[Pixels, Box]:
-        """Decodes the image and cuts a part out, in a resolution that is enough.
-
-        A JPEG is decoded at 1/2, 1/4 or 1/8 of its edges where both edges of the part keep `least`
-        pixels or more.
-
-        Args:
-            box: The part, in pixels of `size`.
-            least: The number of pixels that each edge keeps, where the file has as many.
-
-        Returns:
-            (H, W, 3) uint8 RGB, all pixels that the part touches in the resolution that was
-            decoded; and the box of the part in these pixels.
-
-        Raises:
-            BadImage: The image cannot be decoded (decode_bytes).
-        """
-        (height, width), (file_height, file_width) = self.size, self.file_size
-        across, down = file_width / width, file_height / height
-        edge = min((box[2] - box[0]) * across, (box[3] - box[1]) * down)
-        shrink = next((by for by in (8, 4, 2) if edge >= by * least), 1)
-        pixels = decode_bytes(self.content, self.name, shrink=shrink)
-        if pixels.shape[:2] == self.file_size:
-            shrink = 1  # it was decoded whole
-        elif file_height * file_width > MAX_PIXELS:
-            shrink = max(shrink, 2)
-        left, right = (x * across / shrink for x in box[::2])
-        top, bottom = (y * down / shrink for y in box[1::2])
-        x, y = math.floor(left), math.floor(top)
-        # Rounding errors must not add a row or a column.
-        cut = pixels[y : math.ceil(bottom - 1e-6), x : math.ceil(right - 1e-6)]
-        return cut, (left - x, top - y, right - x, bottom - y)
-
-
-def open_encoded(content: bytes, name: str) -> EncodedImage:
-    """Checks the header of an image file and leaves decoding it to EncodedImage.part.
-
-    Args:
-        content: The bytes of the image file.
-        name: What errors call the image.
-
-    Returns:
-        The image, with the size of the file.
-
-    Raises:
-        BadImage: The header cannot be read or states what decode_bytes() refuses.
-
-    Example:
-        >>> image = open_encoded(encode(np.zeros((6, 8, 3), np.uint8)), "zeros")
-        >>> cut, box = image.part((2, 1, 6, 4), least=1)
-        >>> image.size, cut.shape, box
-        ((6, 8), (3, 4, 3), (0.0, 0.0, 4.0, 3.0))
-    """
-    with opened(io.BytesIO(content), name) as image:
-        size = image.height, image.width
-        if _orientation(image) >= 5:
-            size = size[::-1]
-        return EncodedImage(content, name, size, size)
-
-
 def _orientation(image: Image.Image) -> int:
     """The EXIF orientation of an image, 1 to 8; 1 where the EXIF block is missing or damaged."""
     if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():
@@ -246,8 +166,8 @@ def _orientation(image: Image.Image) -> int:
     return 1
 
 
-def _plain_jpeg(image: Image.Image, content: bytes, shrink: int) -> Pixels | None:
-    """Decodes a plain JPEG at 1/shrink of its edges by OpenCV; gives None for another image.
+def _plain_jpeg(image: Image.Image, content: bytes) -> Pixels | None:
+    """Decodes a plain JPEG by OpenCV; gives None for another image.
 
     OpenCV fills what is missing at the end of a file with grey. So only a file that ends as a JPEG
     has to end is plain; Pillow decides about the others.
@@ -261,14 +181,12 @@ def _plain_jpeg(image: Image.Image, content: bytes, shrink: int) -> Pixels | Non
         return None
     import cv2
 
-    # The bit for the size; IMREAD_COLOR_RGB makes it colour.
-    size_flag = getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{shrink}") if shrink > 1 else 0
-    flags = size_flag | cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         decoded: Any = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     except cv2.error:
         return None
-    size = -(-image.height // shrink), -(-image.width // shrink), 3
+    size = image.height, image.width, 3
     return None if decoded is None or decoded.shape != size else np.asarray(decoded, np.uint8)
 
 

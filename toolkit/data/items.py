@@ -355,12 +355,7 @@ def _texts(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:
     if not "".join(listed).isascii():
         names = list(map(nfc, listed))  # refuses what is not UTF-8
         listed = listed if are_paths else names
-    joined = "".join(listed)
-    lengths = map(len, listed if joined.isascii() else map(str.encode, listed))
-    ends = np.zeros(len(listed) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(lengths, np.int64, len(listed)), out=ends[1:])
-    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(joined.encode())]
-    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(listed), buffers)
+    return pyarrow.array(listed, pyarrow.large_string())
 
 
 def _names(texts: Iterable[str | None], *, are_paths: bool = False) -> Any:

@@ -4,8 +4,7 @@ Nothing here imports torch, so that a model in ONNX form is used without it. Wha
 in training is in toolkit/data/batch.py.
 
 Reading functions offer other forms by settings: likeness.modalities.image.images.read gives uint8
-with dtype="uint8", a quarter of the memory, and likeness.modalities.speaker.audio.read with
-decoded=False leaves the decoding to the crop. An augmentation states with `takes` which of them it
+with dtype="uint8", a quarter of the memory. An augmentation states with `takes` which of them it
 takes. What a recipe states stays as it is, so that runs of other versions go on; a recipe's own
 augmentation gets what `read` gives by itself.
 """
@@ -143,14 +142,13 @@ def takes(**settings: Any) -> Callable[[F], F]:
 
 
 def reading_for(
-    read: Callable[..., Any], augment: Callable[..., Any] | None = None, *, kept: bool = False
+    read: Callable[..., Any], augment: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
     """Returns `read` with the settings that the augmentation takes and the recipe leaves open.
 
     Args:
         read: read(item) -> input.
         augment: What gets the input; None where a batch does.
-        kept: Whether what is read is kept for later epochs. Then it is decoded whole, once.
 
     Example:
         >>> def read(item, *, dtype="float32"):
@@ -168,7 +166,7 @@ def reading_for(
         known = inspect.signature(read).parameters
     except (ValueError, TypeError):  # a callable without a signature
         return read
-    left = (known.keys() & taken.keys()) - stated.keys() - ({"decoded"} if kept else set())
+    left = (known.keys() & taken.keys()) - stated.keys()
     return partial(read, **{name: taken[name] for name in sorted(left)}) if left else read
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from likeness.eval.errors import LikenessError, refuse_broken
+from likeness.eval.errors import refuse_broken
 from likeness.toolkit.data.batch import Draw
 
 Index = NDArray[np.int64]
@@ -96,7 +96,7 @@ def draws(
 
     Args:
         labels: The class number of each item (N,).
-        sampling: How to draw.
+        sampling: How to draw: a batch that the data can fill (see `fitted`).
         seed: The seed of the run.
         start: The first step.
         stop: The step after the last.
@@ -106,9 +106,6 @@ def draws(
     Yields:
         The batch_size draws of one step.
 
-    Raises:
-        LikenessError: As for `check`.
-
     Example:
         >>> labels = np.array([0, 0, 1, 1])
         >>> steps = list(draws(labels, Sampling(batch_size=2), seed=0, start=0, stop=4))
@@ -116,7 +113,6 @@ def draws(
         >>> resumed == steps[3:]
         True
     """
-    check(labels, sampling, shards)
     per_epoch = max(1, labels.size // sampling.batch_size)
     for step in range(start, stop):
         epoch, row = divmod(step, per_epoch)
@@ -125,7 +121,7 @@ def draws(
         yield [Draw(index, step, position) for position, index in enumerate(batches[row].tolist())]
 
 
-def check_settings(sampling: Sampling) -> None:
+def check(sampling: Sampling) -> None:
     """Refuses numbers out of their range, and settings that contradict each other.
 
     Args:
@@ -167,28 +163,6 @@ def fitted(labels: Index, sampling: Sampling) -> Sampling:
     if not 0 < most < sampling.batch_size:
         return sampling
     return replace(sampling, batch_size=most)
-
-
-def check(labels: Index, sampling: Sampling, shards: Index | None = None) -> None:
-    """Refuses wrong settings, as `check_settings`, and data that cannot fill one batch.
-
-    Args:
-        labels: The class number of each item (N,).
-        sampling: How to draw.
-        shards: The shard number of each item (N,), if they are in shards.
-
-    Raises:
-        LikenessError: The message says which setting is wrong, and what is allowed.
-    """
-    check_settings(sampling)
-    size, each = sampling.batch_size, sampling.items_per_class
-    assert not sampling.open_shards or (shards is not None and shards.shape == labels.shape)
-    classes = int(np.unique(labels).size)
-    if (each and size // each > classes) or (not each and size > labels.size):
-        raise LikenessError(
-            f"sampling: batch_size={size} and items_per_class={each}, but there are only "
-            f"{labels.size} items of {classes} classes; lower batch_size"
-        )
 
 
 def _class_balanced(labels: Index, sampling: Sampling, rng: np.random.Generator) -> Index:

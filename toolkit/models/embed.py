@@ -185,23 +185,20 @@ def embedded_rows(
     """
     sums: _Sums = {}
     bad: list[tuple[int, Bad]] = []
-    num_done = 0  # items
-    report("embedding", num_done, len(items))
     reader = read_beside(partial(inputs_of, items, reading_for(read)), workers)
     before: tuple[_Batch, Callable[[], Floats]] | None = None
     try:
         with closing(reader):
             # A GPU embeds one batch while the next one is read.
-            for batch in chain(_batches(reader, bad, embedder, items, batch_size), [None]):
+            batches = _batches(reader, sums, bad, embedder, len(items), batch_size)
+            for batch in chain(batches, [None]):
                 begun = None if batch is None else (batch, _begin(embedder, batch, items, read))
                 if before is not None:
                     _add(sums, *before)
-                    num_done = before[0].num_done
-                    report("embedding", num_done, len(items))
+                    report("embedding", len(sums), len(items))
                 before = begun
-        num_done = len(items)
     finally:
-        report("embedding", num_done, num_done)
+        report("embedding", len(items), len(items))
     return _means(sums, bad, items)
 
 
@@ -213,28 +210,27 @@ class _Batch(NamedTuple):
         sizes: Their lengths (B,) as they were read.
         inputs: (B, ..., T), padded.
         lengths: Their relative lengths (B,); None where nothing is padded.
-        num_done: How many items have no input in a later batch.
     """
 
     positions: list[int]
     sizes: list[int]
     inputs: Array
     lengths: NDArray[np.float64] | None
-    num_done: int
 
 
 def _batches(
     reader: Iterable[tuple[int, Array | Bad | None]],
+    sums: _Sums,
     bad: list[tuple[int, Bad]],
     embedder: Embedder,
-    items: Sequence[Item],
+    num_items: int,
     batch_size: int,
 ) -> Iterator[_Batch]:
     """Yield what is read in batches of about equal length, and collect the items in `bad` that
-    cannot be read.
+    cannot be read. `sums` says what is embedded meanwhile.
     """
     window: list[tuple[int, Array]] = []
-    num_values = num_read = num_done = 0  # the last two count items
+    num_values = num_read = 0
     for position, value in reader:
         if isinstance(value, Bad):
             bad.append((position, value))
@@ -244,18 +240,13 @@ def _batches(
             num_values += value.size
         if value is None or isinstance(value, Bad):
             num_read += 1
-            report("embedding", num_done, len(items), note=f"{num_read:,} read")
-        is_last = num_read == len(items)
-        if is_last or len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
-            # where the last input of an item stands
-            ends = {position: place for place, (position, _) in enumerate(window)}
+            report("embedding", len(sums), num_items, note=f"{num_read:,} read")
+        if num_read == num_items or len(window) >= _WINDOW or num_values >= _WINDOW_VALUES:
             for group in _groups([value for _, value in window], batch_size, embedder):
                 positions = [window[place][0] for place, _ in group]
                 sizes = [window[place][1].shape[-1] for place, _ in group]
-                num_done += sum(ends[window[place][0]] == place for place, _ in group)
-                inputs, lengths = padded([value for _, value in group])
-                yield _Batch(positions, sizes, inputs, lengths, num_done)
-            num_done, window, num_values = num_read, [], 0
+                yield _Batch(positions, sizes, *padded([value for _, value in group]))
+            window, num_values = [], 0
 
 
 def _begin(

@@ -64,12 +64,11 @@ class Smaller(NamedTuple):
     Attributes:
         precision: "float16" or "int8".
         calibration: Items of the kind that the model will see, from which int8 takes the ranges of
-            what flows through the network. None: the ranges are taken anew for each input, when
-            the model runs.
+            what flows through the network; not used by float16.
     """
 
     precision: precision.Precision
-    calibration: Sequence[Item] | None = None
+    calibration: Sequence[Item] = ()
 
 
 def export(
@@ -178,14 +177,13 @@ def _smaller(
     shape: tuple[int | None, ...],
 ) -> tuple[Any, dict[str, str]]:
     """Return a graph in a smaller precision, and what changes in its description."""
-    calibration = None
-    if smaller.calibration is not None:
-        calibration = _readable(smaller.calibration, cast(Read, model.read), shape)
-    proto = precision.convert(proto, smaller.precision, keep=frontend, calibration=calibration)
+    if smaller.precision == "float16":
+        proto = precision.with_half_weights(proto, keep=frontend)
+    else:
+        inputs = _readable(smaller.calibration, cast(Read, model.read), shape)
+        proto = precision.with_bytes(proto, inputs, keep=frontend)
     content = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
-    kind = "int8 dynamic" if calibration is None else "int8 static"
-    kind = smaller.precision if smaller.precision == "float16" else kind
-    return proto, {"digest": digest([model.digest, content]), "precision": kind}
+    return proto, {"digest": digest([model.digest, content]), "precision": smaller.precision}
 
 
 def _readable(

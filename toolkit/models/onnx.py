@@ -130,6 +130,9 @@ class Session:
     Attributes:
         text: The description in the file's metadata; None where it has none.
         device: "cuda" or "cpu".
+        get_inputs: Gives the inputs of the graph: name, type and shape, where a free size is no
+            integer.
+        get_outputs: Gives the outputs, as `get_inputs`.
     """
 
     def __init__(self, path: Path):
@@ -158,19 +161,11 @@ class Session:
                 f"{self._path} is no ONNX model that can be run ({first_line(error)})"
             ) from None
         self._owner = os.getpid()
+        self.get_inputs: Callable[[], list[Any]] = self._session.get_inputs
+        self.get_outputs: Callable[[], list[Any]] = self._session.get_outputs
         is_on_gpu = "CUDAExecutionProvider" in self._session.get_providers()
         self.device = "cuda" if is_on_gpu else "cpu"
         self.text: str | None = self._session.get_modelmeta().custom_metadata_map.get(KEY)
-
-    def get_inputs(self) -> list[Any]:
-        """Return the inputs of the graph: name, type and shape, where a free size is no integer."""
-        inputs: list[Any] = self._session.get_inputs()
-        return inputs
-
-    def get_outputs(self) -> list[Any]:
-        """Return the outputs of the graph, as `get_inputs`."""
-        outputs: list[Any] = self._session.get_outputs()
-        return outputs
 
     def run(
         self, outputs: Sequence[str] | None, inputs: Mapping[str, NDArray[Any]]

@@ -9,16 +9,14 @@ float16
     loaded. The file is half as large, and everything is computed in float32. ONNX Runtime has
     hardly any float16 arithmetic for CPUs: it would turn every value back at every operator.
 int8
-    Weights have eight bits and a scale for each output channel. By ONNX Runtime's own tools
-    (onnxruntime.quantization), products with weights are computed in eight bits too. Dynamic:
-    matrix products take the range of their inputs from each input, as the model runs; convolutions
-    are computed in float32, because ONNX Runtime is slower at them in this form. Static: products
-    and convolutions take their ranges from inputs for calibration. Products of two inputs, such as
-    covariances, stay float32.
+    Weights have eight bits and a scale for each output channel, and products and convolutions with
+    weights are computed in eight bits, by ONNX Runtime's own tools (onnxruntime.quantization). They
+    take their ranges from inputs for calibration. Products of two inputs, such as covariances, stay
+    float32.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -32,115 +30,81 @@ from likeness.eval.temporary import temporary_folder
 Precision = Literal["float16", "int8"]
 # Weights of fewer numbers stay float32: they are biases and scales, which save nothing.
 _LEAST = 256
-_DYNAMIC = ["MatMul", "Gemm"]
-_STATIC = ["Conv", "MatMul", "Gemm"]
+_OPERATORS = ["Conv", "MatMul", "Gemm"]
 
 
-def convert(
-    proto: Any,
-    precision: Precision,
-    *,
-    keep: Collection[str],
-    calibration: Sequence[NDArray[Any]] | None = None,
-) -> Any:
-    """Return a graph in a smaller precision.
+def with_half_weights(proto: Any, *, keep: Collection[str]) -> Any:
+    """Return a graph whose weights are stored in float16, each with a Cast behind it.
 
     Args:
         proto: The ModelProto in float32, with one input.
-        precision: "float16" or "int8".
         keep: The names of the nodes that stay float32: those of the front-end.
-        calibration: Inputs for int8, each with a batch as its first axis. None for ranges that are
-            taken as the model runs.
 
     Returns:
         A new ModelProto with the same inputs and outputs.
 
     Raises:
-        LikenessError: The graph has no weights that the precision would make smaller.
-    """
-    if precision == "float16":
-        return _with_half_weights(proto, keep)
-    return _quantised(proto, keep, calibration)
-
-
-def _with_half_weights(proto: Any, keep: Collection[str]) -> Any:
-    """Store the weights in float16, each with a Cast behind it."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    kept = {name for node in proto.graph.node if node.name in keep for name in node.input}
-
-    def halve(name: str, values: NDArray[Any]) -> tuple[list[Any], list[Any]] | None:
-        # A weight beyond float16 would become infinite.
-        if name in kept or abs(values).max() > np.finfo(np.float16).max:
-            return None
-        half = numpy_helper.from_array(values.astype(np.float16), f"{name}_float16")
-        return [half], [
-            helper.make_node("Cast", [half.name], [name], half.name, to=TensorProto.FLOAT)
-        ]
-
-    return _with_weights(proto, halve) or _refuse("float16")
-
-
-def _with_byte_convolutions(proto: Any) -> Any | None:
-    """Store the weights of convolutions in int8, with a scale for each output channel."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    weights = {node.input[1] for node in proto.graph.node if node.op_type == "Conv"}
-
-    def quantise(name: str, values: NDArray[Any]) -> tuple[list[Any], list[Any]] | None:
-        if name not in weights:
-            return None
-        axes = tuple(range(1, values.ndim))
-        scale = np.maximum(abs(values).max(axis=axes, keepdims=True) / 127, 1e-30)
-        tensors = [
-            numpy_helper.from_array(np.rint(values / scale).astype(np.int8), f"{name}_int8"),
-            numpy_helper.from_array(scale.astype(np.float32), f"{name}_scale"),
-        ]
-        # Both nodes are computed once, when the model is loaded. DequantizeLinear would be computed
-        # at each run.
-        return tensors, [
-            helper.make_node(
-                "Cast", [f"{name}_int8"], [f"{name}_levels"], f"{name}_cast", to=TensorProto.FLOAT
-            ),
-            helper.make_node("Mul", [f"{name}_levels", f"{name}_scale"], [name], f"{name}_scaled"),
-        ]
-
-    return _with_weights(proto, quantise)
-
-
-def _with_weights(
-    proto: Any, replace: Callable[[str, NDArray[Any]], tuple[list[Any], list[Any]] | None]
-) -> Any | None:
-    """Replace weights by smaller tensors and the nodes that make the weights of them again.
-
-    Args:
-        proto: The ModelProto, which stays as it is.
-        replace: Takes the name of a weight and its values, and returns tensors and nodes, or None
-            for a weight that stays.
-
-    Returns:
-        A new ModelProto; None where nothing was replaced.
+        LikenessError: The graph has no weights that float16 would make smaller.
     """
     import onnx
-    from onnx import TensorProto, numpy_helper
+    from onnx import TensorProto, helper, numpy_helper
 
     new = onnx.ModelProto.FromString(proto.SerializeToString())
-    tensors, nodes = [], []
+    kept = {name for node in new.graph.node if node.name in keep for name in node.input}
+    casts = []
     for tensor in new.graph.initializer:
         values = numpy_helper.to_array(tensor)
-        replaced = None
-        if tensor.data_type == TensorProto.FLOAT and values.size >= _LEAST:
-            replaced = replace(tensor.name, values)
-        tensors += [tensor] if replaced is None else replaced[0]
-        nodes += [] if replaced is None else replaced[1]
-    if not nodes:
-        return None
-    nodes += new.graph.node
-    for field, parts in ((new.graph.initializer, tensors), (new.graph.node, nodes)):
-        copies = [type(part).FromString(part.SerializeToString()) for part in parts]
-        del field[:]
-        field.extend(copies)
+        large = tensor.data_type == TensorProto.FLOAT and values.size >= _LEAST
+        # A weight beyond float16 would become infinite.
+        if large and tensor.name not in kept and abs(values).max() <= np.finfo(np.float16).max:
+            name, half = tensor.name, f"{tensor.name}_float16"
+            tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), half))
+            casts.append(helper.make_node("Cast", [half], [name], half, to=TensorProto.FLOAT))
+    if not casts:
+        _refuse("float16")
+    nodes = [*casts, *(onnx.NodeProto.FromString(n.SerializeToString()) for n in new.graph.node)]
+    del new.graph.node[:]
+    new.graph.node.extend(nodes)
     return new
+
+
+def with_bytes(proto: Any, calibration: Sequence[NDArray[Any]], *, keep: Collection[str]) -> Any:
+    """Return a graph that computes in int8.
+
+    Args:
+        proto: The ModelProto in float32, with one input.
+        calibration: Inputs like those to come, each with a batch as its first axis.
+        keep: The names of the nodes that stay float32: those of the front-end.
+
+    Returns:
+        A new ModelProto with the same inputs and outputs.
+
+    Raises:
+        LikenessError: The graph has no weights that int8 would make smaller.
+    """
+    import onnx
+    from onnxruntime import quantization
+
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    products = {node.name: {*node.input} for node in proto.graph.node if node.op_type in _OPERATORS}
+    left_out = {name for name, inputs in products.items() if name in keep or not weights & inputs}
+    if left_out == products.keys():
+        _refuse("int8")
+    with temporary_folder() as folder, silenced(""):  # the graph needs none of its preprocessing
+        before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
+        before.write_bytes(onnx.shape_inference.infer_shapes(proto).SerializeToString())
+        quantization.quantize_static(
+            before,
+            after,
+            _Reader(proto.graph.input[0].name, calibration),
+            quant_format=quantization.QuantFormat.QDQ,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            op_types_to_quantize=_OPERATORS,
+            nodes_to_exclude=sorted(left_out),
+            per_channel=True,
+        )
+        return onnx.ModelProto.FromString(after.read_bytes())
 
 
 def _refuse(precision: str) -> NoReturn:
@@ -148,43 +112,6 @@ def _refuse(precision: str) -> NoReturn:
         f"the network has no weights of {_LEAST} numbers or more that {precision} would make "
         "smaller; export it in float32"
     )
-
-
-def _quantised(
-    proto: Any, keep: Collection[str], calibration: Sequence[NDArray[Any]] | None
-) -> Any:
-    import onnx
-    from onnxruntime import quantization
-
-    kinds = _DYNAMIC if calibration is None else _STATIC
-    weights = {tensor.name for tensor in proto.graph.initializer}
-    products = {node.name: {*node.input} for node in proto.graph.node if node.op_type in kinds}
-    left_out = {name for name, inputs in products.items() if name in keep or not weights & inputs}
-    smaller = _with_byte_convolutions(proto) if calibration is None else None
-    if left_out == products.keys():
-        return smaller or _refuse("int8")
-    with temporary_folder() as folder, silenced(""):  # the graph needs none of its preprocessing
-        before, after = Path(folder, "before.onnx"), Path(folder, "after.onnx")
-        inferred = onnx.shape_inference.infer_shapes(smaller or proto)
-        before.write_bytes(inferred.SerializeToString())
-        common: dict[str, Any] = {
-            "op_types_to_quantize": kinds,
-            "nodes_to_exclude": sorted(left_out),
-            "per_channel": True,
-            "weight_type": quantization.QuantType.QInt8,
-        }
-        if calibration is None:
-            quantization.quantize_dynamic(before, after, **common)
-        else:
-            quantization.quantize_static(
-                before,
-                after,
-                _Reader(proto.graph.input[0].name, calibration),
-                quant_format=quantization.QuantFormat.QDQ,
-                activation_type=quantization.QuantType.QUInt8,
-                **common,
-            )
-        return onnx.ModelProto.FromString(after.read_bytes())
 
 
 @contextmanager

@@ -26,14 +26,15 @@ _folders: list[str] = []  # the folders that `enter` put on sys.path, the newest
 _sums: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 
 
-def run(path: Path, *, anew: bool = True) -> ModuleType:
+def run(path: Path) -> ModuleType:
     """Run a Python file of the user, and return its module.
 
-    It can be imported by its name afterwards, unless another module has this name.
+    It can be imported by its name afterwards, unless another module has this name. It is not run
+    again if it was imported by its name already, and neither it nor what lies beside it has
+    changed.
 
     Args:
         path: The file.
-        anew: Whether it is run again if it was imported already and has not changed.
 
     Raises:
         Exception: Whatever the file raises.
@@ -42,7 +43,7 @@ def run(path: Path, *, anew: bool = True) -> ModuleType:
     enter(path.parent)
     importable = is_importable(path)
     name = path.stem if importable else f"recipe_{path.stem}"
-    known = sys.modules.get(name) if importable and not anew else None
+    known = sys.modules.get(name) if importable else None
     # Of a module that somebody else imported, nobody knows whether its file has changed since.
     if known is not None and known in _sums:
         return known

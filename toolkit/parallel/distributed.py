@@ -8,15 +8,21 @@ collectives is in toolkit/parallel/spread.py.
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from likeness.eval.errors import LikenessError
+from likeness.eval.types import Embeddings, name_first
+from likeness.toolkit.data.items import Item
+from likeness.toolkit.data.reading import Read
+from likeness.toolkit.models.embed import embedded_rows, refuse_diverged
+from likeness.toolkit.models.loaded import Embedder, ReadParts
 
 Result = TypeVar("Result")
 
@@ -24,14 +30,11 @@ Result = TypeVar("Result")
 # --------------------------------------------------------------------------------------------------
 
 
-def start(*, timeout_seconds: float = 600.0) -> torch.device | None:
+def start() -> torch.device | None:
     """Join the processes that torchrun started, and return the device of this one.
 
     It reads RANK, WORLD_SIZE and LOCAL_RANK. Tensors on the CPU go through gloo, those on a GPU
-    through NCCL.
-
-    Args:
-        timeout_seconds: A collective that waits longer than this for a process raises an error.
+    through NCCL. A collective that waits ten minutes for a process raises an error.
 
     Returns:
         The device; None, with nothing done, without torchrun or with one process.
@@ -52,9 +55,8 @@ def start(*, timeout_seconds: float = 600.0) -> torch.device | None:
         torch.cuda.set_device(device)
     if distributed.is_initialized():  # a second run in the same processes
         return device
-    distributed.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=timeout_seconds)
-    )
+    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+    distributed.init_process_group(backend, timeout=timedelta(minutes=10))
     return device
 
 
@@ -138,11 +140,11 @@ def on_all(work: Callable[[], Result]) -> Result:
     return result
 
 
-def broadcast(x: Tensor, source: int = 0) -> Tensor:
-    """Overwrite `x` with the values that it has in process `source`, and return it."""
+def broadcast(x: Tensor) -> Tensor:
+    """Overwrite `x` with the values that it has in the first process, and return it."""
     if world() > 1:
         whole = x.detach().contiguous()
-        distributed.broadcast(whole, source)
+        distributed.broadcast(whole, 0)
         with torch.no_grad():
             x.copy_(whole)
     return x
@@ -167,6 +169,43 @@ def agree(**values: Any) -> None:
                     f"{theirs.get(name)!r} in process {number}; start all with the same command on "
                     "the same data"
                 )
+
+
+def embed_all(
+    embedder: Embedder,
+    items: Sequence[Item],
+    read: Read | ReadParts,
+    *,
+    what: str,
+    workers: int = 0,
+) -> Embeddings:
+    """Embed items of which none may be missing, while each process of the run takes its part.
+
+    Args:
+        embedder: The network, the same in every process.
+        items: All items, the same in every process.
+        read: Gives an item's input, or several of them.
+        what: What the error calls the items, such as "validation".
+        workers: The number of processes that read.
+
+    Returns:
+        The embeddings of all items in their order, the same in every process.
+
+    Raises:
+        LikenessError: Some items cannot be read. They are counted and the first are named.
+    """
+    first, stop = (len(items) * number // world() for number in (rank(), rank() + 1))
+    rows, own_bad = embedded_rows(embedder, items[first:stop], read, workers=workers)
+    bad = [item for part in gather_objects(own_bad) for item in part]
+    refuse_diverged(bad, len(items) - len(bad))
+    if bad:
+        raise LikenessError(
+            f"{len(bad)} of {len(items)} {what} items cannot be read "
+            f"({name_first(item.id for item in bad)}): {bad[0].reason}"
+        )
+    own = np.stack([rows[place] for place in sorted(rows)]) if rows else np.zeros((0, embedder.dim))
+    matrix = gather(torch.from_numpy(own.astype(np.float32, copy=False))).numpy()
+    return Embeddings(tuple(item.id for item in items), matrix, {})
 
 
 # Collectives

@@ -45,7 +45,7 @@ def views_of(recipe: Recipe, items: Sequence[Item], labels: Index, *, seed: int)
     return Views(
         items,
         labels,
-        reading_for(recipe.train_read or recipe.read, recipe.augment, kept=recipe.compute.cache),
+        reading_for(recipe.train_read or recipe.read, recipe.augment),
         recipe.augment,
         seed=seed,
         cache=recipe.compute.cache,

@@ -32,7 +32,7 @@ from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder, in_torch, pick_device
 from likeness.toolkit.models.loaded import Loaded, ReadParts
 from likeness.toolkit.models.parts import without_weights
-from likeness.toolkit.parallel.embed import embed_all
+from likeness.toolkit.parallel.distributed import embed_all
 from likeness.toolkit.training.recipe import Classification, Measure, Recipe, Retrieval, of_data
 from likeness.toolkit.vmf.precision import unit
 from likeness.toolkit.vmf.sampling import sample

@@ -24,7 +24,6 @@ from likeness.toolkit.data.items import (
 from likeness.toolkit.data.reading import reading_for
 from likeness.toolkit.data.sampling import Index, fitted
 from likeness.toolkit.data.sampling import check as check_sampling
-from likeness.toolkit.data.sampling import check_settings as check_sampling_settings
 from likeness.toolkit.data.shards import shard_numbers
 from likeness.toolkit.models.parts import describe
 from likeness.toolkit.parallel import distributed
@@ -115,7 +114,6 @@ def plan(recipe: Recipe, data: Path, *, items: Sequence[Item] | None = None) -> 
     _check_rows(recipe)
     description = describe(recipe)
     shards = shard_numbers(items) if recipe.sampling.open_shards else None
-    check_sampling(labels, recipe.sampling, shards)
     trials: tuple[Sequence[Item], Trials] | None = None
     if isinstance(recipe.measure, Verification):
         with step("listing the trials"):
@@ -204,7 +202,7 @@ def check_settings(recipe: Recipe) -> None:
         ),
     }
     refuse_broken(rules, lambda name: attrgetter(name)(recipe))
-    check_sampling_settings(recipe.sampling)
+    check_sampling(recipe.sampling)
     _check_rows(recipe)
     for similarity in (recipe.similarity, getattr(recipe.measure, "similarity", "")):
         if similarity:

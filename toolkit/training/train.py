@@ -171,14 +171,10 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
                 assert batch is not None
                 batch = on_device(batch, device, recipe.compute)
                 run.optimizer.zero_grad(set_to_none=True)
-                try:
-                    with autocast:
-                        loss = step(run, batch, recipe)
-                        assert not loss.ndim, "the loss is not one number"
-                        assert loss.requires_grad, "the loss has no gradient"
-                except ValueError as error:
-                    keeper.watch.explain(run.step, rate, error)
-                    raise
+                with autocast:
+                    loss = step(run, batch, recipe)
+                assert not loss.ndim, "the loss is not one number"
+                assert loss.requires_grad, "the loss has no gradient"
                 _descend(run, recipe, loss, keeper, rate)
             run.step += 1
             if keeper.after_step(rate):
@@ -188,14 +184,12 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
 
 def _descend(run: Run, recipe: Recipe, loss: Tensor, keeper: Keeper, rate: float) -> None:
     """Change the weights by the loss's gradients, once these were seen to be finite."""
-    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]
     spread.average_gradients(run.loss, run.layout)
     if recipe.optim.grad_clip:
-        run.scaler.unscale_(run.optimizer)
         spread.clip_gradients(run.trained, recipe.optim.grad_clip, run.loss, run.layout)
     keeper.watch.add(run.step, rate, loss)
-    run.scaler.step(run.optimizer)
-    run.scaler.update()
+    run.optimizer.step()
 
 
 def _set_rate(run: Run, recipe: Recipe) -> float:

@@ -12,7 +12,6 @@ import pytest
 from likeness.eval.formats import kaldi, writing
 from likeness.eval.formats.embeddings import read, write
 from likeness.eval.types import Embeddings
-from tests.disk_calls import come_in_order, recorded
 
 OLD = Embeddings(
     ("a", "b"),
@@ -77,29 +76,6 @@ def test_a_stop_after_each_rename_leaves_no_vectors_with_another_similarity(
         "model",
         "similarity",
     ]
-
-
-def test_what_a_full_disk_refuses_is_refused_before_any_name_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk may notice only when it synchronises that it has no room."""
-    write(tmp_path / "e.ark", OLD)
-    calls = recorded(monkeypatch, tmp_path)
-    write(tmp_path / "e.ark", NEW)
-    first = next(
-        place for place, call in enumerate(calls) if call.startswith(("replace", "unlink"))
-    )
-    assert {f"fsync new e.{ending}" for ending in ("ark", "scp", "meta.json")} <= set(calls[:first])
-    names = [
-        "unlink e.scp",
-        "fsync .",
-        "replace e.meta.json",
-        "fsync .",
-        "replace e.ark",
-        "fsync .",
-        "replace e.scp",
-    ]
-    assert come_in_order(names, calls)
 
 
 def test_an_index_elsewhere_takes_the_meta_of_its_archives(tmp_path: Path) -> None:

@@ -119,17 +119,14 @@ def test_a_device_is_refused(tmp_path: Path) -> None:
 
 def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(
-        {
-            "file": ["a.wav", None, "c.wav"],
-            "who": pandas.Categorical(["ann", "bob", None]),
-            "whole": [1, 2, 3],
-            "some": [1.0, None, 2.5],
-            "vector": [[1.0]] * 3,
-        }
-    )
-    frame.to_parquet(tmp_path / "t.parquet")
-    places = {name: place for place, name in enumerate(frame.columns) if name != "vector"}
+    columns = {
+        "file": ["a.wav", None, "c.wav"],
+        "who": pandas.Categorical(["ann", "bob", None]),
+        "whole": [1, 2, 3],
+        "some": [1.0, None, 2.5],
+    }
+    pandas.DataFrame({**columns, "vector": [[1.0]] * 3}).to_parquet(tmp_path / "t.parquet")
+    places = {name: place for place, name in enumerate(columns)}
     (cells,) = read_rows(tmp_path / "t.parquet", shape, lambda names: places)
     assert cells == {
         "file": ["a.wav", "", "c.wav"],
@@ -137,39 +134,25 @@ def test_parquet_gives_texts_and_numbers_as_texts(tmp_path: Path) -> None:
         "whole": ["1", "2", "3"],
         "some": ["1", "", "2.5"],
     }
-    with pytest.raises(ValueError, match="list"):
+    with pytest.raises(LikenessError, match="list"):
         read_parquet(tmp_path / "t.parquet", lambda names: {"path": 4})
-    damaged = (tmp_path / "t.parquet").read_bytes()[:-9]
-    (tmp_path / "t.parquet").write_bytes(damaged)
-    with pytest.raises(ValueError, match="damaged"):
-        read_parquet(tmp_path / "t.parquet", lambda names: places)
+    assert [text_of(value) for value in (None, float("nan"), pandas.NA, pandas.NaT)] == [""] * 4
 
 
-def test_a_missing_value_has_no_text() -> None:
-    pandas = pytest.importorskip("pandas")
-    assert [text_of(value) for value in (None, float("nan"), pandas.NA, pandas.NaT, "")] == [""] * 5
-    assert text_of(7) == text_of(7.0) == text_of(" 7 ") == "7"
+def test_mapping(tmp_path: Path) -> None:
+    def mapping(content: str) -> dict[str, str]:
+        (tmp_path / "list.txt").write_text(content)
+        return read_mapping(tmp_path / "list.txt")
 
-
-@pytest.fixture
-def put(tmp_path):
-    def put(content: str) -> Path:
-        path = tmp_path / "list.txt"
-        path.write_text(content)
-        return path
-
-    return put
-
-
-def test_mapping(put):
-    assert read_mapping(put("u1 s1\nu2 s1\n# x\nu1 s1\n")) == {"u1": "s1", "u2": "s1"}
-    assert read_mapping(put("u1,John Doe\nu2,s\n")) == {"u1": "John Doe", "u2": "s"}
-    with pytest.raises(ValueError, match="'u1'"):
-        read_mapping(put("u1 s1\nu2 s1\nu1 s2\n"))
-    with pytest.raises(ValueError, match="fields"):
-        read_mapping(put("u1 s1 x\n"))
-    with pytest.raises(ValueError, match="no subject"):
-        read_mapping(put("u1,s\nu2,\n"))
+    assert mapping("u1 s1\nu2 s1\n# x\nu1 s1\n") == {"u1": "s1", "u2": "s1"}
+    assert mapping("u1,John Doe\nu2,s\n") == {"u1": "John Doe", "u2": "s"}
+    for wrong, says in (
+        ("u1 s1\nu2 s1\nu1 s2\n", "'u1'"),
+        ("u1 s1 x\n", "fields"),
+        ("u1,s\nu2,\n", "no subject"),
+    ):
+        with pytest.raises(LikenessError, match=says):
+            mapping(wrong)
 
 
 def test_subjects_from_a_mapping():

@@ -25,7 +25,6 @@ from likeness.eval.formats.trials import (
     write_scores,
     write_trials,
 )
-from likeness.eval.progress import Report, reported_to
 from likeness.eval.types import Trials, nfc
 from tests.eval.formats.triples import PLAIN, made, rows
 
@@ -247,17 +246,13 @@ def test_scores_with_and_without_labels(put, text):
     assert values.tolist() == [0.5, -0.001]
 
 
-def test_ids_that_are_numbers_need_the_list_or_a_header(put):
+def test_ids_that_are_numbers_need_a_header(put):
     text = "1.1 1.2 0.53 1\n1.1 1.3 -0.2 0\n1.2 1.3 0.1 0\n"
-    expected = [("1.1", "1.2", True), ("1.1", "1.3", False), ("1.2", "1.3", False)]
-    same, values = read_scores(put(text), trials := made(expected))
-    assert same is trials
-    assert values.tolist() == [0.53, -0.2, 0.1]
     for unclear in (text, "3 12 34\n4 12 35\n"):
         with pytest.raises(LikenessError, match=r" and as .*header"):
             read_scores(put(unclear))
     scored, values = read_scores(put("enrol probe score label\n" + text))
-    assert rows(scored) == expected
+    assert rows(scored) == [("1.1", "1.2", True), ("1.1", "1.3", False), ("1.2", "1.3", False)]
     assert values.tolist() == [0.53, -0.2, 0.1]
     # ids, which are kept as they are written
     assert read_scores(put("a 1.2 0.5\nb 1.10 -2\n"))[0].probe_ids == ("1.2", "1.10")
@@ -327,21 +322,6 @@ def test_lines_hold_what_repr_and_join_write(tmp_path):
         f"{enrol} {probe} {value!r} {label:d}\n" for (enrol, probe, label), value in lines
     )
     assert (tmp_path / "list").read_text() == text
-
-
-def test_an_interrupt_leaves_the_old_file(tmp_path):
-    trials, path = made(PLAIN), tmp_path / "scores"
-    write_scores(path, trials, np.zeros(3))
-    before = path.read_bytes()
-
-    def interrupt(report: Report) -> None:
-        assert (report.what, report.total) == ("writing", 3)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), reported_to(interrupt):
-        write_scores(path, trials, np.ones(3))
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_voxceleb1_o():

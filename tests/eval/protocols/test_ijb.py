@@ -345,8 +345,3 @@ def test_a_pack_without_landmarks_serves_presets_that_do_not_use_the_scores(tmp_
         assert not any("5pts" in value for value in inputs)
         with pytest.raises(FileNotFoundError):
             work(presets=with_scores)
-        points = meta / "ijbc_name_5pts_score.txt"
-        points.write_text("".join(f"{t}.jpg {'1.0 ' * 10}0.5\n" for t in templates_of))
-        work(presets=with_scores)
-        assert str(points) in json.loads(out.read_text())["inputs"]
-        points.unlink()

@@ -46,14 +46,7 @@ def test_a_value_out_of_its_range_is_refused(
         settings(**{field: value})
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        partial(VerificationSettings, fars=(0, 1), p_targets=(), num_resamples=0, level=0.5),
-        partial(IdentificationSettings, fpirs=(0.0, 1.0), ranks=(), num_resamples=0),
-        partial(RetrievalSettings, ks=(1, 1000)),
-        partial(Scoring, top_n=2),
-    ],
-)
-def test_the_ends_of_a_range_belong_to_it(settings: Callable[[], Any]) -> None:
-    assert settings() is not None
+def test_the_ends_of_a_range_belong_to_it() -> None:
+    VerificationSettings(fars=(0, 1), p_targets=(), num_resamples=0, level=0.5)
+    IdentificationSettings(fpirs=(0.0, 1.0), ranks=(), num_resamples=0)
+    RetrievalSettings(ks=(1, 1000))

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
 from likeness.eval.formats.trials import read_scores
-from likeness.eval.scoring.plda import Plda, ScoringLength, _em, fit_plda, load_plda
+from likeness.eval.scoring.plda import Plda, _em, fit_plda, load_plda
 from likeness.eval.types import Embeddings
-from tests.scripts import printed, refused, run_command
+from tests.scripts import printed, refused
 
 
 def draw(
@@ -37,30 +37,15 @@ def draw(
     return rows, [f"s{k}" for k in range(num) for _ in range(each)], between, within
 
 
-def covariances(plda: Plda) -> tuple[np.ndarray, np.ndarray]:
-    """B and W of the space that scores are taken in."""
-    back = np.linalg.inv(plda.transform)
-    return back @ np.diag(plda.psi) @ back.T, back @ back.T
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.booleans())
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5))
 @settings(max_examples=15)
-def test_the_score_is_the_likelihood_ratio_of_two_gaussians(
-    seed: int, dim: int, length_norm: bool
-) -> None:
+def test_the_score_is_the_likelihood_ratio_of_two_gaussians(seed: int, dim: int) -> None:
+    """In the coordinates in which W = I and B = diag(psi)."""
     rows, labels, _, _ = draw(20, 4, dim + 1, seed)
-    plda = fit_plda(
-        rows, labels, lda_dim=dim, length_norm=length_norm, iterations=3, scoring_length="none"
-    )
-    between, within = covariances(plda)
-    seen = (rows - plda.mean) @ plda.lda
-    if length_norm:
-        seen = seen / np.linalg.norm(seen, axis=1, keepdims=True) * np.sqrt(dim)
-    total = between + within
-    first = multivariate_normal(
-        np.tile(plda.centre, 2), np.block([[total, between], [between, total]]), allow_singular=True
-    )
-    two = multivariate_normal(plda.centre, total, allow_singular=True)
+    plda = fit_plda(rows, labels, lda_dim=dim)
+    seen, between, total = plda.project(rows), np.diag(plda.psi), np.diag(plda.psi + 1)
+    both = np.block([[total, between], [between, total]])
+    first, two = multivariate_normal(cov=both), multivariate_normal(cov=total)
     i, j = np.array([0, 3, 7, 7]), np.array([1, 20, 9, 70])
     expected = [
         first.logpdf(np.r_[seen[a], seen[b]]) - two.logpdf(seen[a]) - two.logpdf(seen[b])
@@ -124,7 +109,7 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     plda.save(path)
     again = load_plda(path)
-    assert (again.model, again.length_norm, again.scoring_length) == ("abc", True, "kaldi")
+    assert again.model == "abc"
     i = np.arange(10)
     np.testing.assert_allclose(
         again.score(rows, rows, i, i + 1), plda.score(rows, rows, i, i + 1), rtol=1e-12
@@ -139,7 +124,6 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
         {"mean": [1e999] * 4},
         {"more": 1},
         {"lda": "no"},
-        {"scoring_length": "x"},
     ):
         path.write_text(json.dumps({**whole, **change}))
         with pytest.raises(ValueError, match="not a PLDA file"):
@@ -147,55 +131,37 @@ def test_files_come_back_and_others_are_refused(tmp_path: Path) -> None:
 
 
 def kaldi_scores(
-    plda: Plda, enrol: np.ndarray, probe: np.ndarray, *, normalise: bool
-) -> tuple[list[list[float]], list[list[float]]]:
+    plda: Plda, enrol: np.ndarray, probe: np.ndarray
+) -> tuple[list[np.ndarray], list[list[float]]]:
     """Written anew from Kaldi's ivector-plda-scoring with one utterance a side: its vectors after
     Plda::TransformIvector, and all of its scores.
 
     Its command has subtracted the mean, applied LDA and set the length (ivector-normalize-length)
     before.
     """
-    dim = len(plda.psi)
+    dim, psi = len(plda.psi), plda.psi
 
-    def transformed(row: np.ndarray) -> list[float]:
-        moved = [
-            sum((row[d] - plda.mean[d]) * plda.lda[d][k] for d in range(len(row)))
-            for k in range(dim)
-        ]
-        length = math.sqrt(sum(value * value for value in moved))
-        moved = [value * math.sqrt(dim) / length for value in moved]
-        offset = [
-            -sum(plda.transform[k][m] * plda.centre[m] for m in range(dim)) for k in range(dim)
-        ]
-        u = [
-            offset[k] + sum(plda.transform[k][m] * moved[m] for m in range(dim)) for k in range(dim)
-        ]
+    def transformed(row: np.ndarray) -> np.ndarray:
+        moved = plda.lda.T @ (row - plda.mean)
+        moved = moved * math.sqrt(dim) / np.linalg.norm(moved)
+        u = plda.transform @ moved - plda.transform @ plda.centre
         # the covariance of one utterance is Psi + I / 1
-        factor = math.sqrt(dim / sum(u[k] ** 2 / (plda.psi[k] + 1.0 / 1) for k in range(dim)))
-        return [value * factor for value in u] if normalise else u
+        return u * math.sqrt(dim / np.sum(u**2 / (psi + 1.0 / 1)))
 
-    def score(u: list[float], v: list[float]) -> float:
-        inputs = without = 0.0
-        for k, psi in enumerate(plda.psi.tolist()):
-            mean, variance = psi / (psi + 1.0) * u[k], 1.0 + psi / (psi + 1.0)
-            inputs += -0.5 * (
-                math.log(variance) + math.log(2 * math.pi) + (v[k] - mean) ** 2 / variance
-            )
-            without += -0.5 * (
-                math.log(1.0 + psi) + math.log(2 * math.pi) + v[k] ** 2 / (1.0 + psi)
-            )
-        return inputs - without
+    def score(u: np.ndarray, v: np.ndarray) -> float:
+        mean, variance = psi / (psi + 1.0) * u, 1.0 + psi / (psi + 1.0)
+        same = norm(mean, np.sqrt(variance)).logpdf(v).sum()
+        return float(same - norm(0, np.sqrt(1.0 + psi)).logpdf(v).sum())
 
     left, right = [transformed(row) for row in enrol], [transformed(row) for row in probe]
     return left, [[score(u, v) for v in right] for u in left]
 
 
-@pytest.mark.parametrize("scoring_length", ["kaldi", "none"])
-def test_scores_are_kaldis_written_anew(scoring_length: ScoringLength) -> None:
+def test_scores_are_kaldis_written_anew() -> None:
     rows, labels, _, _ = draw(40, 4, 6, seed=4)
-    plda = fit_plda(rows, labels, lda_dim=4, scoring_length=scoring_length)
+    plda = fit_plda(rows, labels, lda_dim=4)
     enrol, probe = rows[:5], rows[2:9]
-    vectors, expected = kaldi_scores(plda, enrol, probe, normalise=scoring_length == "kaldi")
+    vectors, expected = kaldi_scores(plda, enrol, probe)
     np.testing.assert_allclose(plda.project(enrol), vectors, rtol=1e-10)
     i, j = np.repeat(np.arange(5), 7), np.tile(np.arange(7), 5)
     np.testing.assert_allclose(
@@ -206,8 +172,7 @@ def test_scores_are_kaldis_written_anew(scoring_length: ScoringLength) -> None:
 def test_a_vector_without_a_length_stays_zero() -> None:
     rows, labels, _, _ = draw(40, 4, 5, seed=6)
     plda = fit_plda(rows, labels)
-    assert plda.scoring_length == "kaldi"
-    centred = replace(plda, length_norm=False, centre=np.zeros(5))
+    centred = replace(plda, centre=np.zeros(5))
     np.testing.assert_array_equal(centred.project(plda.mean[None]), np.zeros((1, 5)))
 
 
@@ -233,10 +198,6 @@ def test_fit_and_score_from_the_command_line(tmp_path: Path) -> None:
         load_plda(tmp_path / "p.json").score(matrix, matrix, [0, 0, 7], [1, 9, 6]),
         rtol=1e-6,
     )
-    kaldis = read_scores(tmp_path / "s.txt")[1]
-    assert run_command(*three, "--scoring-length", "none", "--force") == 0
-    assert "scoring length" not in printed(*score)
-    assert not np.allclose(read_scores(tmp_path / "s.txt")[1], kaldis)
     files.write(
         tmp_path / "e.npz", Embeddings(tuple(f"x{k}" for k in range(150)), matrix, {"model": "m2"})
     )

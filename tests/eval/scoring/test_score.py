@@ -92,13 +92,11 @@ def test_a_cohort_smaller_than_top_n_is_taken_whole() -> None:
     assert "over the top 20 of the cohort" in scored.system
 
 
-def test_a_plda_scores_and_states_its_length() -> None:
+def test_a_plda_scores() -> None:
     rows = EMBEDDINGS.matrix
-    plda = replace(PLDA, scoring_length="kaldi")
-    scored = score(TRIALS, EMBEDDINGS, Scoring(plda=plda))
-    expected = plda.score(rows, rows, FIRST, SECOND)
-    np.testing.assert_allclose(scored.values, expected)
-    assert scored.system == "plda, model abc, scoring length kaldi"
+    scored = score(TRIALS, EMBEDDINGS, Scoring(plda=PLDA))
+    np.testing.assert_allclose(scored.values, PLDA.score(rows, rows, FIRST, SECOND))
+    assert scored.system == "plda, model abc"
 
 
 def test_what_labels_and_fits_need_is_refused() -> None:

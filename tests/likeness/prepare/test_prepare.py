@@ -89,20 +89,6 @@ def test_an_archive_goes_when_what_it_held_is_on_the_disk(
     assert come_in_order([*fetched, *made, "unlink downloads/set.tar.gz"], calls)
 
 
-def test_files_that_are_there_already_are_summed(server: Server, tmp_path: Path) -> None:
-    archive = Archive("meta/list.txt", (server.url("list.txt"),), md5=md5(b"a b"))
-    whole = Dataset("list", "a list", "none", "here", (archive,))
-    server.files["list.txt"] = b"a b"
-    run(whole, tmp_path)
-    run(whole, tmp_path)
-    assert len(server.requests) == 1
-    (tmp_path / "meta/list.txt").write_bytes(b"a c")
-    with pytest.raises(ValueError, match=r"list.txt: its md5 .* remove it"):
-        run(whole, tmp_path)
-    # what somebody put there is removed by nobody else
-    assert left(tmp_path) == ["meta/list.txt"]
-
-
 def test_a_broken_connection_leaves_nothing_and_is_made_again(
     server: Server, tmp_path: Path
 ) -> None:
@@ -128,18 +114,19 @@ def test_a_wrong_checksum_leaves_nothing_and_an_unknown_one_is_reported(
     assert any(line.startswith("set.tar.gz: UNVERIFIED") for line in lines)
 
 
-def test_files_that_somebody_put_there_are_removed_by_nobody_else(
-    server: Server, tmp_path: Path
-) -> None:
-    put = tmp_path / "downloads" / "set.tar.gz"
-    put.parent.mkdir()
-    put.write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"set.tar.gz: its md5 .* remove it"):
-        run(dataset(server, packed(WAVS), md5="0" * 32), tmp_path)
-    assert put.read_bytes() == b"mine"
-    put.write_bytes(packed(WAVS))
-    run(dataset(server, packed(WAVS)), tmp_path)
-    assert put.is_file()
+def test_files_that_somebody_put_there_are_summed_and_stay(server: Server, tmp_path: Path) -> None:
+    archive = Archive("meta/list.txt", [server.url("list.txt")], md5=md5(b"a b"))
+    for place in ("meta/list.txt", "downloads/list.txt"):
+        put = tmp_path / place.partition("/")[0] / place
+        put.parent.mkdir(parents=True)
+        put.write_bytes(b"mine")
+        listed = Dataset("list", "a list", "none", "here", [archive])
+        with pytest.raises(LikenessError, match=r"list.txt: its md5 .* remove it"):
+            run(listed, put.parents[1])
+        assert put.read_bytes() == b"mine"
+        put.write_bytes(b"a b")
+        run(listed, put.parents[1])
+        assert put.is_file()
     assert server.requests == []
 
 

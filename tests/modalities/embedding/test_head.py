@@ -162,26 +162,6 @@ def test_rows_are_items_of_disjoint_subjects(file: Path) -> None:
         rows.read(Item("x", file))
 
 
-def test_the_file_is_read_once_and_again_where_it_changed(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-    real = embeddings.read
-
-    def counted(path: Any) -> Embeddings:
-        calls.append(path)
-        return real(path)
-
-    monkeypatch.setattr(embeddings, "read", counted)
-    for item in rows.items(file):
-        rows.read(item)
-    assert len(calls) == 1
-    first = made(seed=1, dim=DIM + 1)
-    embeddings.write(file, first)
-    np.testing.assert_array_equal(rows.read(Item(first.ids[3], file)), first.matrix[3])
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("name", ["subjects.txt", "utt2spk"])
 def test_subjects_come_from_a_list(tmp_path: Path, name: str) -> None:
     whole = made()

@@ -1,15 +1,14 @@
-"""YuNet: what cv2.FaceDetectorYN finds with the same file, and what a plain decoding finds."""
+"""YuNet: what a plain decoding finds with the same file, and how large photographs are shrunk."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
-from likeness.modalities.face import align, detectors
+from likeness.modalities.face import align
 from likeness.modalities.face.align import ARCFACE_POINTS
 from likeness.toolkit.data.images import Pixels
 from tests.tiny_yunet import BOX, POINTS, tiny_yunet
@@ -28,42 +27,6 @@ def scene(*faces: tuple[int, int, int], size: tuple[int, int] = (96, 128), seed:
     for column, row, level in faces:
         pixels[8 * row : 8 * row + 8, 8 * column : 8 * column + 8, 0] = level
     return pixels
-
-
-def opencvs(file: Path, pixels: Pixels, size: tuple[int, int] = (96, 128)) -> np.ndarray:
-    """What cv2.FaceDetectorYN finds in an image that is padded to the network's size."""
-    canvas = np.zeros((*size, 3), np.uint8)
-    canvas[: pixels.shape[0], : pixels.shape[1]] = pixels[..., ::-1]
-    model = cv2.FaceDetectorYN.create(str(file), "", (size[1], size[0]))
-    _, rows = model.detect(canvas)
-    return np.zeros((0, 15), np.float32) if rows is None else np.asarray(rows)
-
-
-SCENES = [
-    scene(),
-    scene((6, 4, 255)),
-    scene((6, 4, 250), (7, 4, 255), (6, 5, 250), (12, 8, 240), (1, 9, 235)),  # three overlap
-    scene((3, 3, 255), (9, 3, 255), (3, 9, 255)),  # equal scores: the order stays
-    scene((2, 2, 255), (5, 2, 229), (9, 9, 231), size=(88, 120)),  # near the threshold, and padded
-    scene(*((column, 6, 232 + column) for column in range(16))),
-    # A block of 16 x 16 is found at two strides.
-    scene(*((column, row, 255) for column in (6, 7) for row in (4, 5))),
-]
-
-
-@pytest.mark.parametrize("number", range(len(SCENES)))
-def test_finds_what_opencv_finds(detector: Path, number: int) -> None:
-    pixels = SCENES[number]
-    model = align.load_detector(detector)
-    assert isinstance(model, detectors.YuNet)
-    found, expected = align.detect(model, pixels), opencvs(detector, pixels)
-    assert len(found.boxes) == len(expected)
-    corners = np.concatenate((expected[:, :2], expected[:, :2] + expected[:, 2:4]), axis=1)
-    np.testing.assert_allclose(found.boxes, corners, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(found.scores, expected[:, 14], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(
-        found.landmarks, expected[:, 4:14].reshape(-1, 5, 2), rtol=1e-5, atol=1e-4
-    )
 
 
 def plain_decoding(pixels: Pixels, stride: int = 8) -> list[tuple[float, list[float], np.ndarray]]:

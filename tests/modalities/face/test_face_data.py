@@ -12,10 +12,8 @@ import pytest
 from scipy.io import savemat
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.formats.trials import read_trials
 from likeness.eval.protocols import lfw
 from likeness.eval.types import Trials
-from likeness.modalities import synthetic_faces
 from likeness.modalities.face import align, ijb, images, orl, pairs, validation
 from likeness.toolkit.data.images import BadImage, as_channels, encode, to_pixels
 from likeness.toolkit.data.items import Item
@@ -189,6 +187,12 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
         assert {item.id for item in result} == {value for row in read for value in row[:2]}
         assert all(item.path.is_file() for item in result)
     assert len(validation.trials(tmp_path, sets=tuple(expected))[1]) == 40
+    packed, listed = validation.trials(tmp_path, sets=("lfw",))
+    bin_file.write(packed, listed, tmp_path / "cplfw.bin")
+    items, joined = validation.trials(tmp_path, sets=("cplfw", "lfw"))
+    assert [images.encoded(item) for item in items] == [TINY] * (4 + len(packed))
+    assert rows(joined)[:2] == [("cplfw/0", "cplfw/1", True), ("cplfw/2", "cplfw/3", False)]
+    assert rows(joined)[2:] == rows(listed)
     for name in ("lfw", "calfw"):
         (tmp_path / name / "pairs_again.txt").write_text("1\n")
     # pairs.txt is the list, whatever lies beside it
@@ -198,14 +202,6 @@ def test_sets_as_they_come_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match="no list of pairs"):
         pairs.read_folder(tmp_path / "none")
-
-
-def test_opensphere_pairs(tmp_path: Path) -> None:
-    for name in ("b/1.jpg", "a/2.jpg"):
-        touch(tmp_path / name)
-    (tmp_path / "pairs.txt").write_text("1 b/1.jpg a/2.jpg\n0 b/1.jpg b/1.jpg\n")
-    trials = read_trials(tmp_path / "pairs.txt")
-    assert [path.id for path in pairs.find_images(trials, tmp_path)] == ["b/1.jpg", "a/2.jpg"]
 
 
 def make_pack(root: Path) -> None:
@@ -268,76 +264,8 @@ def test_orl(shared: Path) -> None:
         orl.items(shared)
 
 
-PEOPLE = ("Ann_A", "Bob_B")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """DATA/lfw with pairs.txt (1 fold of 1 same and 1 different pair a kind) and DATA/agedb_30.bin
-    of the same images.
-    """
-    items = []
-    for subject, name in enumerate(PEOPLE):
-        for shot in (1, 2):
-            path = tmp_path / "lfw" / name / f"{name}_{shot:04d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode(synthetic_faces.face(subject, shot, size=32).image, ".jpg"))
-            items.append(Item(path.name, path))
-    (tmp_path / "lfw" / "pairs.txt").write_text(
-        "2\t1\nAnn_A\t1\t2\nAnn_A\t1\tBob_B\t2\nBob_B\t1\t2\nBob_B\t1\tAnn_A\t2\n", encoding="utf-8"
-    )
-    ids = tuple(item.id for item in items)
-    listed = Trials(
-        ids,
-        ids,
-        np.array([3, 0], dtype=np.int32),
-        np.array([2, 3], dtype=np.int32),
-        np.array([True, False]),
-    )
-    bin_file.write(items, listed, tmp_path / "agedb_30.bin")
-    return tmp_path
-
-
-def compared(items: list[Item], listed: Trials) -> list[tuple[bytes, bytes, bool]]:
-    """What is compared, by the images themselves."""
-    contents = {item.id: images.encoded(item) for item in items}
-    rows = zip(listed.enrol.tolist(), listed.probe.tolist(), listed.target.tolist(), strict=True)
-    return [
-        (contents[listed.enrol_ids[a]], contents[listed.probe_ids[b]], same) for a, b, same in rows
-    ]
-
-
-@pytest.mark.parametrize(
-    "sets", [("lfw", "agedb_30"), ("agedb_30", "lfw"), ("lfw",), ("agedb_30",)]
-)
-def test_pairs_are_those_of_the_sets_in_their_order(data: Path, sets: tuple[str, ...]) -> None:
-    a1, a2, b1, b2 = (
-        data.joinpath("lfw", name, f"{name}_{shot:04d}.jpg").read_bytes()
-        for name in PEOPLE
-        for shot in (1, 2)
-    )
-    expected = {
-        "lfw": [(a1, a2, True), (a1, b2, False), (b1, b2, True), (b1, a2, False)],
-        "agedb_30": [(b2, b1, True), (a1, b2, False)],
-    }
-    items, listed = validation.trials(data, sets=sets)
-    assert compared(items, listed) == [row for name in sets for row in expected[name]]
-    assert all(item.label is None and item.id.split("/")[0] in sets for item in items)
-    assert len({item.id for item in items}) == len(items)
-
-
 RNG = np.random.default_rng(0)
 SMOOTH = cv2.GaussianBlur(RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8), (0, 0), 4)
-
-
-def test_orl_images_agree_with_opencv(shared: Path) -> None:
-    path = shared / "data" / "orl" / "s1" / "1.pgm"
-    ours = images.read(Item("a", path), size=(112, 92))
-    assert ours.dtype == np.float32
-    assert np.array_equal(ours[0], cv2.imread(str(path), cv2.IMREAD_GRAYSCALE))
-    assert np.array_equal(ours[0], ours[2])
-    with pytest.raises(BadImage, match="112 x 92 pixels, but 112 x 112"):
-        images.read(Item("a", path))
 
 
 def test_fit_resizes(tmp_path: Path) -> None:
@@ -347,5 +275,7 @@ def test_fit_resizes(tmp_path: Path) -> None:
     assert np.array_equal(
         to_pixels(resized), cv2.resize(SMOOTH, (28, 20), interpolation=cv2.INTER_AREA)
     )
+    with pytest.raises(BadImage, match="40 x 56 pixels, but 112 x 112"):
+        images.read(item)
     with pytest.raises(ValueError, match="fit is 'crop'"):
         images.read(item, fit="crop")  # type: ignore[arg-type]

@@ -156,20 +156,6 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
     assert [item.id for item in every[5:7]] == ["train/00005", "test/00000"]
 
 
-def test_drawn_characters_of_omniglot_are_whole_and_nested(shared: Path) -> None:
-    data = shared / "data"
-    every = small_sets.omniglot_items(data)
-    few, more = (small_sets.omniglot_items(data, num_classes=number) for number in (50, 100))
-    labels = {item.label for item in few}
-    assert len(labels) == 50
-    assert labels < {item.label for item in more}
-    # Of a drawn character all drawings are there, in the order of all.
-    assert few == [item for item in every if item.label in labels]
-    for wrong in (1, -1, 634):
-        with pytest.raises(LikenessError, match="num_classes"):
-            small_sets.omniglot_items(data, num_classes=wrong)
-
-
 def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     every, truth = small_sets.digits_items(split="all"), load_digits()
     assert [item.label for item in every] == [str(value) for value in truth.target]

@@ -1,14 +1,11 @@
 """Training views: deterministic per item, exact where they are exact, near Pillow's where they
-resize; of uint8, of float32 and of encoded images, whose views lie near those of the whole one.
+resize; of uint8 and of float32.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import random
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +24,9 @@ from likeness.modalities.face import augment as faces
 from likeness.modalities.image import transforms
 from likeness.modalities.image.images import raw_ending, read
 from likeness.toolkit.data import pixels
-from likeness.toolkit.data.batch import Draw, Views
-from likeness.toolkit.data.images import EncodedImage, as_channels, to_pixels
+from likeness.toolkit.data.images import as_channels, to_pixels
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.reading import Bad, Floats
+from likeness.toolkit.data.reading import Floats
 from likeness.toolkit.models.parts import describe
 
 
@@ -64,6 +60,12 @@ def test_views_are_functions_of_their_generator(name: str) -> None:
         view(image, np.random.default_rng(seed), np.random.default_rng(0)) for seed in (1, 2, 1)
     ]
     np.testing.assert_array_equal(image, kept)
+    rngs = [np.random.default_rng(1) for _ in range(2)]
+    inputs = (kept.astype(np.uint8), kept.astype(np.uint8).astype(np.float32))
+    ours, floats = (view(x, rng, rng) for x, rng in zip(inputs, rngs, strict=True))
+    assert floats.dtype == np.float32
+    np.testing.assert_array_equal(ours, floats)
+    assert rngs[0].random() == rngs[1].random()
     assert draws[0].shape == (3, *expected)
     assert draws[0].dtype == np.float32
     np.testing.assert_array_equal(draws[0], draws[2])  # another image was drawn in between
@@ -137,41 +139,6 @@ def test_warp_view_without_changes_is_the_image() -> None:
     assert (half[:, 0] == 7.0).all()
 
 
-@pytest.mark.slow  # a process that imports albumentations
-def test_views_ask_no_network() -> None:
-    """albumentations looks for a newer version of itself when imported, unless told not to."""
-    source = (
-        "import socket, sys, numpy as np\n"
-        "def refuse(*_, **__): raise SystemExit('the network was asked')\n"
-        "socket.getaddrinfo = socket.create_connection = refuse\n"
-        "from likeness.modalities.image.transforms import crop_view\n"
-        "crop_view(np.zeros((3, 9, 9), np.float32), np.random.default_rng(0), "
-        "np.random.default_rng(0), size=8)\n"
-    )
-    environment = {
-        name: value for name, value in os.environ.items() if name != "NO_ALBUMENTATIONS_UPDATE"
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-# ---------------------------------------------------------------- levels and encoded images
-
-FORMS = {
-    "cars": transforms.VMF_CARS,
-    "cub": transforms.VMF_CUB,
-    "revisiting": transforms.REVISITING,
-    "cifar": transforms.VMF_CIFAR10,
-    "shift": partial(transforms.shift_view),
-    "warp": partial(transforms.warp_view),
-    "adaface": faces.ADAFACE_VIEW,
-    "flip": faces.FLIP_VIEW,
-    "cvlface": faces.geometric_view,
-}
-
-
 def levels(seed: int, height: int, width: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (3, height, width), dtype=np.uint8)
 
@@ -181,22 +148,6 @@ def photograph(path: Path, height: int, width: int, **settings: Any) -> Item:
     image = Image.fromarray(low).resize((width, height), Image.Resampling.BICUBIC)
     image.save(path, **settings)
     return Item(path.name, path)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_views_of_uint8_and_of_float32_are_equal(name: str) -> None:
-    for seed in range(12):
-        image = levels(seed, 60, 52)
-        before = image.copy()
-        rngs = [np.random.default_rng(seed) for _ in range(2)]
-        ours, floats = (
-            FORMS[name](x, rng, rng)
-            for x, rng in zip((image, image.astype(np.float32)), rngs, strict=True)
-        )
-        assert floats.dtype == np.float32
-        np.testing.assert_array_equal(ours, floats)
-        assert rngs[0].random() == rngs[1].random()
-        np.testing.assert_array_equal(image, before)  # what was read is not written to
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -236,74 +187,11 @@ def test_crop_view_is_that_of_albumentations_compose(
         np.testing.assert_array_equal(ours, expected)
 
 
-def test_an_encoded_image_gives_the_same_view_where_nothing_is_reduced(tmp_path: Path) -> None:
-    item = photograph(tmp_path / "a.jpg", 200, 240)
-    whole, encoded = read(item, dtype="uint8"), read(item, decoded=False)
-    assert isinstance(encoded, EncodedImage)
-    for seed in range(8):
-        ours, expected = (
-            transforms.REVISITING(image, np.random.default_rng(seed), np.random.default_rng(0))
-            for image in (encoded, whole)
-        )
-        assert ours.dtype == np.uint8
-        np.testing.assert_array_equal(ours, expected)
-
-
-@pytest.mark.parametrize(
-    ("ending", "settings"),
-    [
-        ("jpg", {}),
-        ("jpg", {"short_edge": 80}),
-        ("jpg", {"size": (90, 80)}),
-        ("png", {"short_edge": 80}),
-    ],
-)
-def test_a_view_of_a_part_is_near_that_of_the_whole(
-    tmp_path: Path, ending: str, settings: dict[str, Any]
-) -> None:
-    """The same crop, mirrored alike: moved by a pixel, it would differ more."""
-    item = photograph(tmp_path / f"a.{ending}", 400, 520)
-    encoded = read(item, decoded=False, **settings)
-    whole = read(item, dtype="uint8", **settings)
-    assert isinstance(encoded, EncodedImage)
-    assert encoded.size == whole.shape[1:]
-    view = partial(transforms.crop_view, size=64, scale=(0.2, 1.0))
-    for seed in range(10):
-        rngs = [np.random.default_rng(seed) for _ in range(2)]
-        ours, expected = (
-            view(image, rng, rng).astype(int)
-            for image, rng in zip((encoded, whole), rngs, strict=True)
-        )
-        assert ours.shape == (3, 64, 64)
-        inner = expected[:, 1:-1, 1:-1]
-        apart = {
-            (y, x): np.abs(ours[:, 1 + y : 63 + y, 1 + x : 63 + x] - inner).mean()
-            for y in (-1, 0, 1)
-            for x in (-1, 0, 1)
-        }
-        assert min(apart, key=lambda place: apart[place]) == (0, 0)
-        assert apart[0, 0] < 5
-        assert rngs[0].random() == rngs[1].random()
-
-
-def test_a_damaged_image_is_found_by_its_view(tmp_path: Path) -> None:
-    item = photograph(tmp_path / "a.jpg", 400, 520)
-    item.path.write_bytes(item.path.read_bytes()[:-3000])
-    labels = np.zeros(1, np.int64)
-    views = Views([item], labels, partial(read, decoded=False), transforms.REVISITING, seed=0)
-    result = views[Draw(0, 0, 0)]
-    assert isinstance(result, Bad)
-    assert item.path.name in result.reason
-
-
-def test_packed_pixels_are_read_whole_and_other_settings_are_refused(tmp_path: Path) -> None:
+def test_packed_pixels_are_read_and_another_type_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "packed"
     path.write_bytes(levels(0, 4, 5).tobytes())
     packed = Item("a", path, span=(0, 60), ending=raw_ending(3, 4, 5))
-    np.testing.assert_array_equal(read(packed, decoded=False), levels(0, 4, 5))
-    for wrong in ({"crop": 9}, {"grey": True}):
-        with pytest.raises(ValueError, match="decoded"):
-            read(packed, decoded=False, **wrong)
+    np.testing.assert_array_equal(read(packed), levels(0, 4, 5))
     with pytest.raises(ValueError, match="dtype"):
         read(packed, dtype="float16")  # type: ignore[call-overload]
 

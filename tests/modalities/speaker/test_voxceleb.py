@@ -20,7 +20,6 @@ from likeness.eval.scoring.templates import enrol
 from likeness.eval.similarity import score_trials
 from likeness.eval.types import Embeddings, Trials
 from likeness.modalities.speaker import cnceleb, fsdd, voxceleb
-from likeness.modalities.speaker.audio import read
 from likeness.modalities.speaker.lists import matched
 from likeness.modalities.speaker.voxceleb import items, trials
 from likeness.toolkit.data.item_lists import read_items
@@ -258,17 +257,6 @@ def test_every_two_speakers_meet_once_and_were_never_trained_on(shared: Path) ->
         assert test | train == speakers
         pairs.append(tuple(sorted(test)))
     assert Counter(pairs) == Counter(combinations(sorted(map(str, speakers)), 2))
-
-
-def test_ids_name_speaker_digit_and_number(shared: Path) -> None:
-    data = shared / "data"
-    who = fsdd.items(data, split="all")
-    assert all(
-        item.id == f"{item.label}/{item.path.stem.split('_')[0]}_{item.path.stem.split('_')[2]}.wav"
-        for item in who
-    )
-    assert len(fsdd.items(data, speeds=(0.9, 1.1))) == 3 * len(fsdd.items(data))
-    assert read(who[0], rate_hz=fsdd.RATE_HZ).ndim == 1
 
 
 def test_an_exact_id_wins_and_a_doubtful_one_is_refused() -> None:

@@ -73,6 +73,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "dim": 16,
     },
 }
+BACKBONES = networks("features")
 
 
 def build(make: Any) -> Any:
@@ -91,7 +92,7 @@ def build(make: Any) -> Any:
     return backbone.eval()
 
 
-@pytest.mark.parametrize("make", networks("features"), ids=lambda found: found.__name__)
+@pytest.mark.parametrize("make", BACKBONES, ids=lambda found: found.__name__)
 class TestContract:
     def test_gives_dim_raw_outputs_and_takes_gradients(self, make: Any) -> None:
         backbone = build(make).train()

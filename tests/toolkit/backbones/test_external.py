@@ -11,19 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from likeness.modalities import folders
-from likeness.modalities.face import images
 from likeness.modalities.speaker.features import RawWave
-from likeness.models.run import load_model
 from likeness.toolkit.backbones.external import External
 from likeness.toolkit.backbones.head import Beside, Head
 from likeness.toolkit.backbones.statistics import OrderStatistics
-from likeness.toolkit.data.pixels import PixelScale
-from likeness.toolkit.losses.margin import ArcFace
-from likeness.toolkit.models.checkpoint import save_model
-from likeness.toolkit.models.embedder import TorchEmbedder
-from likeness.toolkit.models.parts import describe, restore
-from likeness.toolkit.training.recipe import Recipe
 
 
 class Waves(nn.Module):
@@ -147,24 +138,6 @@ def test_padding_that_a_network_sees_is_refused() -> None:
         network(torch.randn(2, 100, 1), torch.tensor([0.5, 1.0]))
 
 
-def test_a_checkpoint_with_torch_s_own_layers_needs_trust_in_torch(tmp_path: Any) -> None:
-    """The network is foreign, and the class around it is ours."""
-    recipe = Recipe(
-        modality="face",
-        frontend=PixelScale,
-        backbone=partial(External, network=nn.Flatten, input_shape=(1, 4, 4)),
-        loss=ArcFace,
-        items=folders.items,
-        read=images.read,
-    )
-    embedder = TorchEmbedder(recipe.frontend(), recipe.backbone(1))
-    path = tmp_path / "m.safetensors"
-    save_model(path, embedder, recipe, similarity="cosine", step=1, metrics={})
-    with pytest.raises(ValueError, match="--trust torch"):
-        load_model(path)
-    assert load_model(path, trust=["torch"]).embedder.dim == 16
-
-
 PARTS = [partial(OrderStatistics, dim=4), partial(OrderStatistics, dim=3, differences=(2,))]
 
 
@@ -189,13 +162,6 @@ def test_it_gives_what_each_network_gives_after_learning_from_the_same_batches()
     torch.testing.assert_close(z, torch.cat(expected, dim=1))
     products = sum(part @ part.T for part in expected)
     torch.testing.assert_close(z @ z.T, products)
-
-
-def test_a_checkpoint_can_describe_it() -> None:
-    part = partial(Beside, networks=PARTS)
-    again = restore(describe(part), "backbone", kind="module")
-    assert describe(again) == describe(part)
-    assert again(6).dim == 7
 
 
 def test_networks_that_take_different_things_are_refused() -> None:

@@ -5,7 +5,6 @@ and the whitening against numpy.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from likeness.eval.verification import eer
-from likeness.modalities.face import images, orl
 from likeness.toolkit.backbones.gradients import (
     GradientHistograms,
     oriented_gradients,
@@ -96,21 +93,13 @@ def test_light_and_the_mirror_image_change_nothing(seed: int, gain: float, offse
     network = GradientHistograms(2, dim=5, image_size=12).double()
     x = torch.randn(2, 2, 12, 12, dtype=torch.float64)
     z = network(x)
+    assert network(torch.zeros(1, 2, 12, 12)).isfinite().all()
     torch.testing.assert_close(network(gain * x + offset), z, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(network(x.flip(3)), z, rtol=1e-9, atol=1e-10)
     assert (network(x.flip(2)) - z).abs().max() > 1e-3  # upside down does
     assert not oriented_gradients(
         torch.full((1, 12, 12), offset, dtype=torch.float64), cells=3, bins=6, sigma=0.0
     ).any()
-
-
-def test_flat_images_have_finite_embeddings_and_images_get_no_gradient() -> None:
-    network = GradientHistograms(3, dim=8, image_size=16)
-    z = network(torch.zeros(1, 3, 16, 16, requires_grad=True))
-    assert torch.isfinite(z).all()
-    z.sum().backward()
-    assert network.linear.weight.grad is not None
-    assert torch.isfinite(network.linear.weight.grad).all()
 
 
 @pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
@@ -164,34 +153,3 @@ def test_estimate_finds_what_varies_within_classes_and_scales_the_norm() -> None
     # dim 300 of 216 histograms: a rotation
     assert z.square().sum(dim=1).mean().sqrt().item() == pytest.approx(5.0, rel=1e-3)
     assert z.mean(dim=0).abs().max() < 1e-4
-
-
-@pytest.mark.slow
-def test_faces_of_new_subjects_are_told_apart_better_than_by_pixels(shared: Path) -> None:
-    """ORL, five folds: whitened by 16 subjects, tested on the other four; pixels have an EER of
-    17.6 %, less the mean of the 16 subjects 11.2 %.
-    """
-    data = shared / "data"
-    items = orl.items(data, split="all")
-    x = torch.from_numpy(
-        np.stack([images.read(item, size=(64, 64), fit="resize") for item in items])
-    )
-    y = torch.tensor([int(str(item.label)[1:]) for item in items])
-    network = GradientHistograms(3).eval()
-    target, nontarget = [], []
-    for fold in range(5):
-        tested = torch.tensor(
-            [
-                item.id in {item.id for item in orl.items(data, split="test", fold=fold)}
-                for item in items
-            ]
-        )
-        network.estimate([(x[~tested], None, y[~tested])])
-        with torch.no_grad():
-            z = torch.nn.functional.normalize(network(x[tested]))
-        cosine, same = z @ z.T, y[tested][:, None] == y[tested]
-        upper = torch.ones_like(same).triu(diagonal=1)
-        target.append(cosine[same & upper].numpy())
-        nontarget.append(cosine[~same & upper].numpy())
-    assert sum(map(len, target)) == 900
-    assert eer(np.concatenate(target), np.concatenate(nontarget)) < 0.07

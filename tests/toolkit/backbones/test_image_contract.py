@@ -183,18 +183,6 @@ def test_zero_init_makes_every_block_its_shortcut() -> None:
     assert torch.equal(network.layer1[1](y), y)
 
 
-def test_the_last_batch_norm_is_arcface_torch_s_or_opensphere_s() -> None:
-    for opensphere, weight in ((False, 1.0), (True, 0.1)):
-        features = IResNet(
-            3, dim=8, width=4, blocks=(1, 1, 1, 1), image_size=32, opensphere=opensphere
-        ).features
-        assert features.weight.tolist() == pytest.approx([weight] * 8)
-        assert features.weight.requires_grad == opensphere
-    assert SFNet(3, dim=8, width=4, depth=4, image_size=32, batch_norm=True).state_dict()[
-        "features.weight"
-    ].tolist() == pytest.approx([0.1] * 8)
-
-
 def cubic(t: float, a: float = -0.75) -> float:
     """Keys' kernel, as torch and OpenCV have it."""
     t = abs(t)
@@ -281,6 +269,8 @@ def test_the_deprecated_form_and_its_random_start() -> None:
     """v0: xavier in the convolutions of stride 2, N(0, 0.01) in residual blocks, which so begin
     near the identity.
     """
+    for of_simple in (IRESNET(3, opensphere=True), SFNET(3, batch_norm=True)):
+        assert of_simple.features.weight.tolist() == pytest.approx([0.1] * 16)
     torch.manual_seed(5)
     old, new = (
         SFNet(3, depth=10, deprecated=deprecated, dim=2).state_dict()

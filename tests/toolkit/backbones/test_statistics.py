@@ -49,16 +49,6 @@ def test_movement_statistics_are_numpy_s_on_the_valid_frames() -> None:
         np.testing.assert_allclose(ours[row], np.concatenate(expected), atol=2e-5)
 
 
-def test_movement_statistics_do_not_see_the_microphone() -> None:
-    x = torch.randn(2, 20, 4, generator=torch.Generator().manual_seed(1))
-    mask = torch.ones(2, 20, dtype=torch.bool)
-    plain, shifted = (
-        movement_statistics(y, mask, differences=(2,), num_correlated=2)
-        for y in (x, x + torch.tensor([3.0, -1.0, 0.5, 2.0]))
-    )
-    torch.testing.assert_close(plain, shifted, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("dim", [9, 4])
 def test_a_start_as_a_rotation_keeps_the_angles_of_the_whitening(dim: int) -> None:
     """With as many dimensions as directions; fewer are a projection, which is orthogonal."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zipfile
 from collections import OrderedDict
 from functools import partial
@@ -75,18 +73,6 @@ def test_faults_are_counted_and_named_and_nothing_changes() -> None:
             "frame_5.conv_1d.weight": (60_000, 1, 1),
             "seg_1.weight": (60_000, 1),
         },
-        {
-            "layer1.conv.weight": (50_000, 1, 1),
-            "conv.weight": (1, 1, 1),
-            "pool.linear1.weight": (1, 1),
-            "layer2.se_res2block.1.convs.0.weight": (1, 1),
-        },
-        {
-            "layer1.conv.weight": (4, 4, 1),
-            "conv.weight": (1, 1, 1),
-            "pool.linear1.weight": (1, 1),
-            "layer2.se_res2block.1.convs.0.weight": (0, 1),
-        },
         {"conv1.weight": (1, 1), "seg_1.weight": (1, 60_000)},
     ],
 )
@@ -120,45 +106,35 @@ def equal(network: nn.Module, state: dict[str, Tensor], *, but: str = " ") -> bo
     )
 
 
-def test_face_transformers_without_masking_leave_the_token_out() -> None:
-    state = trained(FaceViT(3, dim=8, width=8, depth=1, image_size=18))
-    fresh = FaceViT(3, dim=8, width=8, depth=1, image_size=18, masked=0.0)
-    assert load_published(fresh, state) == ("mask_token",)
-    assert equal(fresh, state)
+def without(state: dict[str, Tensor], *starts: str) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if not name.startswith(starts)}
 
 
-def test_torchvision_s_classifier_is_left_out_and_said() -> None:
-    state = trained(RESNET(3)) | {"fc.weight": torch.zeros(1000, 32), "fc.bias": torch.zeros(1000)}
-    fresh = RESNET(3)
-    head = fresh.fc.weight.clone()
-    assert load_published(fresh, state) == ("fc.weight", "fc.bias")
-    assert equal(fresh, state, but="fc.")
-    assert torch.equal(fresh.fc.weight, head)
-    assert (
-        load_published(
-            RESNET(3, dim=0),
-            {name: value for name, value in state.items() if not name.startswith("fc.")},
-        )
-        == ()
-    )
-
-
-def test_bn_inception_s_old_vectors_of_one_row_are_understood() -> None:
-    """bn_inception-9f5701afb96c8044.pth (torch 0.2) has batch norms of shape (1, C), and no
-    counters of batches.
+def test_what_the_releases_have_beside_the_network_is_left_out_and_said() -> None:
+    """The mask token of arcface_torch, classifiers of torchvision, and BN-Inception of torch 0.2,
+    whose batch norms have shape (1, C) and no counters of batches.
     """
-    fresh = BNInception(3, dim=8)
-    state = {
-        name: value
-        for name, value in trained(fresh).items()
-        if not name.startswith("last_linear") and "num_batches" not in name
-    }
-    old = {name: value[None] if "_bn." in name else value for name, value in state.items()} | {
-        "last_linear.weight": torch.zeros(1000, 1024)
-    }
-    assert load_published(fresh, old) == ("last_linear.weight",)
-    tensors = fresh.state_dict()
-    assert all(torch.equal(tensors[name], value) for name, value in state.items())
+    face: Any = partial(FaceViT, 3, dim=8, width=8, depth=1, image_size=18)
+    inception: Any = partial(BNInception, 3, dim=8)
+    whole = without(trained(inception()), "last_linear")
+    old = {name: value[None] if "_bn." in name else value for name, value in whole.items()}
+    old = {name: value for name, value in old.items() if "num_batches" not in name}
+    resnet = without(trained(RESNET(3)), "fc.")
+    head = {"fc.weight": torch.zeros(1000, 32), "fc.bias": torch.zeros(1000)}
+    last = {"last_linear.weight": torch.zeros(1000, 1024)}
+    for fresh, stored, more, but in (
+        (face(masked=0.0), trained(face()), {}, " "),
+        (RESNET(3), resnet, head, "fc."),
+        (RESNET(3, dim=0), resnet, {}, " "),
+        (inception(), old, last, "last_linear"),
+    ):
+        before = {name: value.clone() for name, value in fresh.state_dict().items()}
+        left_out = load_published(fresh, stored | more)
+        assert left_out == (tuple(more) or (("mask_token",) if "mask_token" in stored else ()))
+        for name, value in fresh.state_dict().items():
+            known = before if name.startswith(but) else stored
+            if name in known:
+                assert torch.equal(value, known[name].reshape(value.shape)), name
 
 
 def test_dino_s_forms_are_understood() -> None:
@@ -200,18 +176,8 @@ def test_another_architecture_is_refused_with_its_names_and_nothing_changes() ->
         load_published(fresh, other)
     assert "layer1.0.conv1.weight (4, 3, 3, 3) for (4, 4, 3, 3)" in str(caught.value)
     assert equal(fresh, before)
-    with pytest.raises(ValueError, match=r"[12] of another shape \(fc.weight"):
-        load_published(
-            partial(IRESNET, dim=16)(3),
-            {name: value for name, value in before.items() if not name.startswith("features")}
-            | trained_features(16),
-        )
     with pytest.raises(ValueError, match=r"1 of another shape \(pos_embed"):
         load_published(VIT(3, image_size=12), trained(VIT(3)))
-
-
-def trained_features(size: int) -> dict[str, Tensor]:
-    return {f"features.{name}": value for name, value in nn.BatchNorm1d(size).state_dict().items()}
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -235,12 +201,8 @@ def test_checkpoints_of_the_releases_are_unwrapped(tmp_path: Path) -> None:
         assert result.keys() == state.keys()
     parts = {"backbone": state, "head": {"w": torch.zeros(2)}}
     # OpenSphere's model_STEP.pth and ckpt_STEP.pth
-    for value in (
-        parts,
-        {"step": 7, "model": parts, "optimizer": {"state": {}, "param_groups": []}},
-    ):
+    for value in (parts, {"step": 7, "model": parts, "optimizer": {"state": {}}}):
         torch.save(value, tmp_path / "a.pt")
-        assert equal(IRESNET(3), state) is False
         fresh = IRESNET(3)
         assert load_published(fresh, read_weights(tmp_path / "a.pt")) == ()
         assert equal(fresh, state)
@@ -271,45 +233,15 @@ def test_files_of_other_kinds_are_refused_and_nothing_runs(tmp_path: Path) -> No
     (tmp_path / "cut.safetensors").write_bytes((100).to_bytes(8, "little") + b'{"a":')
     with zipfile.ZipFile(tmp_path / "other.pth", "w") as archive:
         archive.writestr("a.txt", "x")
-    for name in (
-        "code.pth",
-        "cut.pth",
-        "noise.pth",
-        "nothing.pth",
-        "long.safetensors",
-        "cut.safetensors",
-        "other.pth",
-    ):
-        with pytest.raises(ValueError, match=f"{name}' cannot be read without running code"):
-            read_weights(tmp_path / name)
+    for name in ("code", "cut", "noise", "nothing", "other"):
+        with pytest.raises(ValueError, match=f"{name}.pth' cannot be read without running code"):
+            read_weights(tmp_path / f"{name}.pth")
+    for name in ("long", "cut"):
+        with pytest.raises(ValueError, match="cannot be read without running code"):
+            read_weights(tmp_path / f"{name}.safetensors")
     for name in ("list.pth", "number.pth", "empty.pth"):
         with pytest.raises(ValueError, match=f"{name}': it holds no mapping of names to tensors"):
             read_weights(tmp_path / name)
     with pytest.raises(ValueError, match=r"absent.pth': there is no such file"):
         BNInception(3, weights=str(tmp_path / "absent.pth"))
     assert not (tmp_path / "proof").exists()
-
-
-ROOT = Path(__file__).parents[3]
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-
-
-def test_torchaudio_and_speechbrain_import() -> None:
-    code = """
-from likeness.toolkit.backbones.ecapa import import_torchaudio
-torchaudio = import_torchaudio()
-assert import_torchaudio() is torchaudio
-import torch
-from torchaudio.compliance.kaldi import fbank
-assert fbank(torch.randn(1, 16000)).shape == (98, 23)
-from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN
-net = ECAPA_TDNN(20, channels=[16, 16, 16, 16, 48], lin_neurons=8).eval()
-assert net(torch.randn(2, 50, 20)).shape == (2, 1, 8)
-"""
-    done = run(code)
-    assert done.returncode == 0, done.stderr

@@ -41,7 +41,7 @@ def settings_of(read: Callable[..., Any]) -> dict[str, Any]:
         (face_images.read, face_augment.ADAFACE_VIEW, {"dtype": "uint8"}),
         (face_images.read, face_augment.geometric_view, {"dtype": "uint8"}),
         (audio.read, None, {}),
-        (audio.read, speaker_augment.WESPEAKER_VIEW, {"decoded": False}),
+        (audio.read, speaker_augment.WESPEAKER_VIEW, {}),
         (images.read, lambda image, rng, batch_rng: image, {}),  # a recipe's own
         (str, None, {}),  # a callable without a signature
     ],
@@ -57,13 +57,6 @@ def test_what_a_recipe_states_stays() -> None:
     assert reading_for(read, transforms.VMF_CUB) is read
     wanted = {"short_edge": 9, "dtype": "uint8"}
     assert settings_of(reading_for(partial(images.read, short_edge=9))) == wanted
-
-
-def test_what_is_kept_in_memory_is_decoded() -> None:
-    assert reading_for(audio.read, speaker_augment.train_view, kept=True) is audio.read
-    assert settings_of(reading_for(images.read, transforms.VMF_CUB, kept=True)) == {
-        "dtype": "uint8"
-    }
 
 
 def test_a_batch_of_both_types_is_float32_and_uint8_is_padded_with_zeros() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from likeness.toolkit.losses.compositional import DCML
 from likeness.toolkit.losses.triplet import MarginLoss
@@ -73,52 +72,3 @@ def test_dcml_equals_its_release() -> None:
     ):
         expected = arrays[f"grad_{theirs}"].view_as(ours)
         torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-7)
-
-
-def test_a_single_part_is_the_margin_loss() -> None:
-    z, y = batch(3)
-    for mining in ("all", "distance_weighted"):
-        values = []
-        for make in (DCML, MarginLoss):
-            torch.manual_seed(0)
-            extra = {"num_parts": 1, "num_composites": 1} if make is DCML else {}
-            loss = make(6, mining=mining, **extra).double()  # type: ignore[operator]
-            torch.manual_seed(1)
-            values.append(float(loss(z, y).detach()))
-        assert values[0] == pytest.approx(values[1], rel=1e-12)
-
-
-def test_the_gradient_is_the_value_s_with_what_compositors_see_held_fixed() -> None:
-    torch.manual_seed(0)
-    loss = DCML(6, num_parts=2, num_composites=2).double()
-    z, y = batch(4)
-    seen = z.clone()
-
-    def value(x: Tensor, *given: Tensor) -> Tensor:
-        names = dict(zip(dict(loss.named_parameters()), given, strict=True))
-        made: Tensor = torch.func.functional_call(Frozen(loss, seen), rename(names), (x, y))
-        return made
-
-    class Frozen(torch.nn.Module):
-        """The loss with compositors that see other embeddings than those it composes."""
-
-        def __init__(self, wrapped: DCML, fixed: Tensor):
-            super().__init__()
-            self.wrapped, self.fixed = wrapped, fixed
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            plain = self.wrapped.log_weights
-            self.wrapped.log_weights = lambda _: plain(self.fixed)  # type: ignore[method-assign]
-            made: Tensor = self.wrapped(x, y)
-            self.wrapped.log_weights = plain  # type: ignore[method-assign]
-            return made
-
-    def rename(given: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {f"wrapped.{name}": tensor for name, tensor in given.items()}
-
-    inputs = [given.detach().clone().requires_grad_() for given in loss.parameters()]
-    assert torch.autograd.gradcheck(value, (z.clone().requires_grad_(), *inputs))
-    x = z.clone().requires_grad_()  # and the loss itself has this gradient
-    (ours,) = torch.autograd.grad(loss(x, y), x)
-    (fixed,) = torch.autograd.grad(value(x, *inputs), x)
-    torch.testing.assert_close(ours, fixed)

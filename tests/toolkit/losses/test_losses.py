@@ -328,21 +328,18 @@ class TestContract:
         order = torch.randperm(8, generator=torch.Generator().manual_seed(1))
         assert loss(z, y).item() == pytest.approx(float(loss(z[order], y[order])), rel=1e-12)
 
-    def test_finite_gradients_on_hard_inputs(self, make: Any) -> None:
+    @pytest.mark.parametrize("with_keys", [False, True])
+    def test_finite_gradients_on_hard_inputs(self, make: Any, with_keys: bool) -> None:
         z = torch.randn(10, 5)
-        z[1] = z[0]
-        z[5] = -z[1]
-        z[2] = 0.0
-        z[3] *= 1e6
-        z[4] *= 1e-9
-        z.requires_grad_()
-        loss = make(5, 4)
-        loss(z, torch.arange(10) % 4).backward()
-        assert z.grad is not None
-        assert bool(torch.isfinite(z.grad).all())
-        assert all(
-            bool(torch.isfinite(p.grad).all()) for p in loss.parameters() if p.grad is not None
-        )
+        # duplicates of the same and of another class, antipodes
+        z[1], z[4], z[8], z[5] = z[0], z[0], z[0], -z[0]
+        z[2], z[3], z[6] = 0.0, 1e6 * z[3], 1e-9 * z[6]
+        for y in (torch.arange(10) % 4, torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])):
+            x, loss = z.clone().requires_grad_(), make(5, 4)
+            value = loss(x, y, z if with_keys else None)
+            grads = torch.autograd.grad(value, [x, *loss.parameters()], allow_unused=True)
+            assert bool(torch.isfinite(value))
+            assert all(grad is None or bool(torch.isfinite(grad).all()) for grad in grads)
 
     @pytest.mark.parametrize("labels", [[0], [1, 1], [0, 1], [3, 3, 3, 3], [0, 2, 0, 2, 2, 1, 0]])
     def test_any_labels_give_finite_numbers(self, make: Any, labels: list[int]) -> None:

@@ -254,35 +254,11 @@ def test_margin_loss_is_its_triplets(per_class: bool, crossed: bool) -> None:
     assert float(loss(z, y, z_key).detach()) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("crossed", [False, True])
-@pytest.mark.parametrize("alpha", [0.6, 1.2])
-def test_angular_is_its_formula(alpha: float, crossed: bool) -> None:
-    z, y = batch(6)
-    z_key = batch(7)[0] if crossed else None
-    rows, keys = unit(z).numpy(), unit(z if z_key is None else z_key).numpy()
-    square, result = math.tan(alpha) ** 2, []
-    for a in range(9):
-        for p in range(9):
-            if p != a and y[p] == y[a]:
-                pull = 2 * (1 + square) * rows[a] @ keys[p]
-                result.append(
-                    math.log1p(
-                        sum(
-                            math.exp(4 * square * (rows[a] + keys[p]) @ keys[n] - pull)
-                            for n in range(9)
-                            if y[n] != y[a]
-                        )
-                    )
-                )
-    assert float(Angular(5, alpha=alpha)(z, y, z_key)) == pytest.approx(np.mean(result), rel=1e-12)
-
-
 @pytest.mark.parametrize("banked", [False, True])
 @pytest.mark.parametrize("negatives", ["unit", "raw"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-# of 1.5 and 1.57 the products of exponentials underflow, for some pairs or for all
-@pytest.mark.parametrize("alpha", [0.7, 1.1, 1.5, 1.57])
-def test_angular_is_its_formula_and_gradient_where_exponentials_underflow(
+@pytest.mark.parametrize("alpha", [0.7, 1.1, 1.57])
+def test_angular_is_its_formula_and_gradient(
     alpha: float, dtype: torch.dtype, negatives: Any, banked: bool
 ) -> None:
     z, y = (entry.to(dtype) if entry.is_floating_point() else entry for entry in batch(11, size=12))

@@ -22,7 +22,6 @@ from likeness.toolkit.losses.simple import SimPLE
 from likeness.toolkit.losses.softmax import Softmax
 from likeness.toolkit.losses.vmf import SCF, VMF
 from likeness.toolkit.training.recipe import Optim
-from likeness.toolkit.vmf.bound import polynomials
 from likeness.toolkit.vmf.distances import d_el_vmf
 from likeness.toolkit.vmf.distribution import mean_resultant
 from tests.toolkit.losses import drawn
@@ -184,19 +183,8 @@ def test_vmf_blockwise_float32_equals_float64(dim: int, classes: int, tau: float
         )
 
 
-def test_polynomials_are_taken_where_they_converge() -> None:
-    square = torch.tensor([100.0, 900.0])
-    inputs = (square, torch.zeros(2), square.sqrt())
-    result = polynomials(*inputs, 2.0, 512)
-    assert result is not None
-    assert len(result[0]) == len(result[1]) + 1 <= 6
-    assert polynomials(*inputs, 20.0, 3) is None
-
-
 def test_class_vectors_that_are_not_numbers_give_a_loss_that_is_none() -> None:
     """So that the training loop can say what happened, and not a function deep inside."""
-    inputs = torch.tensor([100.0, math.nan])
-    assert polynomials(inputs, torch.zeros(2), inputs.sqrt(), 2.0, 512) is None
     z, y = batch(dim=20)
     loss = VMF(20, 4)
     set_(loss.proxies, loss.proxies * math.nan)

@@ -73,14 +73,10 @@ def test_unreadable_items_are_returned_with_their_reasons(voices: Path, tmp_path
     assert embeddings.ids == (first.id, second.id)
     assert [item.id for item in bad] == ["empty", "none"]
     assert "empty.wav" in bad[0].reason
-    with pytest.raises(ValueError, match="none of 1 items could be read"):
-        embed(make("resnet"), [none], audio.read)
-
-
-def test_training_mode_comes_back() -> None:
     embedder = make("resnet").train()
-    with pytest.raises(ValueError, match="no items"):
-        embed(embedder, [], audio.read)
+    for items, says in (([none], "none of 1 items could be read"), ([], "no items")):
+        with pytest.raises(ValueError, match=says):
+            embed(embedder, items, audio.read)
     assert embedder.training
 
 
@@ -250,21 +246,15 @@ def test_long_lists_judge_by_all_of_their_pieces(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("level", [1.0, 32_768.0, 2.0**31, -(2.0**31)])
-def test_levels_of_integers_stored_as_floats_are_read(level: float, tmp_path: Path) -> None:
-    path = tmp_path / "a.wav"
-    soundfile.write(path, np.full(9600, level, np.float32), 16_000, subtype="FLOAT")
-    assert np.abs(audio.read(Item("a", path))).max() == abs(level)
-
-
-@pytest.mark.parametrize("level", [1e10, -1e10, 1e25, 1e38])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_absurd_levels_are_refused(level: float, channels: int, tmp_path: Path) -> None:
-    path = tmp_path / "a.wav"
-    made = np.full((9600, channels), 0.1, np.float32)
-    made[5000] = level
-    soundfile.write(path, made, 16_000, subtype="FLOAT")
-    with pytest.raises(decoding.BadAudio, match="absurd"):
-        audio.read(Item("a", path))
-    with pytest.raises(decoding.BadAudio, match="absurd"):
-        list(long.read(Item("a", path), chunk_seconds=0.3))
+def test_levels_of_integers_stored_as_floats_are_read_and_absurd_ones_are_refused(
+    tmp_path: Path,
+) -> None:
+    item = Item("a", tmp_path / "a.wav")
+    soundfile.write(item.path, np.full(9600, -(2.0**31), np.float32), 16_000, subtype="FLOAT")
+    assert np.abs(audio.read(item)).max() == 2.0**31
+    wave = np.full((9600, 3), 0.1, np.float32)
+    wave[5000] = -1e10
+    soundfile.write(item.path, wave, 16_000, subtype="FLOAT")
+    for ask in (audio.read, lambda item: list(long.read(item, chunk_seconds=0.3))):
+        with pytest.raises(decoding.BadAudio, match="absurd"):
+            ask(item)

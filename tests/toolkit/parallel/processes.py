@@ -236,8 +236,8 @@ def adjoint() -> float:
     assert flags.tolist() == [True] + [False] * (world * (world + 1) // 2 - 1)
     assert distributed.any_rank(rank == world - 1)
     assert not distributed.any_rank(False)
-    copied = distributed.broadcast(torch.full((2, 2), float(rank)).T, world - 1)
-    return max(worst, error(copied, torch.full((2, 2), world - 1.0)))
+    copied = distributed.broadcast(torch.full((2, 2), float(rank)).T)
+    return max(worst, error(copied, torch.zeros(2, 2)))
 
 
 def checkpointed(folder: Path) -> float:

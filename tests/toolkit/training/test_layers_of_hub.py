@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from likeness.toolkit.backbones.hub import FAMILIES, HubImage, HubSpeech, configuration
 from likeness.toolkit.models.adapter import choose
@@ -19,8 +18,8 @@ NETWORKS = [
 CONVOLUTIONS = ("convnext", "resnet")
 
 
-def build(name: str) -> tuple[nn.Module, Tensor]:
-    """A backbone of five blocks with random weights, and its input."""
+def build(name: str) -> nn.Module:
+    """A backbone of five blocks with random weights."""
     stated = tiny_hub.network(name).config.to_dict()
     if name in CONVOLUTIONS:
         stated["depths"] = [2, 3]
@@ -29,12 +28,10 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     else:
         stated["num_hidden_layers"] = DEPTH
     config = configuration(stated)
-    torch.manual_seed(1)
     if name in tiny_hub.IMAGES:
-        return HubImage(3, config=config, dim=6).eval(), torch.randn(1, 3, 32, 32)
+        return HubImage(3, config=config, dim=6)
     in_dim = {"w2v-bert": 160, "whisper": 80}.get(name, 1)
-    backbone = HubSpeech(in_dim, config=config, pooling="MFA", dim=6)
-    return backbone.eval(), torch.randn(1, 4000 // in_dim, in_dim)
+    return HubSpeech(in_dim, config=config, pooling="MFA", dim=6)
 
 
 def blocks_of(backbone: nn.Module) -> list[nn.Module]:
@@ -51,7 +48,7 @@ def blocks_of(backbone: nn.Module) -> list[nn.Module]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_adapters_go_to_queries_and_values_of_every_block(name: str) -> None:
-    backbone, x = build(name)
+    backbone = build(name)
     if name in CONVOLUTIONS:
         with pytest.raises(ValueError, match="targets"):
             choose(backbone)
@@ -62,13 +59,6 @@ def test_adapters_go_to_queries_and_values_of_every_block(name: str) -> None:
     ]
     assert [len(found) for found in inner] == [2] * DEPTH
     assert len(chosen) == 2 * DEPTH
-    with torch.no_grad():
-        before = backbone(x)
-        for layer in chosen:  # a constant that is added to all keys would change no attention
-            layer.bias += torch.linspace(-3, 3, len(layer.bias))
-            after = backbone(x)
-            assert (after - before).abs().max() > 1e-6
-            before = after
 
 
 def test_every_family_of_the_table_is_here() -> None:

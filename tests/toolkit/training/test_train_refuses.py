@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from likeness.eval.formats.writing import atomic_path
 from likeness.modalities import folders
 from likeness.modalities.image import images, small_sets
 from likeness.modalities.speaker import audio
@@ -75,43 +74,41 @@ def never(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
     raise AssertionError("a step was taken")
 
 
+def refused_before_a_step(recipe: Recipe, data: Path, says: str) -> None:
+    """Nothing is trained, and no folder is made."""
+    with pytest.raises(ValueError, match=says):
+        fit(recipe, data=data, out=data / "run", step=never)
+    assert not (data / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["items", "calibrate_on"])
 def test_missing_files_of_the_test_are_said_before_the_first_step(
     name: str, tmp_path: Path
 ) -> None:
-    small_sets.write_digits(tmp_path / "data")
+    small_sets.write_digits(tmp_path)
     absent: dict[str, Any] = {name: partial(small_sets.mnist_items, split="test")}
     lacking = replace(IMAGES, measure=replace(IMAGES.measure, **absent))  # type: ignore[type-var]
-    with pytest.raises(ValueError, match="t10k-images"):
-        fit(lacking, data=tmp_path / "data", out=tmp_path / "run", step=never)
-    assert not (tmp_path / "run").exists()
+    refused_before_a_step(lacking, tmp_path, "t10k-images")
 
 
 @pytest.mark.parametrize("where", ["validation", "test"])
 def test_validation_and_test_are_read_before_the_first_step(where: str, tmp_path: Path) -> None:
-    small_sets.write_digits(tmp_path / "data")
-    spoilt = DIGITS(tmp_path / "data", split=where)[1]  # type: ignore[arg-type]
+    small_sets.write_digits(tmp_path)
+    spoilt = DIGITS(tmp_path, split=where)[1]  # type: ignore[arg-type]
     spoilt.path.write_bytes(spoilt.path.read_bytes()[:40])
-    with pytest.raises(ValueError, match=rf"'{spoilt.id}' cannot be read"):
-        fit(IMAGES, data=tmp_path / "data", out=tmp_path / "run", step=never)
-    assert not (tmp_path / "run").exists()
+    refused_before_a_step(IMAGES, tmp_path, rf"'{spoilt.id}' cannot be read")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_trial_items_are_read_before_the_first_step(
-    workers: int, data: Path, tmp_path: Path
-) -> None:
+def test_trial_items_are_read_before_the_first_step(workers: int, data: Path) -> None:
     item = trial_item(data)
     item.path.write_bytes(b"no audio")
-    with pytest.raises(ValueError, match=rf"'{item.id}' cannot be read"):
-        fit(recipe(compute=Compute(workers=workers)), data=data, out=tmp_path / "run", step=never)
-    assert not (tmp_path / "run").exists()
+    wrong = recipe(compute=Compute(workers=workers))
+    refused_before_a_step(wrong, data, rf"'{item.id}' cannot be read")
 
 
-def test_the_same_speakers_are_never_trained_and_tested_on(voices: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="both trained"):
-        fit(recipe("arcface", "items.split=all"), data=voices, out=tmp_path / "run", step=never)
-    assert not (tmp_path / "run").exists()
+def test_the_same_speakers_are_never_trained_and_tested_on(data: Path) -> None:
+    refused_before_a_step(recipe("arcface", "items.split=all"), data, "both trained")
 
 
 def test_an_evaluation_that_fails_costs_no_step(data: Path, tmp_path: Path) -> None:
@@ -248,17 +245,6 @@ def test_what_no_run_made_is_left_alone(
     assert own.read_text() == content
 
 
-def remains_of(path: Path) -> Path:
-    """What a killed writer of `path` leaves."""
-    with atomic_path(path) as temporary:
-        temporary.write_text("half")
-        left = temporary.parent
-        shutil.copytree(left, path.parent / "kept")
-    path.unlink()
-    shutil.move(path.parent / "kept", left)
-    return left
-
-
 def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,19 +260,6 @@ def test_a_checkpoint_is_on_the_disk_before_the_one_before_it_goes(
         [f"fsync {new}", "fsync resume", "fsync .", "rmtree resume/000000001"], calls[counts:]
     )
     assert [path.name for path in (tmp_path / "resume").iterdir()] == ["000000002"]
-
-
-def test_only_remains_of_the_run_s_own_files_are_removed(tmp_path: Path) -> None:
-    run.prepare_folder(tmp_path, {})
-    ours = [
-        remains_of(tmp_path / name)
-        for name in ("last.safetensors", "best.safetensors", "log.jsonl")
-    ]
-    others = [remains_of(tmp_path / "scores.txt"), tmp_path / ".0123456789ab.notes"]
-    others[1].write_text("of the user")
-    run.prepare_folder(tmp_path, {})  # which the one writer of the run calls
-    assert not any(entry.exists() for entry in ours)
-    assert all(other.exists() for other in others)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"{"])

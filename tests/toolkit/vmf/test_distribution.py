@@ -4,7 +4,6 @@ Monte Carlo.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -364,8 +363,3 @@ def test_distances_have_right_gradients() -> None:
     assert torch.autograd.gradcheck(
         lambda m, k: d_el_nivmf(m, k, samples=samples, temperature=0.7), (p, kappas)
     )
-
-
-def test_hparams_of_the_golden_files_are_the_ones_assumed() -> None:
-    with np.load(GOLDEN / "el_nivmf__prob_dml.npz", allow_pickle=False) as file:
-        assert json.loads(str(file["hparams"]))["loss_proxyvmf_temp"] == 0.5
