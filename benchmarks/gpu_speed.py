@@ -131,8 +131,9 @@ def _take_step(run: Run, batch: Batch, recipe: Recipe) -> None:
     run.optimizer.zero_grad(set_to_none=True)
     with _autocast(recipe, run.device)():
         loss = step(run, batch, recipe)
-    loss.backward()  # type: ignore[no-untyped-call]
-    run.optimizer.step()
+    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
     run.step += 1
 
 

@@ -11,7 +11,7 @@ import shlex
 import sys
 import typing
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, cast
@@ -90,10 +90,7 @@ def _of_outputs(
     """The option that every command has which writes files and does not resume."""
 
 
-@cache
-def _common_params() -> list[Any]:
-    """The parameters of `_of_outputs`, which all these commands share."""
-    return list(typer.main.get_command(_common).params)
+_FORCE = typer.main.get_command(_common).params
 
 
 def _print_version(asked: bool) -> None:
@@ -141,7 +138,7 @@ def _complete(command: Any) -> None:
         _complete(below)
         if below.callback and not hasattr(below, "commands"):
             if below.name not in _RESUME and _OUTPUTS & {each.name for each in below.params}:
-                below.params += _common_params()
+                below.params += _FORCE
             below.callback = partial(_checked, below.callback)
 
 

@@ -42,7 +42,6 @@ from likeness.modalities.speaker.codec import round_trip
 from likeness.modalities.speaker.decoding import Wave
 from likeness.modalities.speaker.noise import reverberate
 from likeness.model import Model, load
-from likeness.thresholds import choose, find
 from likeness.toolkit.data.images import decode_bytes, encode, file_bytes
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.embed import embed_where_readable
@@ -336,14 +335,11 @@ def bench(
 
 def _threshold(model: Model, far: Far) -> tuple[float | None, str]:
     """The stored threshold of a model, and a text on it or on why there is none."""
-    stored, reason = choose(find(model.source), model.meta)
     try:
-        if stored is None:
-            raise LikenessError(reason)
-        point = stored.at(far)
+        *_, threshold, source = model.comparer(far=far)
     except LikenessError as error:
         return None, f"no FAR and FRR, because {error}"
-    return point.value, f"FAR and FRR at the threshold {point.value:.4g} of {stored.source(point)}"
+    return threshold, f"FAR and FRR at the threshold {threshold:.4g} of {source}"
 
 
 def _parts(

@@ -14,7 +14,7 @@ from likeness.eval.bootstrap import Ends
 from likeness.eval.errors import LikenessError
 from likeness.eval.failures import compared_trials, read_failures
 from likeness.eval.formats.provenance import likeness_version
-from likeness.eval.formats.trials import is_bare, read_bare_scores, read_scores, read_trials
+from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.protocols.side_by_side import Compared, check_labels, evaluate_together
 from likeness.eval.protocols.verification import Evaluated, VerificationSettings
 from likeness.eval.protocols.verification import evaluate as evaluate_values
@@ -41,7 +41,6 @@ from likeness.held_out import HeldOutFiles, run_of_scores
 
 if TYPE_CHECKING:
     from likeness.eval.reports.media import Media
-    from likeness.model import Model
 
 System = File | Scored | Scores
 Embedded = File | Embeddings | Sequence[File | Embeddings]
@@ -138,7 +137,7 @@ class Evaluation:
         """
         return self._only.threshold(far=far, p_target=p_target)
 
-    def save_thresholds(self, to: File | Model, *, guarantee: float | None = None) -> Thresholds:
+    def save_thresholds(self, to: File | Any, *, guarantee: float | None = None) -> Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -327,8 +326,8 @@ def evaluate(
         scores: what `score` gives, a score file, the folder of a run for its held-out trials, or
             `Scores` of bare numbers; or several systems, which are set side by side: a mapping from
             names to these, or a sequence. Differences are to the first. In a sequence a file is
-            called by its name, and what `score` gives by its `system`. `Scores` and files of lines
-            `label score` know no subjects, so their intervals are over trials and say so.
+            called by its name, and what `score` gives by its `system`. `Scores` know no subjects,
+            so their intervals are over trials and say so.
         settings: what is measured and by which rule.
         trials: labels for score files that hold none, as a trial list or Trials.
         columns: which column of the trial list is which, or without one of the score files, where
@@ -370,60 +369,58 @@ def evaluate(
         scores, embeddings = run.scores, run.embeddings if embeddings is None else embeddings
         subjects = subjects or (run.labels if run.labels.is_file() else None)
     named = _named(scores)
+    about = (trials, subjects, groups, quality, embeddings, failures)
+    if any(isinstance(of, Scores) for of in named.values()):
+        if any(each is not None for each in (*about, countermeasure)):
+            raise LikenessError(
+                "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
+                "nothing of them; give a score file with ids, or what likeness.score gives"
+            )
+        compared = _measured_alone(named, settings)
+        _warn_of_distances(compared)
+        return Evaluation(compared, settings)
     embedded = _by_system(embeddings, list(named))
     listed = trials
     if listed is not None and not isinstance(listed, Trials):
         listed = read_trials(listed, columns=columns)
     lost = None
     if failures is not None:
-        if listed is None or listed.target is None:
-            raise LikenessError("failures need the whole list of trials with labels (--trials)")
-        if listed.spoof is not None:
+        if listed is None or listed.target is None or listed.spoof is not None:
             raise LikenessError(
-                "failures are counted among targets and nontargets; leave the spoofs out"
+                "failures need the whole list of trials with labels (--trials), without spoofs"
             )
         listed, lost = compared_trials(listed, read_failures(failures))
     systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
-    attacked = {
-        name: (of[0], of[1]) for name, of in systems.items() if of[0] and of[0].spoof is not None
-    }
-    for name, of in attacked.items():
-        systems[name] = *_bona_fide(*of), systems[name][2]
-    labelled = {name: (of[0], of[1]) for name, of in systems.items() if of[0] is not None}
-    about = (trials, subjects, groups, quality, embeddings, failures)
-    if labelled.keys() != systems.keys() and (labelled or any(each is not None for each in about)):
-        raise LikenessError(
-            f"{next(name for name in systems if name not in labelled)}: these scores have no ids, "
-            "so that they cannot be set beside scores with ids, and trials, subjects, groups, "
-            "quality and embeddings tell nothing of them; give a score file with ids, or what "
-            "likeness.score gives"
-        )
-    if labelled:
-        for name, of_system in embedded.items():
-            sides_with(labelled[name][0], frozenset(of_system.ids))  # refuses what has none
-        compared = evaluate_together(
-            labelled,
-            settings,
-            subject_of=names_of(subjects),
-            groupings=groupings_of(groups),
-            quality=None if quality is None else _qualities(quality, list(systems), embedded),
-            failures=lost,
-        )
-    else:
-        compared = _measured_alone({name: of[1] for name, of in systems.items()}, settings)
+    attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
+    for name, (whole, scored, origin) in attacked.items():
+        systems[name] = *_bona_fide(whole, scored), origin
+    for name, of_system in embedded.items():
+        sides_with(systems[name][0], frozenset(of_system.ids))  # refuses what has none
+    compared = evaluate_together(
+        {name: of[:2] for name, of in systems.items()},
+        settings,
+        subject_of=names_of(subjects),
+        groupings=groupings_of(groups),
+        quality=None if quality is None else _qualities(quality, list(systems), embedded),
+        failures=lost,
+    )
     _measure_spoofs(compared, attacked, countermeasure, settings)
+    _warn_of_distances(compared)
     origins = {name: of[2] for name, of in systems.items()}
+    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
+
+
+def _warn_of_distances(compared: Compared) -> None:
     for result in compared.results:
         if result.metric == "eer" and result.value is not None and result.value > 0.5:
             warnings.warn(
                 f"{result.system}: more pairs are decided wrongly than by chance; are these "
                 "distances? A higher score has to mean more similar",
-                stacklevel=2,
+                stacklevel=3,
             )
-    return Evaluation(compared, settings, origins, files_in(named, *about), embedded, run)
 
 
-def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
+def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, Any]:
     """Name -> scores of each system.
 
     Raises:
@@ -447,9 +444,9 @@ def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> d
 
 
 def _read(
-    name: str, system: System, labels: Trials | None, columns: ColumnNames
-) -> tuple[Trials | None, Scores, Origin | None]:
-    """The trials of a system, None where scores have no ids; its scores; and what gave them.
+    name: str, system: File | Scored, labels: Trials | None, columns: ColumnNames
+) -> tuple[Trials, Scores, Origin | None]:
+    """The trials of a system, its scores, and what gave them.
 
     Args:
         name: What the system is called.
@@ -460,15 +457,11 @@ def _read(
     Raises:
         LikenessError: The trials have no labels, or labels of one kind only.
     """
-    if isinstance(system, Scores):
-        return None, system, None
     if isinstance(system, Scored):
         trials, values, origin = system.trials, system.values, system.origin
-    elif is_bare(path := Path(system)):
-        return None, read_bare_scores(path), None
     else:
-        name, origin = str(system), read_origin(path)
-        trials, values = read_scores(path, labels, columns="" if labels is not None else columns)
+        name, origin = str(system), read_origin(Path(system))
+        trials, values = read_scores(system, labels, columns="" if labels is not None else columns)
     check_labels(name, trials.target)
     assert trials.target is not None
     return trials, Scores(values, trials.target), origin
@@ -485,24 +478,26 @@ def _bona_fide(trials: Trials, scores: Scores) -> tuple[Trials, Scores]:
 
 def _measure_spoofs(
     compared: Compared,
-    attacked: Mapping[str, tuple[Trials, Scores]],
+    attacked: Mapping[str, tuple[Trials, Scores, Origin | None]],
     countermeasure: File | None,
     settings: VerificationSettings,
 ) -> None:
     """Add what spoofs do to the systems that have some among their trials."""
     if countermeasure is not None and not attacked:
         raise LikenessError("a countermeasure is measured on trials of which some are spoofs")
-    for name, (whole, scored) in attacked.items():
+    for name, (whole, scored, _) in attacked.items():
         passed = None if countermeasure is None else read_scores(countermeasure, whole)[1]
         first = next(result for result in compared.results if result.system == name)
         more = whole, scored.values, passed, compared.subject_of, settings, first
         compared.results.extend(spoof_results(*more))
 
 
-def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
+def _measured_alone(systems: Mapping[str, Any], settings: VerificationSettings) -> Compared:
     """Measure each system whose scores have no ids: neither subjects nor differences are known."""
     results: list[Result] = []
     for name, scores in systems.items():
+        if not isinstance(scores, Scores):
+            raise LikenessError(f"{name}: this has ids, and is not set beside Scores without ids")
         check_labels(name, scores.target)
         results += evaluate_values(
             scores, settings, system=name, subjects_from="unknown: bare scores have no ids"

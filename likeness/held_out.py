@@ -187,10 +187,7 @@ def run_of_scores(scores: object) -> HeldOutFiles | None:
             "`likeness train` leaves that for recipes that hold subjects out: name score files"
         )
     origin = read_origin(files.scores)
-    try:
-        model = find_model(files.run)
-    except ValueError:
-        return files  # the folder keeps no model, so nothing contradicts the scores
+    model = find_model(files.run)
     if origin is not None and origin.model not in ("", sha256(model)):
         raise LikenessError(
             f"{files.scores} has scores of an earlier model than {model}; finish the training with "

@@ -127,6 +127,8 @@ class _Maker:
             return self._from_columns(inputs)
         if isinstance(inputs, Mapping):
             return [self._single(value, "", str(key)) for key, value in inputs.items()]
+        if _is_texts(inputs):
+            inputs = list(inputs)
         is_single = (
             isinstance(inputs, Item | bytes)
             or hasattr(inputs, "read")
@@ -252,6 +254,14 @@ class _Maker:
 def _is_array(value: Any) -> bool:
     """Whether numpy can take the value as an array: an array, a tensor or a PIL image."""
     return hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+
+
+def _is_texts(value: Any) -> bool:
+    """Whether the value is an array or a column of texts or paths, not of numbers."""
+    dtype = getattr(value, "dtype", None)
+    return _is_array(value) and (
+        str(dtype) in ("object", "string", "str") or getattr(dtype, "kind", "") in ("U", "O")
+    )
 
 
 def _is_recording(value: Any) -> bool:

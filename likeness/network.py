@@ -113,4 +113,4 @@ class Network:
 
 
 def _has_numbers(value: Any) -> bool:
-    return isinstance(value, Real) or len(value) == 3
+    return isinstance(value, Real) or (isinstance(value, Sequence) and len(value) == 3)

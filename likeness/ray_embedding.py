@@ -27,7 +27,7 @@ _TASKS_IN_FLIGHT = 4  # of each process: the next ones wait where it is
 
 
 def embed(
-    load: Callable[[], Loaded],
+    load: Callable[[], tuple[Loaded, Any]],
     items: Sequence[Item],
     address: str,
     *,
@@ -40,7 +40,8 @@ def embed(
     Each GPU of the cluster runs one process with the model; without GPUs, each core does.
 
     Args:
-        load: Loads the model on a machine of the cluster. It can be pickled.
+        load: Loads the model on a machine of the cluster, as `likeness.extraction.load`. It can be
+            pickled.
         items: N items with distinct ids, whose paths mean the same on all machines.
         address: The address of the cluster's head, or "auto" on one of its machines.
         batch_size: The largest number of inputs in a batch.
@@ -90,7 +91,7 @@ class _Embed:
     """The model in a process of the cluster."""
 
     def __init__(
-        self, load: Callable[[], Loaded], folder: str, batch_size: int, workers: int
+        self, load: Callable[[], tuple[Loaded, Any]], folder: str, batch_size: int, workers: int
     ) -> None:
         with suppress(OSError):  # it matters to relative paths alone
             os.chdir(folder)
@@ -101,7 +102,7 @@ class _Embed:
         items = pickle.loads(batch["items"][0])  # of the process that started this one
         try:
             if self.model is None:
-                self.model = self.load()
+                self.model = self.load()[0]
                 self.model.embedder.to_device("")
                 self.model.embedder.share_cores(os.cpu_count() or 1)
             embeddings, bad = embed_where_readable(

@@ -36,6 +36,7 @@ from likeness import recipe_files
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.files import json_object
 from likeness.eval.formats.writing import write_json, write_text
+from likeness.eval.reports.comparison import piped, tabular
 from likeness.eval.results import aligned
 from likeness.toolkit.console import Interrupted, say
 from likeness.toolkit.training.assign import suggest
@@ -160,7 +161,7 @@ def reproduce(
         run: Runs the command line of a step.
 
     Returns:
-        The table, which is also in out/NAME.txt.
+        The table, which is also in out/NAME.txt, .md and .tex.
 
     Raises:
         LikenessError: There is no such table or row, `out` holds results of other settings, or a
@@ -286,7 +287,7 @@ def _measure(run: str, recipe: str, *arguments: str) -> None:
 
 
 def _written(table: Table, rows: Sequence[str], out: Path) -> str:
-    """The table as text, after writing it."""
+    """The table as text, after writing it in three formats."""
     shown = [["", *(head for head, *_ in table.columns)]]
     for row in rows:
         numbers = table.rows[row]
@@ -296,9 +297,15 @@ def _written(table: Table, rows: Sequence[str], out: Path) -> str:
         ]
         shown.append([row, *measured, *[""] * (len(table.columns) - len(measured))])
     remark = f"{table.name}: {table.title}. Measured here (in the paper)."
-    text = "\n".join([*aligned(shown), "", remark]) + "\n"
-    write_text(out / f"{table.name.replace('/', '-')}.txt", text)
-    return text
+    texts = {
+        "txt": "\n".join([*aligned(shown), "", remark]) + "\n",
+        "md": f"{piped(shown)}\n\n{remark}\n",
+        "tex": f"% {remark}\n{tabular(shown)}",
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for ending, text in texts.items():
+        write_text(out / f"{table.name.replace('/', '-')}.{ending}", text)
+    return texts["txt"]
 
 
 def _text(table: Table, row: str, column: Sequence[str], out: Path, printed: str) -> str:

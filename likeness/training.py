@@ -1,5 +1,5 @@
-"""Before and after a training: how its recipe reads the data, what it takes, and which commands may
-come next.
+"""Before and after a training: how its recipe reads the data, what its model is worth on held-out
+items, and which commands may come next.
 """
 
 import inspect
@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,26 @@ from torch import Tensor
 from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
+from likeness.eval.reports import items as item_page
+from likeness.eval.reports.figures import training_curves
 from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
-from likeness.held_out import HeldOut
+from likeness.evaluation import evaluate
+from likeness.held_out import HeldOut, HeldOutFiles, measure_held_out, write_held_out
+from likeness.modalities.face import validation
 from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
-from likeness.toolkit.console import warn
+from likeness.toolkit.console import say, warn
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.items import Items
 from likeness.toolkit.data.labels import LabelPattern
 from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.parts import describe
+from likeness.toolkit.training.log import read_log
+from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
@@ -45,8 +50,6 @@ from likeness.toolkit.training.train import fit, step
 
 _FARS = (0.01, 0.1)  # the first that the trials can measure is proposed
 _COMMANDS = 3
-_SERVICE_PACKAGES = ("fastapi", "granian", "python_multipart")
-_EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def prepare_recipe(
@@ -175,7 +178,8 @@ def check_training(
         num_steps: How many steps are taken; the first two are not timed.
 
     Returns:
-        What is trained on and measured, memory, seconds of a step, and hours of all steps.
+        What is trained on and measured, memory, seconds of a step, hours of all steps, and what is
+        odd about the files.
 
     Raises:
         LikenessError: What `likeness train` would refuse.
@@ -209,7 +213,8 @@ def check_training(
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
         f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
     ]
-    return "\n".join(lines)
+    odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
+    return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
 
 
 def _duration(seconds: float) -> str:
@@ -226,6 +231,46 @@ def _peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
+def report_run(recipe: Recipe, out: Path, data: Path, *, command: str) -> HeldOut | None:
+    """Measure a finished run on what it held out; print it, and leave files and a page.
+
+    Args:
+        recipe: What was trained. One that measures item by item is tested on its test items.
+        out: The folder of the run; the page is its report/index.html.
+        data: The data set.
+        command: Makes the page again.
+
+    Returns:
+        What was held out; None where the recipe holds nothing out, or where it cannot be written.
+    """
+    measured = None
+    if recipe.measures_items:
+        measured = run_test(recipe, out, data)
+        metrics = metrics_of(recipe, measured)
+        say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        page = out / "report" / "index.html"
+        item_page.html(page, measured, recipe.metrics, command=command, log=read_log(out))
+        say(f"report: {page}")
+    folder = HeldOutFiles(out).folder
+    try:
+        held_out = measure_held_out(recipe, out, data, measured=measured)
+        if held_out is None:
+            return None
+        write_held_out(out, held_out)
+        say(
+            f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
+            f"embeddings and scores in {folder}"
+        )
+        if measured is None:
+            curves = training_curves(read_log(out), tuple(recipe.metrics))
+            page = evaluate(out).report(out / "report", command=command, training=curves)
+            say(f"report: {page}")
+    except ValueError as error:  # such as ids that no list can hold; the model is whole
+        warn(f"{folder}, or the report of it, is incomplete: {error}")
+        return None
+    return held_out
+
+
 def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:
     """Say what may come next.
 
@@ -236,7 +281,7 @@ def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | Non
         held_out: The trials of held-out items that the run has, if there are any.
 
     Returns:
-        At most three commands. Each can be run as it is, in this order.
+        At most three commands, in this order.
     """
     trust = options_of(*map(describe, (recipe.frontend, recipe.backbone, recipe.read)))
     commands, serving = [], []
@@ -246,12 +291,10 @@ def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | Non
         commands = [_line("evaluate", out, "--save-to", out, *rate, "--report", out / "evaluation")]
         serving = ["--far", far]
     commands += _embed(recipe, data, out, trust)
-    if all(map(find_spec, _SERVICE_PACKAGES)):
-        commands.append(_line("serve", "--model", out, *serving, *trust))
+    commands.append(_line("serve", "--model", out, *serving, *trust))
     if recipe.modality == "embedding":
         return commands[:1]  # a head is joined with its model before anything else is done
-    if all(map(find_spec, _EXPORT_PACKAGES)):
-        commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
+    commands.append(_line("export", out, "--out", out / "model.onnx", *trust))
     return commands[:_COMMANDS]
 
 

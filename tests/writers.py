@@ -79,6 +79,7 @@ class State(Run):
 
     def __init__(self, version: int) -> None:
         self.step, self.plateau, self.init = version, Plateau(), {}
+        self.scaler = torch.amp.GradScaler("cpu", enabled=False)
         self.kept = {"a": torch.full((40_000,), float(version))}
 
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -206,7 +206,6 @@ SCORE_LAYOUTS = (
     ("label", "enrol", "probe", "score"),
     ("score", "enrol", "probe", "label"),
 )
-BARE_LAYOUTS = (("label", "score"), ("score", "label"))  # of scores whose ids are not known
 # The kinds of labels in small letters. Those of a column are all of one kind.
 LABELS: tuple[dict[str, bool], ...] = (
     {"1": True, "0": False},

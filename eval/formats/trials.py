@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import lists
 from likeness.eval.formats.column_names import (
-    BARE_LAYOUTS,
     IS_TARGET,
     LABELS,
     SCORE_LAYOUTS,
@@ -36,7 +35,6 @@ from likeness.eval.formats.column_names import (
     is_trial_header,
     parse_columns,
 )
-from likeness.eval.formats.files import text_lines
 from likeness.eval.formats.lists import Table, as_floats, is_number
 from likeness.eval.formats.parquet import Column
 from likeness.eval.formats.trial_writing import write_scores as write_scores
@@ -45,7 +43,6 @@ from likeness.eval.types import (
     Bools,
     Floats,
     Ints,
-    Scores,
     Trials,
     quoted,
     shortened,
@@ -142,47 +139,6 @@ def read_pairs(
         of_key = [IS_TARGET[key.lower()] if key else None for key in column.keys]
         labels = [of_key[code] for code in column.codes.tolist()]
     return enrol, probe, labels
-
-
-def is_bare(path: str | Path) -> bool:
-    """Returns whether the lines of a score file have two fields, of which none can be an id.
-
-    A pipe, which is read once, and a .parquet file are not looked into.
-    """
-    place = Path(path)
-    if place.suffix.lower() == ".parquet" or not place.is_file():
-        return False
-    first = next((line for _, line in text_lines(place)), "")
-    return len(lists.split(first, lists.separator_of(first))) == 2
-
-
-def read_bare_scores(path: str | Path) -> Scores:
-    r"""Reads the scores of labelled trials whose ids are not known.
-
-    Args:
-        path: Lines of a label and a score, plain or compressed by gzip. Labels are of one kind
-            throughout, as in trial lists. The first line may be a header, and has to be one where
-            both columns can be labels.
-
-    Returns:
-        The scores and labels (P,), in the order of the file.
-
-    Raises:
-        LikenessError: The order cannot be known, because both columns can be labels; or fields are
-            no labels or no finite numbers.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "scores.txt"
-        ...     _ = path.write_text("1 0.7\n0 -0.2\n")
-        ...     read_bare_scores(path).targets.tolist()
-        [0.7]
-    """
-    table = _only(_read(path, BARE_LAYOUTS, ""))
-    if _spoofs(table.column("label")) is not None:
-        raise LikenessError(f"{path}: spoofs need ids; write lines `enrol probe score label`")
-    return Scores(_scores(table), _targets(table.column("label")))
 
 
 def _read(

@@ -32,7 +32,7 @@ def reproduce(
 ) -> None:
     """Train and measure what a table of a paper needs, and print it beside the paper's numbers.
 
-    The table is also written as text.
+    The tables are also written as text, Markdown and LaTeX.
     """
     from likeness import reproduce as reproducing
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from likeness.eval.errors import LikenessError, first_line
 from likeness.eval.formats.files import refuse_device
+from likeness.eval.formats.provenance import digest
+from likeness.eval.temporary import folder_of_process
 from likeness.eval.types import Trials, quoted
 from likeness.toolkit.data.items import Item
 
@@ -25,8 +27,7 @@ _FIRST_BYTES = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".w
 def items(path: str | Path) -> tuple[list[Item], Trials]:
     """List the images and pairs of a .bin; each image is read from its span in the file.
 
-    The file may be written by Python 2, or by Python 3 in protocol 3 and later, with images as
-    bytes, str or uint8 arrays.
+    The file may be written by Python 2 or 3, with images as bytes, str or uint8 arrays.
 
     Args:
         path: The file.
@@ -43,17 +44,23 @@ def items(path: str | Path) -> tuple[list[Item], Trials]:
     path = Path(path)
     data = _bytes_of(path)
     images, same = _load(data, path)
+    source, spans = path, _spans(data, images)
+    if spans is None:  # Python 3 writes them as text in protocol 2
+        source = folder_of_process("images") / f"{path.name}-{digest([str(path.resolve())])}"
+        source.write_bytes(b"".join(images))
+        ends = np.cumsum([len(image) for image in images]).tolist()
+        spans = [(end - len(image), len(image)) for end, image in zip(ends, images, strict=True)]
     items = [
-        Item(f"{path.stem}/{number}", path, None, span, _FIRST_BYTES.get(image[:2], ".jpg"))
-        for number, (image, span) in enumerate(zip(images, _spans(data, images), strict=True))
+        Item(f"{path.stem}/{number}", source, None, span, _FIRST_BYTES.get(image[:2], ".jpg"))
+        for number, (image, span) in enumerate(zip(images, spans, strict=True))
     ]
     ids = tuple(item.id for item in items)
     enrol = np.arange(0, len(images), 2, dtype=np.int32)
     return items, Trials(ids, ids, enrol, enrol + 1, np.array(same, dtype=np.bool_))
 
 
-def _spans(data: bytes, images: list[bytes]) -> list[tuple[int, int]]:
-    """Where each image lies in a file, and its length."""
+def _spans(data: bytes, images: list[bytes]) -> list[tuple[int, int]] | None:
+    """Where each image lies in a file, and its length; None if one does not lie there as it is."""
     place, spans = 0, []
     # An image that the pickle refers to again and again is looked for once.
     known: dict[int, int] = {}
@@ -64,10 +71,7 @@ def _spans(data: bytes, images: list[bytes]) -> list[tuple[int, int]]:
             at = data.find(image, place)
             at = known[id(image)] = data.find(image) if at < 0 else at
         if at < 0:
-            raise LikenessError(
-                "an image of the verification set is stored with escapes; write it again with "
-                "Python 3 and protocol 4"
-            )
+            return None
         place = at + len(image)
         spans.append((at, len(image)))
     return spans
@@ -149,6 +153,7 @@ class _Unpickler(pickle._Unpickler):
         self._known: dict[str, Any] = {
             "numpy.ndarray": None,  # an argument of _reconstruct, which needs none
             "numpy.dtype": self._dtype,
+            "_codecs.encode": self._encoded,
         }
         for core in ("numpy.core", "numpy._core"):
             self._known |= {
@@ -163,6 +168,12 @@ class _Unpickler(pickle._Unpickler):
         if whole not in self._known:
             raise pickle.UnpicklingError(f"it asks for {quoted(whole)}, which was not run")
         return self._known[whole]
+
+    def _encoded(self, text: Any, codec: Any) -> bytes:
+        """Make bytes as Python 3 writes them in protocols 0 to 2."""
+        if codec != "latin1" or not isinstance(text, str):
+            raise pickle.UnpicklingError(f"it asks for the codec {quoted(str(codec))}")
+        return text.encode("latin1")
 
     def _dtype(self, code: Any, *_: Any) -> _Dtype:
         return _Dtype(code.decode("latin-1") if isinstance(code, bytes) else code)

@@ -121,19 +121,18 @@ def test_a_folder_a_list_and_a_table_give_the_same(
     (tmp_path / "table.csv").write_text(
         "label,path,id\n" + "".join(f"x,{name},n{i}\n" for i, name in enumerate(some))
     )
-    listed = model.embed(tmp_path / "list.txt", root=voices)
-    table = model.embed(str(tmp_path / "table.csv"), root=str(voices))
-    paths = model.embed([voices / name for name in some])
-    texts = model.embed([str(voices / name) for name in some])
-    items = model.embed([Item(name, voices / name) for name in some])
-    named = model.embed({"a": voices / some[0], "b": str(voices / some[1])})
-    assert listed.ids == items.ids == some
-    assert table.ids == ("n0", "n1", "n2")
-    assert texts.ids == tuple(str(voices / name) for name in some)
-    assert named.ids == ("a", "b")
-    for other in (listed, table, paths, texts, items):
+    paths = [voices / name for name in some]
+    for ids, other in (
+        (some, model.embed(tmp_path / "list.txt", root=voices)),
+        (("n0", "n1", "n2"), model.embed(str(tmp_path / "table.csv"), root=str(voices))),
+        (tuple(map(str, paths)), model.embed(list(map(str, paths)))),
+        (some, model.embed(list(some), root=voices)),
+        (some, model.embed([Item(name, voices / name) for name in some])),
+        (("a", "b", "3"), model.embed(dict(zip(("a", "b", 3), paths, strict=True)))),
+    ):
+        assert other.ids == ids
         np.testing.assert_allclose(other.matrix, rows, rtol=0, atol=1e-4)
-    assert named.meta == folder.meta == model.meta
+        assert other.meta == folder.meta == model.meta
 
 
 def test_arrays_tensors_and_open_files_are_read_as_the_file_is(
@@ -424,14 +423,6 @@ def test_embed_reads_as_the_command_does(
 def test_what_embed_cannot_read(model: likeness.Model, reading: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         model.embed(np.ones(16000, np.float32), rate_hz=16000, **reading)
-
-
-def test_a_root_counts_for_paths_in_memory(model: likeness.Model, voices: Path) -> None:
-    files = sorted(voices.rglob("*.flac"))[:2]
-    names = [path.relative_to(voices).as_posix() for path in files]
-    embeddings = model.embed(names, root=voices)
-    assert embeddings.ids == tuple(names)
-    same(model.embed({names[0]: names[0], names[1]: files[1].resolve()}, root=voices), embeddings)
 
 
 def test_the_truth_of_a_verification_is_its_decision(model: likeness.Model) -> None:

@@ -60,18 +60,11 @@ def test_files_of_the_held_out_trials_agree_with_each_other(trained: Path) -> No
     items = read_items(files.items)
     assert {item.id for item in items} == set(read_embeddings(files.embeddings).ids) == {*labels}
     assert len(set(labels.values())) == 2
-    assert all(item.path.is_file() for item in items)
-    assert any(" " in item.id for item in items)
-
-
-def test_embeddings_are_those_of_the_model(trained: Path) -> None:
-    files = HeldOutFiles(trained / "run")
-    kept = read_embeddings(files.embeddings)
-    items = list(read_items(files.items))
-    embedded = front_door.load(trained / "run").embed(items)
+    kept, embedded = read_embeddings(files.embeddings), front_door.load(files.run).embed([*items])
     assert kept.ids == embedded.ids
     np.testing.assert_allclose(kept.matrix, embedded.matrix, rtol=0, atol=1e-5)
     assert dict(kept.meta) == dict(embedded.meta)
+    assert any(" " in item.id for item in items)
 
 
 def test_the_folder_of_a_run_stands_for_its_scores(trained: Path, tmp_path: Path) -> None:
@@ -96,18 +89,10 @@ def test_what_leaves_or_has_no_scores(trained: Path) -> None:
     assert "alone" in refused("evaluate", trained / "run", HeldOutFiles(trained / "run").scores)
 
 
-def test_scores_of_an_earlier_model_are_not_those_of_the_run(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copied = tmp_path / "run"
-    shutil.copytree(trained / "run", copied)
-    assert run_command("evaluate", copied, "--resamples", 0) == 0
-    further = ("--data", trained / "voices", "--out", tmp_path / "further", "seed=1")
-    assert run_command("train", "speaker/folders", *QUICK, *further) == 0
-    for name in ("best.safetensors", "last.safetensors"):
-        if (copied / name).is_file():
-            shutil.copy(tmp_path / "further" / name, copied / name)
-    capsys.readouterr()
+def test_scores_of_an_earlier_model_are_not_those_of_the_run(trained: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(trained / "run", tmp_path / "run")
+    for weights in copied.glob("*.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
     assert "earlier model" in refused("evaluate", copied, "--resamples", 0)
     assert run_command("evaluate", HeldOutFiles(copied).scores, "--resamples", 0) == 0
 

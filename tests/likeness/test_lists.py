@@ -63,7 +63,7 @@ def test_from_a_table_to_scores(
     assert run_command("train", "speaker/folders", *QUICK, "--data", table, "--out", out) == 0
     model = likeness.load(out)
     found = model.embed(lists / "items.txt", root=table.parent)
-    assert found.ids == items_ids(items)
+    assert found.ids == (*items.ids,)
     wave, rate = soundfile.read(items[0].path)
     cut = wave[round(0.1 * rate) : round(0.7 * rate)]
     np.testing.assert_allclose(
@@ -78,15 +78,10 @@ def test_from_a_table_to_scores(
     assert len(likeness.score(lists / "trials.txt", found)) == 28
 
 
-def items_ids(items: object) -> tuple[str, ...]:
-    return tuple(item.id for item in items)  # type: ignore[attr-defined]
-
-
 def test_the_lists_follow_from_the_seed(table: Path, tmp_path: Path) -> None:
+    asked = ("lists", table, "--num-trials", 12, "--out")
     for name, options in (("a", []), ("b", []), ("c", ["--seed", 1])):
-        assert (
-            run_command("lists", table, "--out", tmp_path / name, "--num-trials", 12, *options) == 0
-        )
+        assert run_command(*asked, tmp_path / name, *options) == 0
     texts = [(tmp_path / name / "trials.txt").read_bytes() for name in "abc"]
     assert texts[0] == texts[1] != texts[2]
     assert [text.count(b"\n") for text in texts] == [12] * 3

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from likeness.eval.types import Trials
 from likeness.modalities import synthetic
+from likeness.modalities.face import validation
 from likeness.recipe_files import located
 from likeness.toolkit.training.recipe import load
 from likeness.training import with_bandwidth
@@ -47,3 +50,16 @@ def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
     is_kept = with_bandwidth(recipe, tmp_path / "voices") is recipe
     assert is_kept == (rate_hz == 16_000)
     assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)
+
+
+def test_a_training_needs_a_place(voices: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("train", "speaker/folders", "--data", voices) == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_sets_of_another_size_are_odd() -> None:
+    ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
+    trials = Trials(
+        ids, ids, np.array([0, 2, 4]), np.array([1, 3, 5]), np.array([True, False, True])
+    )
+    assert validation.odd_sizes(trials) == ["lfw has 2 pairs here, and 6,000 as it was published"]

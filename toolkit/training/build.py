@@ -116,8 +116,16 @@ def build(recipe: Recipe, num_classes: int, device: torch.device) -> Run:
     steps = optimizer(recipe.optim, embedder, loss, device, rate_multiples(embedder, tuning))
     for parameter in later:
         parameter.requires_grad_(False)
+    scaler = torch.amp.GradScaler(device.type, enabled=half(compute, device) is torch.float16)
+    if distributed.world() > 1 and scaler.is_enabled():
+        raise LikenessError(
+            "compute.precision=float16 scales the loss by what each process sees, which many "
+            "processes cannot share; set compute.precision=bfloat16 or float32"
+        )
     network = _network(compute, embedder, device)
-    run = Run(embedder, loss, encoder, steps, network, layout, frozen=later, average=average)
+    run = Run(
+        embedder, loss, encoder, steps, scaler, network, layout, frozen=later, average=average
+    )
     # from here on, dropout and dither differ between processes
     torch.manual_seed(recipe.seed + 1_000_003 * distributed.rank())
     return run
@@ -209,11 +217,15 @@ def least_rows(compute: Compute, parallel: Parallel) -> int:
 
 
 def half(compute: Compute, device: torch.device) -> torch.dtype:
-    """The network's precision: bfloat16 on a GPU that computes in it, unless asked otherwise."""
+    """The network's precision: bfloat16 wherever it exists; float16 with loss scaling on older
+    GPUs; float32 on CPUs unless asked otherwise.
+    """
     if compute.precision == "auto":
-        has_half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if has_half else torch.float32
-    return torch.bfloat16 if compute.precision == "bfloat16" else torch.float32
+        if device.type != "cuda":
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    return known[compute.precision]
 
 
 def optimizer(

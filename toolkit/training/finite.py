@@ -19,6 +19,9 @@ from likeness.toolkit.training.log import LOG, Log
 from likeness.toolkit.training.plan import Plan
 from likeness.toolkit.training.run import Run
 
+# of float16's gradients: from 2^16 on, each step that is left out halves it
+_LEAST_SCALE = 2.0**-14
+
 
 class Watch:
     """Sees each step's loss, embeddings and gradients, and stops the run when one is NaN or
@@ -26,7 +29,8 @@ class Watch:
 
     A loss alone would not do: of embeddings that are NaN, mined pairs make 0. The numbers of a CPU
     are looked at before the weights change. Those of a GPU wait for `every` steps and for `settle`,
-    so that no step waits for them.
+    so that no step waits for them. Under float16, gradients may be infinite: GradScaler leaves such
+    steps out, and the run stops only when it has left out some 30 more than it could make up for.
 
     All processes stop together, and the one that logs writes down the items of the step's batch.
     """
@@ -61,7 +65,7 @@ class Watch:
         finite = (
             true if self.embeddings is None else self.embeddings,
             loss.isfinite(),
-            all_finite(gradients),
+            true if self.run.scaler.is_enabled() else all_finite(gradients),
         )
         numbers = [loss.detach().float(), *(flag.to(loss.device).float() for flag in finite)]
         self.pending.append((step, rate, torch.stack(numbers)))
@@ -84,7 +88,12 @@ class Watch:
                 what = next(kind for kind, flag in kinds if flag)
                 self.stop(step, rate, f"{what} NaN or infinite")
         self.value = rows[-1, 0].item()
+        step, rate, _ = self.pending[-1]
         self.pending = []
+        scale = self.run.scaler.get_scale()  # 1 where the loss is not scaled
+        if scale < _LEAST_SCALE:
+            what = f"gradients are infinite in float16 even at a loss scale of {scale:.2g}"
+            self.stop(step, rate, what)
         return self.value
 
     def settle(self) -> None:

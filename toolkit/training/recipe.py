@@ -86,7 +86,7 @@ class Compute:
 
     Attributes:
         precision: Of the network; losses are always computed in float32. "auto" is bfloat16 on a
-            GPU that has it, and float32 elsewhere.
+            GPU that has it, float16 with loss scaling on another GPU, and float32 on a CPU.
         accumulate: The batch passes through the network in so many pieces, whose activations are
             computed again for the gradient. This takes the memory of one piece. The loss still sees
             the whole batch, but batch norm sees pieces.
@@ -102,7 +102,7 @@ class Compute:
             a GPU.
     """
 
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     accumulate: int = 1
     workers: int = 0
     prefetch: int = 2

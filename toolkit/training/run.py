@@ -84,6 +84,7 @@ class Run:
     loss: nn.Module
     encoder: TorchEmbedder | None
     optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
     # (features, frames) -> z: the embedder's backbone, in pieces, perhaps compiled, perhaps in DDP
     network: nn.Module
     layout: spread.Layout | None = None  # the classes that this process holds, if they are spread
@@ -255,6 +256,7 @@ def save_run(out: Path, run: Run, classes: Sequence[str], items: str) -> None:
         "step": run.step,
         "owes_evaluation": run.owes_evaluation,
         "plateau": vars(run.plateau),
+        "scaler": run.scaler.state_dict(),
         "num_classes": len(classes),
         "classes": digest(classes),
         "items": items,
@@ -374,6 +376,7 @@ def load_run(out: Path, run: Run, classes: Sequence[str], items: str) -> bool:
     for kind, restore in (("cpu", torch.set_rng_state), ("cuda", torch.cuda.set_rng_state)):
         if (name := f"random.{kind}.{distributed.rank()}") in tensors:
             restore(tensors[name])
+    run.scaler.load_state_dict(state["scaler"])
     run.plateau, run.step = Plateau(**state["plateau"]), state["step"]
     run.owes_evaluation = state["owes_evaluation"]
     run.init = state["init"]

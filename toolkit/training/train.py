@@ -184,12 +184,14 @@ def train(run: Run, planned: Plan, keeper: Keeper, step: Step = step) -> None:
 
 def _descend(run: Run, recipe: Recipe, loss: Tensor, keeper: Keeper, rate: float) -> None:
     """Change the weights by the loss's gradients, once these were seen to be finite."""
-    loss.backward()  # type: ignore[no-untyped-call]
+    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     spread.average_gradients(run.loss, run.layout)
     if recipe.optim.grad_clip:
+        run.scaler.unscale_(run.optimizer)
         spread.clip_gradients(run.trained, recipe.optim.grad_clip, run.loss, run.layout)
     keeper.watch.add(run.step, rate, loss)
-    run.optimizer.step()
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
 
 
 def _set_rate(run: Run, recipe: Recipe) -> float:

@@ -6,13 +6,8 @@ import io
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from likeness.eval.errors import LikenessError
-from likeness.eval.formats import embeddings
-from likeness.eval.types import Embeddings
-from likeness.extraction import join_parts
 from likeness.toolkit.data import shards
 from tests.scripts import refused, run_command, touch
 
@@ -77,15 +72,6 @@ def test_an_input_beside_or_within_the_output_is_kept(
     first = ("--model", "likeness:voice", "--items", given) if command == "embed" else (given,)
     assert "is one of the inputs" in refused(command, *first, "--out", tmp_path / out, "--force")
     assert given.read_bytes() == before
-
-
-@pytest.mark.parametrize("text", ["xx", "5", '[["a"]]', '{"a": 1}', "[" * 100_000])
-def test_a_damaged_part_is_refused(tmp_path: Path, text: str) -> None:
-    matrix = np.ones((1, 2), np.float32)
-    meta = {"bad": text, "part": "1/1", "list": "0"}
-    embeddings.write(tmp_path / "part.npz", Embeddings(("a",), matrix, meta))
-    with pytest.raises(LikenessError):
-        join_parts([tmp_path / "part.npz"])
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ from likeness.toolkit.losses.vmf import VMF
 from likeness.toolkit.losses.weighted import MultiSimilarity
 from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embed import Diverged
+from likeness.toolkit.training import run
 from likeness.toolkit.training.finite import all_finite, not_finite
 from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.recipe import Optim, Recipe, Schedule
+from likeness.toolkit.training.recipe import Compute, Optim, Recipe, Schedule
 from likeness.toolkit.training.run import Run
 from likeness.toolkit.training.train import fit, step
 from tests.toolkit.training.tiny_runs import before, recipe, short, state_of, step_of, watching
@@ -139,6 +140,31 @@ def test_a_state_that_is_not_finite_replaces_no_checkpoint(
         fit(recipe(variant, schedule=schedule), data=voices, out=tmp_path / "run", step=spoilt)
     check_stopped(tmp_path / "run", at=3, saved_at=2)
     assert not not_finite(load_file(tmp_path / "run" / checkpoint.BEST))
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_steps_that_overflow_in_float16_are_left_out(
+    always: bool, voices: Path, tmp_path: Path
+) -> None:
+    """The loss is finite, and its gradient is not after GradScaler has multiplied it by 2^16. A run
+    whose gradients never fit stops.
+    """
+
+    def overflowing(run: Run, batch: Batch, recipe: Recipe) -> Tensor:
+        if run.step == 1 and always:
+            run.scaler.update(2.0**-12)  # as if it had halved the scale in 28 steps
+        return step(run, batch, recipe) * (1e36 if always or run.step in (2, 3) else 1.0)
+
+    out, made = tmp_path / "run", short(compute=Compute(precision="float16"))
+    if always:
+        with pytest.raises(Diverged, match="float16"):
+            fit(made, data=voices, out=out, step=overflowing)
+        return
+    fit(made, data=voices, out=out, step=overflowing)
+    newest = run.latest(out)
+    assert newest[1]["step"] == 6
+    assert newest[1]["scaler"]["scale"] <= 2.0**14  # both were left out
+    assert not not_finite(saved(out))
 
 
 def test_a_run_that_has_ended_holds_no_memory(voices: Path, tmp_path: Path) -> None:
