@@ -78,23 +78,20 @@ def enrol(
     data: Any,
     *,
     subject: str | None = None,
-    subject_of: Mapping[str, str] | None = None,
     existing: Existing = "refuse",
     workers: int = 0,
     **listing: Any,
 ) -> Enrolled:
     """Embed files and enrol those that can be read; the gallery is made where there is none.
 
-    The subject of a file is `subject`, else the entry of `subject_of`, else the label that a list
-    or table has; where there are no labels at all it is the first folder of its id. A file that is
-    given alone has none.
+    The subject of a file is `subject`, else the label that a list or table has; where there are no
+    labels at all it is the first folder of its id. A file that is given alone has none.
 
     Args:
         gallery: The gallery, as for `opened`.
         model: What embeds the files.
         data: A folder, a list, a table or a file, see `likeness.inputs.items_of`.
         subject: Who all files are of.
-        subject_of: Id -> subject.
         existing: What becomes of subjects who are enrolled already: "refuse" enrols nobody, "add"
             adds to their enrolments, "replace" puts the files in their place, "skip" leaves them.
         workers: How many processes read files.
@@ -111,15 +108,15 @@ def enrol(
     with items_of(data, modality=model.modality, **listing) as items:
         # An empty label in a table that has labels says nothing, and neither does its folder then.
         by_folder = not any(item.label for item in items)
-        of_item = {item.id: subject or _subject(item, subject_of, by_folder) for item in items}
-        if not (subject or subject_of) and str(data) in of_item and len(items) == 1:
+        of_item = {item.id: subject or _subject(item, by_folder) for item in items}
+        if not subject and str(data) in of_item and len(items) == 1:
             of_item = {items[0].id: items[0].label or ""}
         unnamed = [item_id for item_id, who in of_item.items() if not who]
         if unnamed:
             raise LikenessError(
                 f"{len(unnamed)} of {len(items)} files have no subject ({name_first(unnamed)}): "
-                "no folder or label names it; name the subject with --subject, or give "
-                "lines `id subject` with --subjects"
+                "no folder or label names it; name the subject with --subject, or give a list or "
+                "table with labels"
             )
         before = [who for who in dict.fromkeys(of_item.values()) if who in known]
         if before and existing == "refuse":
@@ -156,9 +153,7 @@ def _write(gallery: Gallery, rows: Embeddings, names: Sequence[str], replaced: s
             store(part, [names[i] for i in chosen])
 
 
-def _subject(item: Item, subject_of: Mapping[str, str] | None, by_folder: bool) -> str:
-    if subject_of is not None:
-        return subject_of.get(item.id, "")
+def _subject(item: Item, by_folder: bool) -> str:
     if item.label or not by_folder:
         return item.label or ""
     return item.id.split("/", 1)[0] if "/" in item.id.strip("/") else ""

@@ -198,7 +198,6 @@ def answers(
     got = {
         "enrol": [
             ask("POST", "/enrol", data={"subject": "ann"}, files=sent),
-            ask("PUT", "/gallery/ann", files=sent),
         ],
         "health": [ask("GET", "/health"), bare("GET", "/health")],
         "thresholds": [ask("GET", "/thresholds"), bare("GET", "/thresholds")],

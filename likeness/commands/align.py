@@ -53,12 +53,8 @@ def align(
         choose=choose,
         min_score=min_score,
     )
-    failed = f"; {len(made.failures)} failed, see {out / 'failures.tsv'}" if made.failures else ""
-    rules = {"largest": "the largest", "central": "the largest near the centre"}
-    several = (
-        f"; of {len(made.several)} images with several faces, see {out / 'several.tsv'}, "
-        f"{rules[choose]} taken"
-        if made.several
-        else ""
-    )
-    say(f"{len(made.done)} crops in {out}{several}{failed}")
+    say(f"{len(made.done)} crops in {out}")
+    if made.several:
+        say(f"{len(made.several)} images have several faces, see {out / 'several.tsv'}")
+    if made.failures:
+        say(f"{len(made.failures)} images failed, see {out / 'failures.tsv'}")

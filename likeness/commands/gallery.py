@@ -65,13 +65,10 @@ def enrol(
     gallery: Gallery,
     model: ModelText,
     subject: Annotated[
-        str | None, typer.Option(help="Who all files are of (default: as below).")
-    ] = None,
-    subjects: Annotated[
-        Path | None,
-        options.input_file(
-            "Lines `id subject` (default: the label of a list or table, else the first folder "
-            "of each file below DATA)."
+        str | None,
+        typer.Option(
+            help="Who all files are of (default: the label of a list or table, else the first "
+            "folder of each file below DATA)."
         ),
     ] = None,
     existing: Annotated[
@@ -88,18 +85,12 @@ def enrol(
     A subject may have several files, which are pooled. Files that cannot be read are named and
     left out.
     """
-    if subject is not None and subjects is not None:
-        raise LikenessError(
-            "--subject and --subjects both say who the files are of; give one of them"
-        )
     from likeness import galleries
-    from likeness.eval.formats.subjects import read_mapping
     from likeness.eval.types import counted
     from likeness.toolkit.gallery.postgres import masked
 
-    subject_of = read_mapping(subjects) if subjects else None
     given = options.arguments_of(context, galleries.enrol) | {"model": _loaded(context)}
-    done = galleries.enrol(subject_of=subject_of, **_listing(context), **given)
+    done = galleries.enrol(**_listing(context), **given)
     print_bad(done.bad, "files")
     for doubt in done.doubts[:_MOST_SAID]:
         say(one_line(doubt.text()), error=True)

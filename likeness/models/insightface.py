@@ -29,9 +29,7 @@ from likeness.toolkit.models.onnx import parse
 if TYPE_CHECKING:
     import onnx
 
-Kind = Literal[
-    "recognition", "detection", "dense landmarks", "gender and age", "face swapping", "unknown"
-]
+Kind = Literal["recognition", "detection", "another network", "unknown"]
 LICENCE = "the weights that InsightFace publishes are for non-commercial research only"
 OF_TORCH = (".pt", ".pth")  # the suffixes of arcface_torch's weights
 _HEAD_NODES = 8  # the number of nodes that ArcFaceONNX looks at
@@ -193,10 +191,8 @@ def kind(graph: onnx.GraphProto) -> Kind:
         return "detection"
     if height is None or height != width:
         return "unknown"
-    if height in (96, 192):
-        return "gender and age" if height == 96 else "dense landmarks"
-    if height == 128 and len(sizes) == 2:
-        return "face swapping"
+    if height in (96, 192) or (height == 128 and len(sizes) == 2):
+        return "another network"  # gender and age, dense landmarks, face swapping
     return "recognition" if height >= 112 and height % 16 == 0 else "unknown"
 
 

@@ -40,7 +40,7 @@ def make_app(
 
     Args:
         service: What requests ask for.
-        token: What enrolling, replacing and removing need.
+        token: What enrolling and removing need.
         hosts: Names by which the server may be addressed, beside loopback's.
         local: Whether only this machine can connect.
     """
@@ -98,7 +98,6 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         ("POST", "/enrol", service.enrol, JSONResponse),
         ("GET", "/gallery", service.gallery, JSONResponse),
         ("GET", "/gallery/{subject:path}", service.enrolments, JSONResponse),
-        ("PUT", "/gallery/{subject:path}", service.replace, JSONResponse),
         ("DELETE", "/gallery/{subject:path}", service.remove, JSONResponse),
         ("GET", "/media/{number}/{subject:path}", service.medium, Response),
     ):
@@ -122,11 +121,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        reasons = "; ".join(
-            f"{'.'.join(str(part) for part in wrong['loc'][1:])}: {wrong['msg']}"
-            for wrong in error.errors()[:5]
-        )
-        return answer(422, f"the request is not as /docs says: {reasons}")
+        wrong = error.errors()[0]
+        part = ".".join(map(str, wrong["loc"][1:]))
+        return answer(422, f"the request is not as /docs says: {part}: {wrong['msg']}")
 
     @app.exception_handler(ValueError)
     @app.exception_handler(OSError)

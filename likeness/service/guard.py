@@ -8,7 +8,7 @@ of its answer and the log say.
         Requests that change or upload must come from the page itself or from no page, else 403
         (CSRF).
     token
-        Enrolling, replacing and removing need it, else 401. Where other machines can connect, so
+        Enrolling and removing need it, else 401. Where other machines can connect, so
         does everything but the page, /health, /thresholds, /docs and /openapi.json.
     size
         A body over the limit is answered with 413.
@@ -41,7 +41,7 @@ MAX_HELD = 256 * 2**20  # of the bodies of all requests
 MAX_WAITING = 100  # uploads that may arrive or wait beside those that are worked on
 OPEN = ("/", "/health", "/thresholds", "/docs", "/openapi.json")  # these say nothing of anybody
 _READING = ("GET", "HEAD")
-_METHODS = (*_READING, "POST", "PUT", "DELETE")
+_METHODS = (*_READING, "POST", "DELETE")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:\d*)?")
 _BUSY = "the server is busy; try again in a moment"
@@ -170,8 +170,8 @@ def _too_large() -> HTTPException:
 
 
 def changes_gallery(method: str, path: str) -> bool:
-    """Whether a request enrols, replaces or removes."""
-    return method in ("PUT", "DELETE") or path == "/enrol"
+    """Whether a request enrols or removes."""
+    return method == "DELETE" or path == "/enrol"
 
 
 def _is_of_another_page(headers: MutableMapping[bytes, str], host: str) -> bool:

@@ -6,6 +6,7 @@ crash, and ends them at Ctrl-C and SIGTERM. What a process cannot load is said h
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -146,22 +147,24 @@ def _announce(
     setup: Setup, loaded: SimpleQueue[Any], lines: Sequence[str], failures: list[Exception]
 ) -> None:
     """Print the lines when all processes answer; end the server where one of them cannot serve."""
-    for _ in range(setup.workers):
+    for number in itertools.count(1):  # processes that are started anew are among them
         said = loaded.get()
         if isinstance(said, Exception):
             failures.append(said)
             os.kill(os.getpid(), signal.SIGTERM)
             return
-    while True:
-        with suppress(OSError):
-            socket.create_connection((setup.host, setup.port)).close()
-            break
-        time.sleep(0.01)
-    warned, more_lines = said
-    for line in warned:
-        warn(line)
-    for line in (*lines, *more_lines):
-        say(line)
+        if number != setup.workers:
+            continue
+        while True:
+            with suppress(OSError):
+                socket.create_connection((setup.host, setup.port)).close()
+                break
+            time.sleep(0.01)
+        warned, more_lines = said
+        for line in warned:
+            warn(line)
+        for line in (*lines, *more_lines):
+            say(line)
 
 
 def _first_lines(setup: Setup, *, makes_token: bool) -> list[str]:

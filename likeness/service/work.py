@@ -229,11 +229,26 @@ class Service:
         """Enrol a subject, or add to its enrolments, from 1 to 10 files; all of them or none. Of
         photographs the faces may be chosen, by one number of /faces for each file.
         """
-        return self._write(subject, files, faces, replaces=False)
-
-    def replace(self, subject: Subject, files: Uploads, faces: Faces = None) -> dict[str, Any]:
-        """Replace all enrolments of a subject."""
-        return self._write(subject, files, faces, replaces=True)
+        gallery = self._required_gallery()
+        if faces and len(faces) != len(files):
+            raise LikenessError(
+                f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
+            )
+        chosen: Sequence[int | None] = faces or [None] * len(files)
+        embeddings = self._embed(files, chosen)
+        with self._changing:
+            gallery.enrol(embeddings, [subject] * len(files))
+            kept = 0
+            if self._media is not None:
+                with private_items(files) as items:
+                    kept = sum(map(partial(self._keep, subject), items, chosen, embeddings.matrix))
+        return {
+            "subject": subject,
+            "added": len(files),
+            "norms": embeddings.norms.tolist(),
+            "subjects": len(gallery),
+            "kept": kept,
+        }
 
     def gallery(
         self,
@@ -285,31 +300,6 @@ class Service:
         if self._gallery is None:
             raise HTTPException(404, "this server has no gallery; start it with --gallery DIR")
         return self._gallery
-
-    def _write(
-        self, subject: str, files: Sequence[bytes], faces: Sequence[int] | None, *, replaces: bool
-    ) -> dict[str, Any]:
-        gallery = self._required_gallery()
-        if faces and len(faces) != len(files):
-            raise LikenessError(
-                f"{len(faces)} numbers of faces for {len(files)} files; give one for each or none"
-            )
-        chosen: Sequence[int | None] = faces or [None] * len(files)
-        embeddings = self._embed(files, chosen)
-        with self._changing:
-            write = gallery.update if replaces else gallery.enrol
-            write(embeddings, [subject] * len(files))
-            kept = 0
-            if self._media is not None:
-                with private_items(files) as items:
-                    kept = sum(map(partial(self._keep, subject), items, chosen, embeddings.matrix))
-        return {
-            "subject": subject,
-            "added": len(files),
-            "norms": embeddings.norms.tolist(),
-            "subjects": len(gallery),
-            "kept": kept,
-        }
 
     def _keep(self, subject: str, item: Item, face: int | None, embedding: Floats32) -> bool:
         """Keep a small picture or sound of an enrolment; returns whether there is one."""

@@ -129,7 +129,7 @@ def test_pixels_come_from_the_file_or_are_stated(tmp_path: Path) -> None:
     [
         (("height", "width"), "", "size is known"),
         ((112, 96), "@size=112x112", "size is known"),
-        ((96, 96), "", "gender and age"),
+        ((96, 96), "", "another network"),
         ((112, 112), "@scale=2", "not understood"),
     ],
 )

@@ -5,7 +5,6 @@ model may import that names them.
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -92,13 +91,14 @@ def write(path="written", text="x") -> None:
     with open(path, "w") as file:
         file.write(text)
 '''
-BESIDE = """from petnets.nets import MeanNet
-from likeness.modalities import folders
-from likeness.modalities.speaker import audio
+NETWORK = """from petnets.nets import MeanNet
 
 
 class OwnNet(MeanNet):
     pass
+"""
+READING = """from likeness.modalities import folders
+from likeness.modalities.speaker import audio
 
 
 def loud(item, *, gain=1.0):
@@ -113,6 +113,7 @@ RECIPE = """from dataclasses import replace
 from functools import partial
 
 import nearby_net
+import nearby_read
 from petnets.nets import Levels, MeanNet, Scaled, gap
 
 from likeness.modalities import folders
@@ -129,8 +130,8 @@ BESIDE = replace(
     frontend=partial(Levels, bands=8),
     backbone=partial(nearby_net.OwnNet, dim=8),
     loss=partial(Scaled, scale=8.0),
-    items=partial(nearby_net.first, number=9),
-    read=partial(nearby_net.loud, gain=0.5),
+    items=partial(nearby_read.first, number=9),
+    read=partial(nearby_read.loud, gain=0.5),
     augment=half,
     measure=Verification(trials=partial(folders.trials, split="test"), metrics={"gap": gap}),
     schedule=Schedule(steps=4, save_every=2),
@@ -170,7 +171,8 @@ def pets(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
     folder = tmp_path / "mine"
     folder.mkdir()
-    (folder / "nearby_net.py").write_text(BESIDE)
+    (folder / "nearby_net.py").write_text(NETWORK)
+    (folder / "nearby_read.py").write_text(READING)
     (folder / "pet_recipe.py").write_text(RECIPE)
     return folder
 
@@ -184,7 +186,7 @@ def trained(pets: Path, voices: Path, variant: str = "beside") -> Path:
 def forget() -> None:
     """As a new process would: nothing of the user's is imported."""
     for name in list(sys.modules):
-        if name.startswith(("petnets", "nearby_net", "pet_recipe", "several_")):
+        if name.startswith(("petnets", "nearby_", "pet_recipe")):
             del sys.modules[name]
 
 
@@ -199,7 +201,10 @@ def test_a_checkpoint_names_packages_and_versions(pets: Path, voices: Path) -> N
         "package": "petnets",
         "version": "1.2",
     }
-    assert stated["backbone"]["package"] == stated["read"]["package"] == "nearby_net"
+    assert (stated["backbone"]["package"], stated["read"]["package"]) == (
+        "nearby_net",
+        "nearby_read",
+    )
     version = stated["backbone"]["version"]
     assert len(version) == 12
     assert user_files.summed("nearby_net").startswith(version)
@@ -215,11 +220,11 @@ def test_loading_imports_nothing_unless_it_is_trusted(pets: Path, voices: Path) 
     with pytest.raises(ValueError, match="--trust") as caught:
         likeness.load(run)
     assert "petnets 1.2" in str(caught.value)
-    assert "--trust nearby_net.py --trust petnets" in str(caught.value)
+    assert "--trust nearby_net.py --trust nearby_read.py --trust petnets" in str(caught.value)
     with pytest.raises(ValueError, match="nearby_net") as caught:
         likeness.load(run, trust="petnets")
     assert not {"petnets", "nearby_net"} & sys.modules.keys()
-    model = likeness.load(run, trust=["petnets", pets / "nearby_net.py"], device="cpu")
+    model = likeness.load(run, trust=["petnets", pets], device="cpu")
     wave = torch.sin(torch.arange(16000.0))[None]
     with torch.no_grad():
         assert torch.equal(model.loaded.embedder(wave), expected(wave))
@@ -234,14 +239,9 @@ def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: P
     model = train()
     assert model.dim == 4  # without being asked for trust: the user ran the recipe
     forget()
-    # As if it had been killed after the checkpoint of step 2.
-    (pets / "run" / "last.safetensors").unlink()
-    shutil.rmtree(pets / "run" / "resume" / "000000004")
-    again = train(resume=True)
-    assert again.loaded.step == 4
-    assert again.loaded.digest == model.loaded.digest
+    assert train(resume=True).loaded.digest == model.loaded.digest
     forget()
-    (pets / "nearby_net.py").write_text(BESIDE + "\n# another file\n")
+    (pets / "nearby_net.py").write_text(NETWORK + "\n# another file\n")
     with pytest.raises(ValueError, match="another recipe"):
         train(resume=True)
 
@@ -250,16 +250,16 @@ def test_a_run_goes_on_and_gives_the_model_that_it_trained(pets: Path, voices: P
 def test_an_exported_model_needs_trust_for_its_reading_alone(pets: Path, voices: Path) -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    run, nearby = trained(pets, voices), ("--trust", pets / "nearby_net.py")
-    a = likeness.load(run, trust=["petnets", pets / "nearby_net.py"], device="cpu").embed(voices)
+    run, nearby = trained(pets, voices), ("--trust", pets)
+    a = likeness.load(run, trust=["petnets", pets], device="cpu").embed(voices)
     assert (
         run_command("export", run, "--out", pets / "model.onnx", "--trust", "petnets", *nearby) == 0
     )
     forget()
-    with pytest.raises(ValueError, match="nearby_net") as caught:
+    with pytest.raises(ValueError, match="nearby_read") as caught:
         likeness.load(pets / "model.onnx")
     assert "petnets" not in str(caught.value)
-    b = likeness.load(pets / "model.onnx", trust=pets / "nearby_net.py").embed(voices)
+    b = likeness.load(pets / "model.onnx", trust=pets).embed(voices)
     np.testing.assert_allclose(a.matrix, b.matrix, rtol=1e-4, atol=1e-5)
     assert a.meta["model"] == b.meta["model"]
 
@@ -280,7 +280,7 @@ def test_spawned_workers_find_the_functions_of_the_recipe(pets: Path, voices: Pa
     script.write_text(SPAWN)
     train = ["train", "mine/pet_recipe.py", "compute.workers=1", "--data", voices, "--out", "run"]
     embed = ["embed", "--model", "run", "--items", "mine/list.txt", "--root", "/", "--out", "a.npz"]
-    trust = ["--trust", "petnets", "--trust", "mine/nearby_net.py"]
+    trust = ["--trust", "petnets", "--trust", "mine"]
     search = f"{pets.parent / 'site'}:{ROOT}"
     for arguments in (train, [*embed, "--workers", "1", *trust]):
         program(script, *arguments, cwd=pets.parent, PYTHONPATH=search)
@@ -369,25 +369,25 @@ def test_what_cannot_be_trusted(entry: str, pets: Path, monkeypatch: pytest.Monk
 
 def test_a_package_that_is_absent_or_of_another_version(pets: Path, voices: Path) -> None:
     run = trained(pets, voices, "package")
-    trust = ["petnets", str(pets / "nearby_net.py")]
+    trust = ["petnets", str(pets / "nearby_read.py")]
     forget()
     metadata = pets.parent / "site" / "petnets-1.2.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
-    (pets / "nearby_net.py").write_text(BESIDE + "\n# changed\n")
+    (pets / "nearby_read.py").write_text(READING + "\n# changed\n")
     with pytest.warns(UserWarning, match="made with") as caught:
         load_model(run, trust=trust)
     of_file, of_package = sorted(str(entry.message) for entry in caught)
-    assert "nearby_net" in of_file
+    assert "nearby_read" in of_file
     assert "petnets 1.2" in of_package
     assert "petnets 1.3" in of_package
     forget()
     (pets.parent / "site" / "petnets").rename(pets.parent / "site" / "gone")
     with pytest.raises(ValueError, match=r"petnets 1\.2.*not installed"):
         load_model(run, trust=trust)
-    (pets / "nearby_net.py").unlink()
+    (pets / "nearby_read.py").unlink()
     (pets.parent / "site" / "gone").rename(pets.parent / "site" / "petnets")
-    with pytest.raises(ValueError, match=r"nearby_net.*not installed"):
-        load_model(run, trust=["petnets", "nearby_net"])
+    with pytest.raises(ValueError, match=r"nearby_read.*not installed"):
+        load_model(run, trust=["petnets", "nearby_read"])
 
 
 @pytest.mark.parametrize(
@@ -423,91 +423,40 @@ def test_no_part_inside_a_part_chooses_a_file_of_weights() -> None:
 
 # ---------------------------------------------------------------- a network in several files
 
-BLOCKS = """from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self, in_dim, dim=8):
-        super().__init__()
-        self.dim, self.layer = dim, nn.Linear(in_dim, dim)
-
-    def forward(self, features, lengths=None):
-        return self.layer(features.mean(dim=1))
-"""
-WHOLE = """import several_blocks
-from torch import nn
-
-
-class Whole(several_blocks.Block):
-    def __init__(self, in_dim, dim=8, inner=several_blocks.Block):
-        super().__init__(in_dim, dim)
-        self.inner = inner(dim)
-
-    def forward(self, features, lengths=None):
-        return self.layer(features.mean(dim=1)) + self.inner(features[..., : self.dim])
-"""
-SEVERAL = """from dataclasses import replace
-from functools import partial
-
-import several_blocks
-import several_whole
-
-from likeness.toolkit.training.recipe import Schedule
-from tests import tiny
-
-SHORT = replace(tiny.BASE, schedule=Schedule(steps=2, warmup_steps=0))
-INNER = partial(several_blocks.Block, dim=8)
-RECIPES = {"nested": replace(SHORT, backbone=partial(several_whole.Whole, inner=INNER))}
-"""
-
-
-@pytest.fixture
-def several(tmp_path: Path, modules: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "own files"
-    folder.mkdir()
-    (folder / "several_blocks.py").write_text(BLOCKS)
-    (folder / "several_whole.py").write_text(WHOLE)
-    (folder / "several_recipe.py").write_text(SEVERAL)
-    monkeypatch.chdir(tmp_path)
-    return folder
-
 
 def test_a_network_in_several_files_needs_one_trust(
-    several: Path, voices: Path, capsys: pytest.CaptureFixture[str]
+    pets: Path, voices: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It trains, and each command that `train` names next begins without the files imported."""
-    recipe = "own files/several_recipe.py:nested"
-    assert run_command("train", recipe, "--data", voices, "--out", "run") == 0
+    monkeypatch.chdir(pets.parent)
+    assert run_command("train", "mine/pet_recipe.py", "--data", voices, "--out", "run") == 0
     said = capsys.readouterr().out
     lines = [line.strip() for line in said.partition("next:")[2].splitlines() if line.strip()]
     named = [shlex.split(line) for line in lines if "--model" in line or " export " in line]
     assert named
+    trust = ("--trust", "mine", "--trust", "petnets")
     for words in named:
-        assert words[words.index("--trust") + 1] == "own files"
-        assert words.count("--trust") == 1
+        start = words.index("--trust")
+        assert (*words[start : start + 4], words.count("--trust")) == (*trust, 2)
     forget()
-    sys.path[:] = [folder for folder in sys.path if folder != str(several)]
-    with pytest.raises(ValueError, match="--trust several_"):
-        likeness.load("run")
-    assert not any(name.startswith("several_") for name in sys.modules)
-    items = ("--items", voices, "--out", "a.npz")
-    assert run_command("embed", "--model", "run", *items, "--trust", "own files") == 0
-    assert len(files.read(several.parent / "a.npz").ids) == 32
+    sys.path[:] = [folder for folder in sys.path if folder != str(pets)]
+    assert run_command("embed", "--model", "run", "--items", voices, "--out", "a.npz", *trust) == 0
+    assert len(files.read(Path("a.npz")).ids) == 32
     forget()
     pytest.importorskip("granian")
     from likeness.service.server import Setup, _application
     from likeness.thresholds import Rule
 
-    app, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["own files"]))
+    app, _ = _application(Setup("run", Rule(), token="t" * 16, trust=["mine", "petnets"]))
     client = TestClient(app, base_url="http://localhost")
     assert client.get("/health").json()["modality"] == "speaker"
 
 
-def test_a_folder_opens_its_files_and_no_installed_module(several: Path) -> None:
-    (several / "json.py").write_text("raise RuntimeError\n")
-    (several / "petnets").mkdir()
-    (several / "petnets" / "__init__.py").write_text("")
-    trusted = check_trusted({}, ["own files"], "m")
-    assert {"several_blocks", "several_whole", "several_recipe", "petnets"} <= trusted
+def test_a_folder_opens_its_files_and_no_installed_module(pets: Path) -> None:
+    (pets / "json.py").write_text("raise RuntimeError\n")
+    (pets / "ownnets").mkdir()
+    (pets / "ownnets" / "__init__.py").write_text("")
+    trusted = check_trusted({}, [str(pets)], "m")
+    assert {"nearby_net", "nearby_read", "pet_recipe", "ownnets"} <= trusted
     assert not {"json", "toolkit", "os"} & trusted
-    assert check_trusted({}, [str(several / "petnets")], "m") == {"petnets"}
+    assert check_trusted({}, [str(pets / "ownnets")], "m") == {"ownnets"}

@@ -244,15 +244,10 @@ def test_poolings_see_the_layers_of_transformers(name: str, pooling: Any, tmp_pa
 
 
 IN_DIM = {"w2v-bert": 160, "whisper": 80}
-STABLE = [name for name in tiny_hub.SPEECH if name.endswith(("base", "large"))]
-SPEECH: list[tuple[str, dict[str, Any]]] = [
-    *((name, {"do_stable_layer_norm": stable}) for name in STABLE for stable in (False, True)),
-    *((name, {}) for name in IN_DIM),
-]
 GRADIENTS = [
-    *((*each, pooling) for each in SPEECH for pooling in ("mean", "weighted", "MHFA", "MFA")),
+    *((name, pooling) for name in tiny_hub.SPEECH for pooling in ("mean", "weighted", "MHFA")),
     *(
-        (name, {}, pooling)
+        (name, pooling)
         for name in tiny_hub.IMAGES
         for pooling in ("CLS", "mean", "GeM", "head")
         if not name.endswith(("towers", "classifier"))
@@ -262,12 +257,12 @@ GRADIENTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "pooling"), GRADIENTS)
-def test_every_parameter_gets_a_gradient(name: str, change: dict[str, Any], pooling: Any) -> None:
+@pytest.mark.parametrize(("name", "pooling"), GRADIENTS)
+def test_every_parameter_gets_a_gradient(name: str, pooling: Any) -> None:
     """Training in many processes stops where one gets none. Masks are for pre-training, and
     SigLIP's own pooling is not trained where another one stands in.
     """
-    config = configuration({**tiny_hub.network(name).config.to_dict(), **change})
+    config = configuration(tiny_hub.network(name).config.to_dict())
     how: dict[str, Any] = {"config": config, "pooling": pooling, "dim": 6}
     if name in tiny_hub.IMAGES:
         backbone: Any = HubImage(3, **how)

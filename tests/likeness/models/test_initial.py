@@ -106,16 +106,6 @@ def test_faces_of_arcface_torch_are_fine_tuned(tmp_path: Path) -> None:
     assert (loaded.modality, loaded.read.keywords["size"]) == ("face", (48, 48))
     initial = read_initial(f"insightface:{file}")
     assert initial.weights.keys() == {f"backbone.{name}" for name in iresnet.state_dict()}
-    state = iresnet.state_dict()
-    for changes, keyword in (
-        ({"fc.bias": torch.zeros(9)}, "fc.bias"),
-        ({"conv1.weight": torch.zeros(8, 3, 3, 3)}, "do not fit"),
-        ({"layer1.0.prelu.weight": None}, "none of the IResNets"),
-    ):
-        wrong = {key: value for key, value in (state | changes).items() if value is not None}
-        torch.save(wrong, tmp_path / "wrong.pth")
-        with pytest.raises(ValueError, match=keyword):
-            load(f"insightface:{tmp_path / 'wrong.pth'}")
 
 
 class Fresh(ResNet):
