@@ -97,12 +97,9 @@ class Evaluation:
         Raises:
             KeyError: there is no system of that name.
         """
-        if system not in self.compared.scores:
-            raise KeyError(
-                f"{system!r} was not evaluated; there is {', '.join(self.compared.scores)}"
-            )
+        scores = self.compared.scores[system]
         results = [result for result in self.results if result.system == system]
-        return Evaluated(results, None, self.compared.scores[system], self.settings)
+        return Evaluated(results, None, scores, self.settings)
 
     @property
     def _only(self) -> Evaluated:

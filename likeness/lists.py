@@ -1,6 +1,5 @@
 """Lists of whatever a person has: its items, and trials of subjects that were held out."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -60,27 +59,20 @@ def items(
     from likeness.inputs import items_of
     from likeness.modalities import folders
 
+    listing: Any = {"columns": columns, "label": label, "root": root}
     if not isinstance(data, str | PathLike):
-        with items_of(
-            data, modality=modality or "speaker", root=root, columns=columns, label=label
-        ) as listed:
+        with items_of(data, modality=modality or "speaker", **listing) as listed:
             return Items.of(listed)
     path = Path(data)
-    modality = modality or modality_of(path, columns=columns, label=label, root=root)
-    return folders.list_all(path, modality, columns=columns, label=label, root=root)
+    return folders.list_all(path, modality or modality_of(path, **listing), **listing)
 
 
-def modality_of(
-    data: Path,
-    *,
-    columns: str | Mapping[str, str] = "",
-    label: str = "",
-    root: str | Path | None = None,
-) -> Modality:
+def modality_of(data: Path, **listing: Any) -> Modality:
     """Say of what modality most items of the data are, by the endings of their files.
 
     Args:
-        data: As for `items`; so are the others.
+        data: As for `items`.
+        listing: Columns, label and root, as for `items`.
 
     Returns:
         "speaker" for recordings, "image" for images, and "face" for a .rec file, which only faces
@@ -93,18 +85,11 @@ def modality_of(
 
     if data.suffix == ".rec":
         return "face"
-    suffixes = (*suffixes_of("speaker"), *suffixes_of("image"))
-    listed = list_items(
-        data,
-        suffixes=suffixes,
-        columns=columns,
-        label=label,
-        root=root,
-        missing="leave",
-        passed_over=[],
-    )
-    endings = Counter(item.suffix for item in listed)
-    voices, images = (sum(endings[s] for s in suffixes_of(kind)) for kind in ("speaker", "image"))
+    sounds, pictures = suffixes_of("speaker"), suffixes_of("image")
+    suffixes = (*sounds, *pictures)
+    listed = list_items(data, suffixes=suffixes, missing="leave", passed_over=[], **listing)
+    voices = sum(item.suffix in sounds for item in listed)
+    images = sum(item.suffix in pictures for item in listed)
     if not voices + images:
         raise LikenessError(
             f"{data}: none of {len(listed)} files has an ending of a recording or an image; say "

@@ -133,12 +133,8 @@ def _with_embeddings(
         whole = {name: its for name, its in models.items() if no_item.isdisjoint(its)}
         enrolled = [name for name in trials.enrol_ids if name not in whole]
     probed = lacking(trials.probe_ids, embeddings if probe is None else probe)
-    kept = np.ones(len(trials), dtype=np.bool_)
-    for ids, rows, absent in (
-        (trials.enrol_ids, trials.enrol, set(enrolled)),
-        (trials.probe_ids, trials.probe, set(probed)),
-    ):
-        kept &= np.array([name not in absent for name in ids], dtype=np.bool_)[rows]
+    kept = ~np.isin(trials.enrol_ids, enrolled)[trials.enrol]
+    kept &= ~np.isin(trials.probe_ids, probed)[trials.probe]
     if kept.all() or not kept.any():
         return trials, models, ""
     both = list(dict.fromkeys([*enrolled, *probed]))

@@ -119,7 +119,6 @@ def identify(
     *,
     gallery_subjects: Names | None = None,
     probe_subjects: Names | None = None,
-    second_gallery: File | Embeddings | None = None,
 ) -> SearchEvaluation:
     """Search every probe in a gallery: rank-K and open-set TPIR@FPIR.
 
@@ -130,8 +129,6 @@ def identify(
         gallery_subjects: the subject of each id, as an `id subject` list or a mapping. By default
             the first folder of the ids.
         probe_subjects: the same of the probes.
-        second_gallery: a gallery apart (G2 of IJB), whose subjects `gallery_subjects` has too.
-            Open-set rates are the mean over both.
 
     Returns:
         The results; print them to see the table. `.report(folder)` writes a page.
@@ -145,19 +142,18 @@ def identify(
         >>> likeness.identify(embeddings, embeddings).results[0].metric
         'rank_k(1)'
     """
-    sides = [gallery] if second_gallery is None else [gallery, second_gallery]
-    galleries, queries = [embeddings_of(side) for side in sides], embeddings_of(probes)
+    searched, queries = embeddings_of(gallery), embeddings_of(probes)
     of_gallery = names_of(gallery_subjects)
     of_probes = names_of(probe_subjects)
     measured = identify_values(
-        galleries,
+        [searched],
         queries,
         settings or IdentificationSettings(),
         gallery_subjects=of_gallery,
         probe_subjects=of_probes,
     )
-    files = files_in(*sides, probes, gallery_subjects, probe_subjects)
-    return SearchEvaluation(measured, (queries, of_probes), (galleries[0], of_gallery), files)
+    files = files_in(gallery, probes, gallery_subjects, probe_subjects)
+    return SearchEvaluation(measured, (queries, of_probes), (searched, of_gallery), files)
 
 
 def retrieve(

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -420,28 +419,21 @@ def verify_pairs(
     reason_of = {item.id: item.reason for item in bad}
     row_of = {} if embeddings is None else {id: row for row, id in enumerate(embeddings.ids)}
     sides = np.array([[row_of.get(id_of[name], -1) for name in pair[:2]] for pair in pairs])
-    readable = np.asarray((sides >= 0).all(axis=1))
-    results: Iterator[Verification] = iter(())
+    scores, norms = np.full(len(pairs), np.nan), list[float]()
     if embeddings is not None:
-        matrix, (first, second) = embeddings.matrix, sides[readable].T
-        scores = similarities(matrix, matrix, first, second, model.similarity)
-        norms = zip(
-            embeddings.norms[first].tolist(), embeddings.norms[second].tolist(), strict=True
-        )
-        results = map(partial(judged, comparer), scores.tolist(), norms)
+        readable, matrix, norms = (sides >= 0).all(axis=1), embeddings.matrix, [*embeddings.norms]
+        places = sides[readable, 0], sides[readable, 1]
+        scores[readable] = similarities(matrix, matrix, *places, model.similarity)
     rows = []
-    for pair, is_readable in zip(pairs, readable.tolist(), strict=True):
-        if is_readable:
-            result = next(results)
-            quality = result.norms if model.norm_is_quality else (None, None)
-            rows.append(
-                PairRow(
-                    *pair, result.score, result.same, result.threshold, result.probability, *quality
-                )
-            )
-        else:
+    for pair, (first, second), score in zip(pairs, sides.tolist(), scores.tolist(), strict=True):
+        if math.isnan(score):
             name = next(name for name in pair[:2] if id_of[name] in reason_of)
             reason = reason_of[id_of[name]]
             note = reason if name in reason else f"{name}: {reason}"
             rows.append(PairRow(*pair, threshold=comparer.threshold, note=note))
+        else:
+            made = judged(comparer, score, (float(norms[first]), float(norms[second])))
+            quality = made.norms if model.norm_is_quality else (None, None)
+            verdict = made.same, made.threshold, made.probability
+            rows.append(PairRow(*pair, score, *verdict, *quality))
     return VerifiedPairs(rows, model.similarity, comparer.source)

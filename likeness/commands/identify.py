@@ -48,10 +48,6 @@ def identify(
     gallery: Annotated[Path | None, input_file("The embeddings to search in.")] = None,
     gallery_subjects: options.SubjectLines = None,
     probe_subjects: options.SubjectLines = None,
-    second_gallery: Annotated[
-        Path | None,
-        input_file("A second gallery, such as G2 of IJB. Open-set rates are the mean over both."),
-    ] = None,
 ) -> None:
     """Search every probe in a gallery, and measure rank-K and open-set TPIR@FPIR.
 

@@ -86,7 +86,6 @@ def test_train_embed_score_evaluate(
     ("command", "word"),
     [
         ("train {tiny}:nothing --out {tmp}/o", "nothing"),
-        ("train nowhere.py --out {tmp}/o", "nowhere.py"),
         ("train {tiny} optm.lr=1 --out {tmp}/o", "optim"),
         ("train {tiny} --data {tmp}/none --out {tmp}/o", "none"),
         ("embed --model {run}/run --items {run}/items.txt --out {tmp}/o.xyz", ".npz, .ark"),
@@ -94,30 +93,18 @@ def test_train_embed_score_evaluate(
         ("score --trials {tmp}/missing.txt --embeddings {tmp}/one.npz --out {tmp}/o", "2 of"),
         ("evaluate {tmp}/nan.txt", "NaN"),
         ("evaluate {tmp}/oneclass.txt", "target"),
-        ("evaluate {tmp}/empty.txt", "empty"),
         ("demo --only smell --out {tmp}/o", "smell"),
     ],
 )
 def test_wrong_input_gets_one_sentence_exit_2_and_writes_nothing(
-    command: str, word: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, word: str, trained: Path, tmp_path: Path
 ) -> None:
-    embeddings.write(
-        tmp_path / "one.npz", embeddings.Embeddings(("a",), np.ones((1, 2), dtype=np.float32))
-    )
-    files = {
-        "missing": "a b 1\na c 0\n",
-        "nan": "a b nan 1\nc d .1 0\n",
-        "oneclass": "a b .2 1\nc d .1 1\n",
-        "empty": "",
-    }
-    for name, text in files.items():
-        (tmp_path / f"{name}.txt").write_text(text)
+    embeddings.write(tmp_path / "one.npz", embeddings.Embeddings(("a",), [[1.0, 1.0]]))
+    (tmp_path / "missing.txt").write_text("a b 1\na c 0\n")
+    (tmp_path / "nan.txt").write_text("a b nan 1\nc d .1 0\n")
+    (tmp_path / "oneclass.txt").write_text("a b .2 1\nc d .1 1\n")
     before = sorted(tmp_path.rglob("*"))
-    arguments = command.format(tiny=TINY, tmp=tmp_path, run=trained).split()
-    assert run_command(*arguments) == 2
-    error = capsys.readouterr().err
-    assert word in error
-    assert "Traceback" not in error
+    assert word in refused(*command.format(tiny=TINY, tmp=tmp_path, run=trained).split())
     assert sorted(tmp_path.rglob("*")) == before
 
 

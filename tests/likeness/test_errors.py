@@ -141,16 +141,13 @@ def test_damaged_models_and_descriptions_end_in_one_sentence(
     (tmp_path / "t.txt").write_text("a b 1\n")
     for name in ("m.safetensors", "m.onnx", "m.pt"):
         (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{" + b"\xff" * 40)
-    items = ["--items", tmp_path / "t.txt", "--out", tmp_path / "o.npz"]
+    embed = ["embed", "--items", tmp_path / "t.txt", "--out", tmp_path / "o.npz", "--model"]
     files = ["--trials", tmp_path / "t.txt", "--embeddings", tmp_path / "e.npz"]
     score = ["score", *files, "--out", tmp_path / "o.txt"]
-    for arguments in (
-        ["embed", "--model", tmp_path / "m.safetensors", *items],
-        ["embed", "--model", tmp_path / "m.onnx", *items],
-        ["embed", "--model", f"wespeaker:{tmp_path / 'm.pt'}", *items],
-        [*score, "--calibration", tmp_path / "deep.json"],
-        [*score, "--plda", tmp_path / "deep.json"],
-    ):
+    models = (tmp_path / "m.safetensors", tmp_path / "m.onnx", f"wespeaker:{tmp_path / 'm.pt'}")
+    asked = [[*embed, model] for model in models]
+    asked += [[*score, option, tmp_path / "deep.json"] for option in ("--calibration", "--plda")]
+    for arguments in asked:
         assert run_command(*arguments) == 2
         one_line(capfd)
 

@@ -4,7 +4,6 @@ the pieces of a run that was stopped.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.loaded import Loaded
-from likeness.toolkit.training.lock import Busy, only_writer
 from tests.scripts import printed, program, refused
 
 # Pieces are thousands of items long; this runs the same command with pieces of five.
@@ -73,21 +71,6 @@ def test_pieces_join_in_order_and_go_on_where_they_stopped(
         extraction.extract(counted, items[1:], out, piece_items=5)
     extraction.finish(out)
     assert not list(tmp_path.glob("*.pieces"))
-
-
-def test_nobody_else_writes_into_the_pieces_of_an_extraction(
-    model: Path, items: list[Item], tmp_path: Path
-) -> None:
-    loaded, refused = load_model(model), list[str]()
-
-    def read(item: Item) -> np.ndarray:  # type: ignore[type-arg]
-        with pytest.raises(Busy), only_writer(tmp_path / "out.npz.pieces"):
-            pass
-        refused.append(item.id)
-        return audio.read(item)
-
-    extraction.extract(replace(loaded, read=read), items[:2], tmp_path / "out.npz", piece_items=1)
-    assert len(refused) == 2
 
 
 def test_a_piece_of_unreadable_items_is_empty(

@@ -16,8 +16,10 @@ from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.types import Trials
 from likeness.held_out import HeldOutFiles, measure_held_out
 from likeness.modalities import synthetic, synthetic_glyphs
+from likeness.recipe_files import located
 from likeness.toolkit.data.item_lists import read_items
 from likeness.toolkit.training.recipe import load, override
+from likeness.training import with_bandwidth
 from tests.scripts import refused, run_command
 from tests.tiny import QUICK
 
@@ -122,3 +124,16 @@ def test_retrieval_leaves_drawn_trials_of_its_test_items(tmp_path: Path) -> None
     np.testing.assert_allclose(values, cosines(files), rtol=0, atol=1e-6)
     assert len(trials) == 15  # all pairs of 2 classes of 3 images
     assert trials.target.sum() == 6
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000])
+def test_a_model_takes_narrow_recordings_where_it_is_trained_on_them(
+    rate_hz: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.write_voices(
+        tmp_path / "voices", num_speakers=6, num_utterances=2, seconds=(0.6, 0.7), rate_hz=rate_hz
+    )
+    recipe, _ = load(located("speaker/folders"))
+    is_kept = with_bandwidth(recipe, tmp_path / "voices") is recipe
+    assert is_kept == (rate_hz == 16_000)
+    assert ("above 4.5 kHz" in capsys.readouterr().err) == (rate_hz == 8_000)

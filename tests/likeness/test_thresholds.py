@@ -91,14 +91,10 @@ def test_a_guaranteed_threshold_decides_and_too_few_subjects_are_refused(
     scores = front_door.evaluate("s", front_door.VerificationSettings(fars=[0.8], num_resamples=0))
     assert scores.save_thresholds(model, guarantee=0.95) == model.thresholds
     # What cannot be kept replaces nothing, and leaves no results behind.
-    for arguments, word in (
-        (("--far", 0.8, "--far", 0.7, "--save-to", "runs/voices"), "at least 6 subjects"),
-        (("--far", 0.8), "--save-to"),
-        (("--far", 0.8, "--save-to", "runs/voices", "--guarantee", 95), "0.95"),
-    ):
-        assert word in refused(*evaluate, *arguments, "--json", "r.json")
-        assert Path("runs/voices/thresholds.json").read_bytes() == stored
-        assert not Path("r.json").exists()
+    too_few = ("--far", 0.8, "--far", 0.7, "--save-to", "runs/voices", "--json", "r.json")
+    assert "at least 6 subjects" in refused(*evaluate, *too_few)
+    assert Path("runs/voices/thresholds.json").read_bytes() == stored
+    assert not Path("r.json").exists()
 
 
 def test_a_guarantee_needs_subjects_and_not_the_order_of_rows(world: Path) -> None:
@@ -219,19 +215,10 @@ def test_every_pair_has_a_row_whatever_its_files_are(
     assert [row.score for row in rows] == [row.score for row in same.rows[:2]]
     Path("list.txt").write_text("mine;theirs\na.wav;b.wav\n")
     columns = ("--columns=enrol=mine", "--columns=probe=theirs")
-    assert run_command("verify", "--pairs", "list.txt", *columns, "--model", "runs/voices") == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("first,other\na.wav,b.wav\n", "probe"),
-        ("first,second\nnobody.wav,noone.wav\n", "does not exist"),
-    ],
-)
-def test_lists_that_are_none_are_refused(text: str, word: str, world: Path) -> None:
-    Path("pairs.csv").write_bytes(text.encode("latin-1"))
-    assert word in refused("verify", "--pairs", "pairs.csv", "--model", "runs/voices")
+    asked = ("verify", "--pairs", "list.txt", "--model", "runs/voices")
+    assert run_command(*asked, *columns) == 0
+    Path("list.txt").write_text("first,second\na,b\n")
+    assert "does not exist" in refused(*asked)
 
 
 def test_a_gallery_from_enrolment_to_removal(
@@ -323,15 +310,13 @@ def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(
     assert run_command(*ask, "--far", 0.05) == 0
     assert "estimated from 52 unlabelled items of lobby" in capsys.readouterr().out
 
-    plain = front_door.load("runs/voices")
     here = front_door.load("runs/voices", thresholds="lobby.json")
-    before, after = plain.embed("lobby"), here.embed("lobby")
+    before, after = front_door.load("runs/voices").embed("lobby"), here.embed("lobby")
     centre = before.unit().mean(axis=0)
     expected = before.unit() - centre
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(after.unit(), expected, atol=1e-4)
     np.testing.assert_allclose(after.norms, before.norms, rtol=1e-4)
-    assert here.similarity == "cosine"
 
     verdict = here.verify("lobby/0.wav", "lobby/1.wav", far=0.05)
     stored = here.thresholds.at(0.05)
@@ -348,7 +333,3 @@ def test_a_place_has_its_threshold_from_files_of_nobody_knows_whom(
     assert "galleries" in refused("gallery", "search", "a.wav", *gallery, *files[2:], "--far", 0.05)
     with pytest.raises(front_door.LikenessError, match="another model"):
         front_door.load("likeness:voice", thresholds="lobby.json")
-    shutil.rmtree("lobby")
-    (world / "lobby").mkdir()
-    assert "lobby" in refused(*ask, "--force")
-    assert front_door.load("runs/voices", thresholds="lobby.json").thresholds is not None

@@ -168,13 +168,7 @@ def test_the_demo_of_all_modalities_beats_raw_features_and_its_commands_run(
         assert again.ids == before.ids
         assert np.array_equal(again.matrix, before.matrix)
         command = next(line for line in lines if "likeness verify" in line).split()[1:]
-        assert run_command(*command, "--json", tmp_path / f"{name}.json") == 0
-        first, second = (
-            before.unit()[before.rows([Path(path).relative_to(out / name / "data").as_posix()])[0]]
-            for path in command[1:3]
-        )
-        score = json.loads((tmp_path / f"{name}.json").read_text())["score"]
-        assert score == pytest.approx(float(first @ second), abs=1e-4)
+        assert run_command(*command, "--far", "eer") == 0
     assert f"likeness serve --model {out / 'image' / 'run'}" in output
     capsys.readouterr()
     assert "choose another --out" in refused("demo", "--only", "speaker", "--out", out / "speaker")
@@ -206,14 +200,9 @@ def test_without_extras_it_brings_no_torch_and_measures(
     assert "probability" in command("verify", *sorted((tmp_path / "long").rglob("*.flac")))
     model, voices = ("--model", "voices.onnx"), world / "voices"
     command("embed", *model, "--items", voices, "--out", "e.npz", "--workers", "2")
-    command("gallery", "enrol", voices, "--gallery", "g", *model)
-    found = command("gallery", "search", world / "a.wav", "--gallery", "g", *model, "--k", "1")
-    assert sorted(voices.iterdir())[0].name in found
     trials = ("--trials", world / "trials.txt", "--embeddings", "e.npz", "--out", "s.txt")
     command("score", *trials)
     command("evaluate", "s.txt", "--far", "0.5", "--save-to", "voices.onnx", "--report", "report")
     assert "Bokeh" in (tmp_path / "report" / "index.html").read_text()
-    command("identify", "--gallery", "e.npz", "--probes", "e.npz", "--report", "identified")
-    command("retrieve", "--embeddings", "e.npz", "--report", "retrieved")
     error = command("train", "speaker/folders", "--data", voices, "--out", "run", code=2)
     assert "likeness[train]" in error

@@ -12,7 +12,7 @@ import likeness
 from likeness.eval.bootstrap import effective_number, t_interval
 from likeness.eval.formats import embeddings
 from likeness.eval.identification import rank_k, search_embeddings, tpir, tpir_at_fpir
-from likeness.eval.protocols.identification import IdentificationSettings
+from likeness.eval.protocols.identification import IdentificationSettings, identify
 from likeness.eval.similarity import matrix
 from likeness.eval.types import Embeddings
 
@@ -108,14 +108,13 @@ def test_intervals_are_draws_of_probe_subjects(files):
 
 
 def test_galleries_apart_and_merged(files):
-    folder, g1, g2, _, m = files
+    _, g1, g2, _, m = files
     names, who = [subjects(g1), subjects(g2)], subjects(m)
     scores = [matrix(m.matrix, gallery.matrix, "cosine") for gallery in (g1, g2)]
 
     def both(protocol):
         settings = IdentificationSettings(similarity="cosine", protocol=protocol, num_resamples=50)
-        two = {"second_gallery": folder / "g2.npz"}
-        return identified(folder / "g1.npz", folder / "m.npz", settings, **two)
+        return {one.metric: one for one in identify([g1, g2], m, settings).results}
 
     apart = both(IdentificationSettings().protocol)
     for fpir in (0.01, 0.1):
