@@ -25,7 +25,6 @@ Modality = Literal["speaker", "face", "image"]
 Split = Literal["train", "validation", "test", "all"]
 
 
-# Many parameters, because each is a field of a recipe on the command line: items.test_share=.3.
 def items(
     data: str | Path,
     *,

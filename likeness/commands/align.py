@@ -27,11 +27,11 @@ def align(
         str, typer.Option(metavar="HEIGHTxWIDTH", help="The size of the crops in pixels.")
     ] = "112x112",
     choose: Annotated[
-        Literal["largest", "central"],
+        Literal["largest", "central", "all"],
         typer.Option(
             "--faces",
-            help="Which of several faces is taken: the largest, or as InsightFace does the largest "
-            "near the centre.",
+            help="Which of several faces is taken: the largest, as InsightFace does the largest "
+            "near the centre, or all of them, as NAME#1.png, NAME#2.png and so on.",
         ),
     ] = "largest",
     min_score: MinScore = None,

@@ -506,10 +506,13 @@ def align_folder(
     detector: str | Path,
     size: int = 112,
     width: int | None = None,
-    choose: Choose = "largest",
+    choose: Choose | Literal["all"] = "largest",
     min_score: float | None = None,
 ) -> Aligned:
     """Align every image below `root` into the same place below `out`: root/A/1.jpg -> out/A/1.png.
+
+    Where all faces are taken, the crops are out/A/1#1.png, out/A/1#2.png and so on, by falling
+    score.
 
     Images that are already there are kept, so that a run that was interrupted goes on. What fails
     is listed with its reason, also in out/failures.tsv (path, reason): unreadable images, images
@@ -522,7 +525,7 @@ def align_folder(
         detector: The path of an SCRFD or YuNet .onnx file.
         size: The height of the crops in pixels.
         width: The width of the crops in pixels; None means size.
-        choose: Which face is taken where there are several, see choose_face().
+        choose: Which face is taken where there are several, see choose_face(); or "all" of them.
         min_score: The lowest score of a face, see load_detector().
 
     Returns:
@@ -536,32 +539,48 @@ def align_folder(
     check(size, width)
     root, out = Path(root), Path(out)
     targets = _targets(root, out)
+    sizes: Any = {"size": size, "width": width}
     model = load_detector(detector, min_score)
+
+    def align_image(pixels: Pixels) -> tuple[list[Pixels], int]:
+        if choose == "all":
+            crops = align_all(model, pixels, **sizes)
+            return crops, len(crops)
+        taken, count = align_one(model, pixels, choose=choose, **sizes)
+        return [taken], count
+
     out.mkdir(parents=True, exist_ok=True)
     result = Aligned([], [], [])
     several = out / "several.tsv"
     counted = _read_several(several)
     try:
         for item, target in tracked(targets, "aligning"):
-            if not target.is_file():
+            first = target.with_name(f"{target.stem}#1.png") if choose == "all" else target
+            if not first.is_file():
                 try:
-                    crop, counted[item.id] = align_one(
-                        model, decode(item), size=size, width=width, choose=choose
-                    )
+                    crops, counted[item.id] = align_image(decode(item))
                 except ValueError as error:
                     result.failures.append(Bad(item.id, str(error)))
                     continue
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_path(target) as temporary:
-                    temporary.write_bytes(encode(crop))
-            if counted.get(item.id, 1) > 1:
+                first.parent.mkdir(parents=True, exist_ok=True)
+                for number in range(len(crops), 0, -1):  # the first is last: then all are there
+                    with atomic_path(_numbered(first, number)) as temporary:
+                        temporary.write_bytes(encode(crops[number - 1]))
+            count = counted.get(item.id, 1)
+            if count > 1:
                 result.several.append(item.id)
-            result.done.append(Item(item.id, target, item.label))
+            for number in range(1, (count if choose == "all" else 1) + 1):
+                result.done.append(Item(item.id, _numbered(first, number), item.label))
     finally:  # a run that goes on does not look at these images again
         rows = (f"{image}\t{number}\n" for image, number in counted.items() if number > 1)
         write_text(several, "".join(rows))
     write_bad(out / "failures.tsv", result.failures)
     return result
+
+
+def _numbered(first: Path, number: int) -> Path:
+    """Return the path of the crop of this number; `first` is that of number 1."""
+    return first if number == 1 else first.with_name(f"{first.stem[:-1]}{number}.png")
 
 
 def _targets(root: Path, out: Path) -> list[tuple[Item, Path]]:

@@ -168,7 +168,6 @@ def train_view(
     return _like(image, flip(pixels) if flips else pixels)
 
 
-# Many parameters, because each is a field of a recipe on the command line: augment.rotate_prob=.5.
 @takes(dtype="uint8")
 def geometric_view(
     image: Array,

@@ -22,7 +22,6 @@ from likeness.toolkit.data.reading import Array, takes
 Range = tuple[float, float]
 
 
-# Many parameters, because each is a field of a recipe on the command line: augment.hue=.1.
 @takes(dtype="uint8")
 def crop_view(
     image: Array,

@@ -143,7 +143,6 @@ def clip(wave: Wave, rng: np.random.Generator, level: tuple[float, float] = (0.3
     return np.clip(wave, -most, most)
 
 
-# Many parameters, because each is a field of a recipe on the command line: augment.noise_prob=.1.
 def train_view(
     wave: Wave,
     rng: np.random.Generator,

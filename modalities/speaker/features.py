@@ -138,8 +138,6 @@ class KaldiFbank(nn.Module):
     taper: Tensor  # (frame_samples,) the window function
     mel: Tensor  # (fft_size // 2 + 1, F)
 
-    # Many parameters, because each is a field of a recipe on the command line:
-    # frontend.num_mels=72.
     def __init__(
         self,
         num_mels: int = 80,
