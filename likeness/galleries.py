@@ -18,6 +18,7 @@ from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.gallery.gallery import (
     By,
     Gallery,
+    PoolScores,
     exists,
     open_gallery,
     refuse_absent,
@@ -283,6 +284,8 @@ def search(
     threshold: float | None = None,
     source: str = "",
     by: By = "subject",
+    num_templates: int = 1,
+    pool: PoolScores = "best",
     faces: Faces = "central",
     **listing: Any,
 ) -> Found:
@@ -296,6 +299,8 @@ def search(
         threshold: The score from which on a file is taken for a subject; None decides nothing.
         source: Where the threshold comes from.
         by: What is found: subjects, or the enrolled files one by one.
+        num_templates: How many templates a subject has, see `Gallery.search`.
+        pool: How the scores of several templates become one.
         faces: As for `embed`.
         listing: How the inputs are listed, as for `likeness.inputs.items_of`.
 
@@ -304,8 +309,9 @@ def search(
     """
     with items_of(data, modality=model.modality, **listing) as items:
         embeddings, bad = _embed(model, items, 0, faces)
+    how: Any = {"by": by, "num_templates": num_templates, "pool": pool}
     with step("searching the gallery"):
-        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, by=by), strict=True))
+        matches = dict(zip(embeddings.ids, gallery.search(embeddings, k + 1, **how), strict=True))
     rows = []
     for probe, best in matches.items():
         others = [match.score for match in best if match.subject != best[0].subject]

@@ -146,8 +146,16 @@ def matching(
         Literal["subject", "item"],
         typer.Option(help="What is found: subjects, or the enrolled files one by one."),
     ] = "subject",
+    num_templates: Annotated[
+        int,
+        typer.Option("--templates", min=1, help="How many templates each subject has at most."),
+    ] = 1,
+    pool: Annotated[
+        Literal["best", "mean"],
+        typer.Option(help="Which score a subject with several templates gets."),
+    ] = "best",
 ) -> None:
-    """What is found."""
+    """What is found, and by which templates."""
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from likeness.modalities.speaker import an4
 from likeness.modalities.speaker.folds import stratified_folds
 from likeness.modalities.synthetic import voice, write_voices
 from likeness.toolkit.data.items import Item
-from likeness.toolkit.data.pairs import all_pairs, draw_pairs
+from likeness.toolkit.data.pairs import all_pairs, draw_pairs, hold_out
 from tests.scripts import touch
 
 
@@ -230,3 +231,12 @@ def test_written_voices_are_the_same_voices(tmp_path: Path) -> None:
     wave, rate_hz = soundfile.read(items[4].path, dtype="float32")
     assert rate_hz == 16000
     np.testing.assert_allclose(wave, voice(1, 1, seed=5, seconds=(0.5, 0.6)), atol=2**-15)
+
+
+def test_labels_of_two_values_are_asked_about() -> None:
+    items = [Item(f"{i}", Path(f"{i}"), "fm"[i % 2]) for i in range(40)]
+    with pytest.warns(UserWarning, match="two values .*sex"):
+        hold_out(items, split="all", test_share=0.2, seed=0, where="DATA")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hold_out(items[:10], split="all", test_share=0.2, seed=0, where="DATA")

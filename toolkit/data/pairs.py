@@ -3,6 +3,7 @@
 The trials are all pairs, or a seeded draw of them.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likeness.eval.errors import LikenessError
-from likeness.eval.types import Trials, check_choice
+from likeness.eval.types import Trials, check_choice, name_first
 from likeness.toolkit.data.items import Index, Item, Items, distinct_labels, label_numbers
+
+_MANY = 20  # items, from which on two labels look like a property
 
 
 def hold_out(
@@ -48,6 +51,12 @@ def hold_out(
     """
     check_choice("split", split, ("train", "validation", "test", "all"))
     every = Items.of(every)
+    if len(names := sorted(map(str, set(every.labels)))) == 2 and len(every) >= _MANY:
+        warnings.warn(
+            f"{where}: the labels have two values ({name_first(names)}): are these whom or what is "
+            "to be told apart, or a property such as sex? --columns label=COLUMN names another",
+            stacklevel=2,
+        )
     if split == "all":
         return every
     labels = distinct_labels(every)

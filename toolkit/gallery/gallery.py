@@ -38,11 +38,13 @@ from likeness.toolkit.gallery.store import (
     Enrolments,
     Entry,
     contradictions,
+    several_templates,
     templates_of,
 )
 
 MAX_SUBJECT = 256  # characters of a name
 By = Literal["subject", "item"]
+PoolScores = Literal["best", "mean"]
 _PROBES = 256  # compared with all enrolments at once
 EXTRA = 8  # candidates beside k: rounding of products must not decide who is among the best
 _KIND = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive of Windows
@@ -161,6 +163,8 @@ class Gallery:
         threshold: float | None = None,
         *,
         by: By = "subject",
+        num_templates: int = 1,
+        pool: PoolScores = "best",
     ) -> list[tuple[Match, ...]]:
         """Finds the k most similar subjects, or enrolled items, of every probe.
 
@@ -169,8 +173,11 @@ class Gallery:
             k: How many subjects to give back at most. There are fewer where fewer are enrolled.
             threshold: Keeps only matches with score >= threshold. An empty tuple then rejects the
                 probe: nobody who is enrolled is similar enough.
-            by: "subject", or "item" for the enrolments themselves, of whomever they are. They are
-                all compared, in every store.
+            by: "subject", or "item" for the enrolments themselves, of whomever they are.
+            num_templates: How many templates a subject has at most. With more than one, the
+                enrolments of a subject are grouped by k-means, so that somebody with and without a
+                beard, say, is two templates. They are all compared, in every store.
+            pool: Which score a subject with several templates gets: the "best" or the "mean".
 
         Returns:
             A tuple of matches for each probe, best first. Of equal scores, whoever was enrolled
@@ -182,8 +189,8 @@ class Gallery:
         self._refuse_unlike(probes)
         if not probes.ids or not self._store.dim:
             return [()] * len(probes.ids)
-        if by == "item":
-            return self._search_items(probes.matrix, k, threshold)
+        if by == "item" or num_templates > 1:
+            return self._search_pieces(probes.matrix, k, threshold, by, num_templates, pool)
         asked = as_asked(probes.matrix, self._bias, self.similarity)
         return self._best(probes.matrix, self._store.nearest(asked, k + EXTRA), k, threshold)
 
@@ -257,17 +264,35 @@ class Gallery:
             )
         return results
 
-    def _search_items(
-        self, probes: Floats32, k: int, threshold: float | None
+    def _search_pieces(
+        self,
+        probes: Floats32,
+        k: int,
+        threshold: float | None,
+        by: By,
+        num_templates: int,
+        pool: PoolScores,
     ) -> list[tuple[Match, ...]]:
-        """Compares the probes with all enrolments."""
-        names, items, rows = self.everything()
-        norms = np.linalg.norm(rows, axis=1).tolist()
+        """Compares the probes with all enrolments, or with several templates of each subject."""
+        made = self.everything()
+        names, items, rows = made
+        if by == "subject":
+            names, rows = several_templates(made, num_templates, self._store.meta)
+            items = [""] * len(names)
+        norms = np.linalg.norm(rows, axis=1)
+        is_first = [by == "item" or name != before for before, name in pairwise(["", *names])]
+        starts = np.flatnonzero(is_first)
+        sizes = np.diff([*starts, len(names)])[:, None]
         results = []
         for begin in range(0, len(probes), _PROBES):
-            for scores in matrix(rows, probes[begin : begin + _PROBES], self.similarity).T:
-                best = np.argsort(-scores, kind="stable")[:k].tolist()
-                matches = [Match(names[i], float(scores[i]), norms[i], items[i]) for i in best]
+            scores = matrix(rows, probes[begin : begin + _PROBES], self.similarity)
+            joined = np.maximum.reduceat(scores, starts)
+            if pool == "mean":
+                joined = np.add.reduceat(scores, starts) / sizes
+            for column in joined.T:
+                best = np.argsort(-column, kind="stable")[:k]
+                found = zip(starts[best], column[best].tolist(), strict=True)
+                matches = [Match(names[i], score, float(norms[i]), items[i]) for i, score in found]
                 results.append(
                     tuple(m for m in matches if threshold is None or m.score >= threshold)
                 )

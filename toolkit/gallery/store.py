@@ -9,7 +9,7 @@ candidates. SqliteStore says what its methods do; those of PostgresStore do the 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,44 @@ def templates_of(subjects: Sequence[str], rows: Floats32, meta: Mapping[str, str
     similarity = meta.get("similarity", "cosine")
     vectors = as_searched(pooled.matrix, angular_bias(similarity), similarity)
     return Templates(pooled.ids, [counts[name] for name in pooled.ids], pooled.norms, vectors)
+
+
+def several_templates(
+    made: Enrolments, most: int, meta: Mapping[str, str]
+) -> tuple[list[str], Floats32]:
+    """Groups the enrolments of each subject by k-means, and pools every group into a template.
+
+    Args:
+        made: Raw enrolments.
+        most: How many templates a subject gets at most.
+        meta: Of the gallery, which says the pooling.
+
+    Returns:
+        The subject of each template, those of one subject side by side, and the raw templates.
+
+    Example:
+        >>> rows = np.float32([[1, 0], [0, 2], [9, 0], [0, 1]])
+        >>> made = Enrolments(["a", "a", "a", "b"], ["1", "2", "3", "4"], rows)
+        >>> several_templates(made, 2, {})[0]
+        ['a', 'a', 'b']
+    """
+    from sklearn.cluster import KMeans
+
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(made.subjects):
+        rows_of.setdefault(name, []).append(row)
+    rows = Embeddings(tuple(map(str, range(len(made.rows)))), made.rows)
+    unit, template_of = rows.unit(), np.empty(len(made.rows), dtype=object)
+    for name, places in rows_of.items():
+        groups = range(len(places))
+        if len(places) > most:
+            groups = KMeans(most, n_init=4, random_state=0).fit_predict(unit[places]).tolist()
+        template_of[places] = [f"{group} {name}" for group in groups]
+    order = np.concatenate(list(rows_of.values()))
+    by_subject = Embeddings(tuple(map(str, order)), made.rows[order])
+    method: Any = meta.get("pooling", "mean")
+    pooled = pool(by_subject, template_of[order], method=method)
+    return [name.split(" ", 1)[1] for name in pooled.ids], pooled.matrix
 
 
 def contradictions(meta: Mapping[str, object], expected: Mapping[str, object] | None) -> list[str]:

@@ -192,13 +192,19 @@ def checked(forward: Forward) -> Forward:
 
     Raises:
         LikenessError: By the decorated method: z is not (B, dim), y not (B,) int64, or a label is
-            outside 0..num_classes - 1, or z is not floating point.
+            outside 0..num_classes - 1, or z is not floating point; or z_key is a miner's tuple.
     """
 
     @wraps(forward)
     def run(
         self: nn.Module, z: Tensor, y: Tensor, z_key: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
+        if "indices_tuple" in kwargs or isinstance(z_key, tuple | list):
+            raise LikenessError(
+                f"{type(self).__name__}: after embeddings and labels stand the embeddings of the "
+                "same items by a momentum encoder, and no indices of a miner; our losses choose "
+                "their pairs and triplets by their own settings, such as mining='batch_hard'"
+            )
         _check_batch(self, z, y)
         with torch.autocast(z.device.type, enabled=False):
             loss = forward(self, full(z), y, None if z_key is None else full(z_key), **kwargs)

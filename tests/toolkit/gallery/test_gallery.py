@@ -138,18 +138,39 @@ def test_a_store_finds_what_a_loop_finds(
 
 @every
 @pytest.mark.parametrize("similarity", ["cosine", "simple:0.4"])
-def test_items_are_found_as_a_loop_finds_them(kind: str, similarity: str, place: Place) -> None:
+def test_items_and_several_templates_are_found_as_a_loop_finds_them(
+    kind: str, similarity: str, place: Place
+) -> None:
+    """Two separate groups of each subject, so that k-means can only find these."""
     rng = np.random.default_rng(1)
-    rows, probes = rng.normal(size=(30, 6)).astype(np.float32), rng.normal(size=(5, 6))
+    groups = np.repeat(rng.normal(size=(10, 6)), 3, axis=0) + rng.normal(scale=0.01, size=(30, 6))
+    names = [f"s{row // 6}" for row in range(30)]
+    shuffled = rng.permutation(30)
     gallery = open_gallery(place(kind).format(0), META, similarity=similarity)
-    gallery.enrol(embedded(rows), [f"s{row % 7}" for row in range(30)])
+    rows = np.float32(groups[shuffled])
+    gallery.enrol(embedded(rows), [names[row] for row in shuffled])
+    probes = rng.normal(size=(5, 6)).astype(np.float32)
+
+    def scores(templates: Any) -> np.ndarray:
+        table = np.asarray(templates, dtype=np.float32)
+        return np.array([[pairs(t[None], p[None], [0], [0], similarity)[0] for t in table]
+                         for p in probes])  # fmt: skip
+
     by_item = gallery.search(embedded(probes), k=4, by="item")
-    for probe, matches in zip(probes.astype(np.float32), by_item, strict=True):
-        single = np.array([pairs(r[None], probe[None], [0], [0], similarity)[0] for r in rows])
-        best = np.argsort(-single)[:4]
+    single = scores(rows)
+    for row, matches in enumerate(by_item):
+        best = np.argsort(-single[row])[:4]
         assert [match.item for match in matches] == [str(item) for item in best]
-        assert [match.subject for match in matches] == [f"s{item % 7}" for item in best]
-        assert [match.score for match in matches] == pytest.approx(single[best], rel=1e-5)
+        assert [match.subject for match in matches] == [names[shuffled[item]] for item in best]
+        assert [match.score for match in matches] == pytest.approx(single[row][best], rel=1e-5)
+    means = scores(groups.astype(np.float32).reshape(10, 3, 6).mean(axis=1)).reshape(5, 5, 2)
+    for pool, joined in (("best", means.max(axis=2)), ("mean", means.mean(axis=2))):
+        found = gallery.search(embedded(probes), k=2, num_templates=2, pool=pool)
+        for row, matches in enumerate(found):
+            best = np.argsort(-joined[row])[:2]
+            assert [match.subject for match in matches] == [f"s{place}" for place in best]
+            expected = pytest.approx(joined[row][best], rel=1e-4, abs=1e-5)
+            assert [match.score for match in matches] == expected
     assert gallery.search(embedded(probes), by="item", threshold=1e3) == [()] * 5
     gallery.close()
 
