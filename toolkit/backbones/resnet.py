@@ -4,6 +4,7 @@ The blocks of SimAM-ResNet weigh every value by its energy.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -122,7 +123,9 @@ class SimAMResNet(nn.Module):
         one_of("SimAMResNet", "depth", depth, _SIMAM_DEPTHS)
         self.in_dim, self.dim = in_dim, dim
         self.front = nn.Module()
-        add_front(self.front, width, blocks or _SIMAM_DEPTHS[depth], _SimAMBlock)
+        add_front(
+            self.front, width, blocks or _SIMAM_DEPTHS[depth], partial(BasicBlock, weighs=True)
+        )
         self.pooling, size = pool("ASP", 8 * width * -(-in_dim // 8))
         self.bottleneck = nn.Linear(size, dim)
 
@@ -198,23 +201,33 @@ def shortcut(channels_in: int, channels: int, stride: int | tuple[int, int]) -> 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut: (x, mask) -> both.
 
-    Two strides are those over bands and over frames.
+    Two strides are those over bands and over frames. With `weighs`, what is added to the shortcut
+    is multiplied by SimAM's weights, and the shortcut has the name that it has in that release.
     """
 
-    def __init__(self, channels_in: int, channels: int, stride: int | tuple[int, int]):
+    def __init__(
+        self,
+        channels_in: int,
+        channels: int,
+        stride: int | tuple[int, int],
+        *,
+        weighs: bool = False,
+    ):
         super().__init__()
+        self.weighs, self.name = weighs, "downsample" if weighs else "shortcut"
         self.stride = stride if isinstance(stride, int) else stride[1]  # over frames
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.shortcut = shortcut(channels_in, channels, stride)
+        self.add_module(self.name, shortcut(channels_in, channels, stride))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         # Output frame t is centred on input frame t * stride.
         mask = None if mask is None else mask[..., :: self.stride]
-        y = keep(torch.relu(self.bn1(self.conv1(x))), mask)
-        return keep(torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x)), mask), mask
+        y = self.bn2(self.conv2(keep(torch.relu(self.bn1(self.conv1(x))), mask)))
+        y = y * energy_weights(y, mask) if self.weighs else y
+        return keep(torch.relu(y + getattr(self, self.name)(x)), mask), mask
 
 
 class _Bottleneck(nn.Module):
@@ -271,23 +284,3 @@ def energy_weights(x: Tensor, mask: Tensor | None = None) -> Tensor:
         total = keep(distance, mask).sum(dim=(2, 3), keepdim=True)
     variance = total / (num - 1).clamp(min=1)
     return (distance / (4 * (variance + 1e-4)) + 0.5).sigmoid().to(x.dtype)
-
-
-class _SimAMBlock(nn.Module):
-    """Two 3x3 convolutions, SimAM's weights, and a shortcut."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int):
-        super().__init__()
-        self.stride = stride
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample = shortcut(channels_in, channels, stride)
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        # Output frame t is centred on input frame t * stride.
-        mask = None if mask is None else mask[..., :: self.stride]
-        y = self.bn2(self.conv2(keep(torch.relu(self.bn1(self.conv1(x))), mask)))
-        y = y * energy_weights(y, mask)
-        return keep(torch.relu(y + self.downsample(x)), mask), mask
