@@ -41,7 +41,7 @@ JOBS: dict[str, list[str]] = {
         "-m likeness evaluate {data}/protocols/voxsrc23_val/scores.txt.gz "
         "--trials {data}/protocols/voxsrc23_val/trials.txt.gz --p-target 0.05 --p-target 0.01 "
         "--p-target 0.001",
-        "benchmarks/scorers.py --data {data} --out {out}",
+        "benchmarks/scorers.py --data {data}",
     ],
     "mnist": [
         "-m likeness compare image/vmf:mnist --variants standard,hyperbolic,cosine,arcface,vmf "

@@ -177,8 +177,7 @@ def check_training(
         num_steps: How many steps are taken; the first two are not timed.
 
     Returns:
-        What is trained on and measured, memory, seconds of a step, hours of all steps, and what is
-        odd about the files.
+        What is trained on and measured, memory, seconds of a step, and hours of all steps.
 
     Raises:
         LikenessError: What `likeness train` would refuse.
