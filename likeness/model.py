@@ -535,7 +535,7 @@ def train(
         >>> likeness.train("speaker/folders", "voices", "runs/mine", settings=few).modality
         'speaker'
     """
-    from likeness.models.run import read_initial
+    from likeness.models.load import read_initial
     from likeness.models.trust import packages_of
     from likeness.recipe_files import located
     from likeness.toolkit.models.parts import describe

@@ -73,7 +73,7 @@ def compare(
     and paired differences.
     """
     from likeness.eval.reports.comparison import table
-    from likeness.models.run import read_initial
+    from likeness.models.load import read_initial
     from likeness.toolkit.training import compare as comparing
     from likeness.training import prepare_recipe
 

@@ -77,7 +77,7 @@ def train(  # its options are those of a command, each of which is typed alone
     Several processes share the work when the command is started by torchrun:
     torchrun --nproc-per-node N -m likeness train ...
     """
-    from likeness.models.run import read_initial
+    from likeness.models.load import read_initial
     from likeness.toolkit.parallel import distributed
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint

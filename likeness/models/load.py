@@ -33,25 +33,30 @@ dicts are read by likeness.toolkit.backbones.weights. Front-ends come from the m
 with a checkpoint. Models of other projects are scored by the cosine.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.provenance import sha256
 from likeness.eval.progress import step
 from likeness.eval.temporary import temporary_folder
-from likeness.included import is_included, onnx_file
+from likeness.included import is_included, onnx_file, resolved
 from likeness.models.trust import check_trusted
 from likeness.presence import refuse_missing_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.data.reading import Bad, Read
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import restore
+
+if TYPE_CHECKING:
+    from likeness.toolkit.training.start import Initial
 
 Frontend = Literal["wespeaker", "3dspeaker"]  # the filterbanks of models that do not state them
 _KINDS = ("speechbrain", "wespeaker", "insightface", "hub")  # of the models of other projects
@@ -165,6 +170,40 @@ def load_exported(path: Path, *, trust: Sequence[str] = ()) -> Loaded | None:
         0,
         norm_is_quality=stated.get("norm_is_quality") is True,
     )
+
+
+def read_initial(init: str) -> Initial:
+    """Read the network that a recipe's `init` names.
+
+    Args:
+        init: A MODEL as on the command line (likeness.models.load.load) whose network torch can
+            train: a run's folder or a .safetensors checkpoint, speechbrain:SOURCE,
+            wespeaker:FILE.pt, insightface:FILE.pth, hub:FOLDER_OR_ID, own.py[:NAME], or another of
+            its forms.
+
+    Returns:
+        Its weights, which a run takes if its own network has the same tensors.
+
+    Raises:
+        LikenessError: There is no such model, or it cannot be trained on.
+    """
+    from likeness.toolkit.models.embedder import TorchEmbedder
+    from likeness.toolkit.training import start
+
+    if Path(init).is_dir() or Path(init).suffix == ".safetensors":
+        return start.read_initial(init)  # its weights alone: no part that it names is imported
+    loaded = load(resolved(init))
+    embedder = loaded.embedder
+    if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
+        raise LikenessError(
+            f"init={init!r} is a model that torch cannot train; give a run's folder, a checkpoint, "
+            "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, hub:, own.py, or another "
+            "model whose weights torch holds"
+        )
+    revision = loaded.settings.get("revision", "")
+    commit = f", commit {revision[:12]}" if revision else ""
+    source = f"{init} ({loaded.digest[:12]}{commit})"
+    return start.Initial(embedder.state_dict(), source, loaded.digest, revision)
 
 
 def load_to_embed(

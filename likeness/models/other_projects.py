@@ -19,7 +19,6 @@ from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import KaldiFbank, RawWave
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
 from likeness.models import insightface, speechbrain, state_dicts
-from likeness.models.load import Frontend
 from likeness.toolkit.backbones.weights import load_wespeaker as put_weights
 from likeness.toolkit.backbones.weights import read_weights
 from likeness.toolkit.console import say
@@ -31,7 +30,7 @@ from likeness.toolkit.models.parts import describe
 
 # What an .onnx file or a state dict does not state: WESPEAKER_FBANK and THREED_SPEAKER_FBANK of
 # modalities/speaker/features.py without dither, which is for training only.
-_FILTERBANKS: dict[Frontend, dict[str, Any]] = {
+_FILTERBANKS: dict[str, dict[str, Any]] = {
     "wespeaker": {"window": "hamming", "scale": 32768.0},
     "3dspeaker": {"window": "povey", "scale": 1.0},
 }
@@ -54,7 +53,7 @@ def _face(
     return Loaded(TorchEmbedder(frontend, backbone).eval(), read, "face", "cosine", summed, 0)
 
 
-def _summed(path: Path, frontend: Frontend) -> str:
+def _summed(path: Path, frontend: str) -> str:
     """Return the digest of a model whose file does not state its front-end.
 
     Embeddings of two front-ends do not compare, so the front-end is part of the digest. With the
@@ -72,7 +71,7 @@ def load_speechbrain(source: str) -> Loaded:
     return _speaker(SpeechBrainFbank(**settings), backbone, summed, rate_hz=rate_hz)
 
 
-def load_wespeaker(path: Path, frontend: Frontend) -> Loaded:
+def load_wespeaker(path: Path, frontend: str) -> Loaded:
     file = path / "avg_model.pt" if path.is_dir() else path
     if not file.is_file():
         raise LikenessError(
@@ -151,7 +150,7 @@ def load_insightface(source: str) -> Loaded:
     return _face(frontend, OnnxNetwork(path, session, (3, *size)), summed, size, pack.text())
 
 
-def load_onnx(path: Path, frontend: Frontend) -> Loaded:
+def load_onnx(path: Path, frontend: str) -> Loaded:
     session = onnx.Session(path)
     inputs = session.get_inputs()
     shape = inputs[0].shape if len(inputs) == 1 else []

@@ -1,5 +1,6 @@
-"""Load the model of a checkpoint, or of the folder of a run, without its recipe, for which what the
-checkpoint states about itself is enough; and the network that fine-tuning starts from.
+"""Load the model of a checkpoint, or of the folder of a run, without its recipe.
+
+What the checkpoint states about itself is enough.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from likeness.eval.errors import LikenessError
-from likeness.included import resolved
 from likeness.models.trust import check_trusted
 from likeness.toolkit.backbones.weights import put
 from likeness.toolkit.data.reading import Read
@@ -19,8 +19,6 @@ from likeness.toolkit.models import checkpoint
 from likeness.toolkit.models.embedder import TorchEmbedder
 from likeness.toolkit.models.loaded import Loaded
 from likeness.toolkit.models.parts import Part, restore, values_in
-from likeness.toolkit.training import start
-from likeness.toolkit.training.start import Initial
 
 _PARTS = ("frontend", "backbone", "read")
 _FREE_SIZE = 2**18  # sampling rates, lengths of windows and the like are smaller
@@ -99,36 +97,3 @@ def _build(
             f"{stored}"
         )
     return TorchEmbedder(made, backbone(dim), features=description["features"])
-
-
-def read_initial(init: str) -> Initial:
-    """Read the network that a recipe's `init` names.
-
-    Args:
-        init: A MODEL as on the command line (likeness.models.load.load) whose network torch can
-            train: a run's folder or a .safetensors checkpoint, speechbrain:SOURCE,
-            wespeaker:FILE.pt, insightface:FILE.pth, hub:FOLDER_OR_ID, own.py[:NAME], or another of
-            its forms.
-
-    Returns:
-        Its weights, which a run takes if its own network has the same tensors.
-
-    Raises:
-        LikenessError: There is no such model, or it cannot be trained on.
-    """
-    if Path(init).is_dir() or Path(init).suffix == ".safetensors":
-        return start.read_initial(init)  # its weights alone: no part that it names is imported
-    from likeness.models.load import load
-
-    loaded = load(resolved(init))
-    embedder = loaded.embedder
-    if not isinstance(embedder, TorchEmbedder) or not any(True for _ in embedder.parameters()):
-        raise LikenessError(
-            f"init={init!r} is a model that torch cannot train; give a run's folder, a checkpoint, "
-            "speechbrain:SOURCE, wespeaker:FILE.pt, insightface:FILE.pth, hub:, own.py, or another "
-            "model whose weights torch holds"
-        )
-    revision = loaded.settings.get("revision", "")
-    commit = f", commit {revision[:12]}" if revision else ""
-    source = f"{init} ({loaded.digest[:12]}{commit})"
-    return Initial(embedder.state_dict(), source, loaded.digest, revision)

@@ -81,7 +81,7 @@ def test_what_the_model_was_not_made_for_is_refused(spoken: Path, tmp_path: Path
 
 
 def test_training_starts_from_it() -> None:
-    from likeness.models.run import read_initial
+    from likeness.models.load import read_initial
 
     initial = read_initial(included.VOICE)
     assert isinstance(initial, Initial)

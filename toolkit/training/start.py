@@ -50,7 +50,7 @@ ReadInitial = Callable[[str], Initial]
 def read_initial(init: str) -> Initial:
     """The network of a run's folder, as it was at its best, or of a model file that a run wrote.
 
-    The application reads models of other kinds as well (likeness.models.run).
+    The application reads models of other kinds as well (likeness.models.load).
 
     Raises:
         LikenessError: There is no such file, or it is of another kind.

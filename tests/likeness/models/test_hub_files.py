@@ -19,8 +19,7 @@ from PIL import Image
 from likeness.modalities import folders
 from likeness.models import hub, speechbrain
 from likeness.models.hub import find_files
-from likeness.models.load import load
-from likeness.models.run import read_initial
+from likeness.models.load import load, read_initial
 from likeness.toolkit.data.sampling import Sampling
 from likeness.toolkit.losses.margin import ArcFace
 from likeness.toolkit.models import checkpoint

@@ -11,8 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from likeness.models.load import load
-from likeness.models.run import read_initial
+from likeness.models.load import load, read_initial
 from likeness.toolkit.backbones import resnet
 from likeness.toolkit.backbones.iresnet import IResNet
 from likeness.toolkit.backbones.resnet import ResNet
