@@ -122,14 +122,8 @@ def test_differences_are_on_the_trials_that_all_models_scored(
 
 
 def test_groups_split_the_trials_by_both_sides(world: Path, voices: Path) -> None:
-    found = likeness.bench(
-        [world / "plain"],
-        world / "trials.txt",
-        root=voices,
-        groups=world / "sex.txt",
-        far=0.1,
-        num_resamples=0,
-    )
+    options: dict[str, Any] = {"groups": world / "sex.txt", "far": 0.1, "num_resamples": 0}
+    found = likeness.bench([world / "plain"], world / "trials.txt", root=voices, **options)
     scored = likeness.score(world / "trials.txt", likeness.load(world / "plain").embed(voices))
     limit = likeness.load(world / "plain").thresholds.at(0.1).value
     sexes = likeness.read_mapping(world / "sex.txt")

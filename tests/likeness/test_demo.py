@@ -86,13 +86,9 @@ def test_a_signal_ends_all_of_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
+    programs = {"face": PAUSES.format("face", "nothing"), "image": PAUSES.format("image", name)}
     with pytest.raises(KeyboardInterrupt):
-        run(
-            tmp_path,
-            monkeypatch,
-            face=PAUSES.format("face", "nothing"),
-            image=PAUSES.format("image", name),
-        )
+        run(tmp_path, monkeypatch, **programs)
     for stopped in ("face", "image"):
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / f"{stopped}.pid").read_text()), 0)
