@@ -1,5 +1,5 @@
 """Embeddings of long lists as files: in pieces that are finished one by one and joined in the
-list's order, by the processes of torchrun or by a cluster; or the parts of a job array.
+list's order, by the processes of torchrun, by a cluster, or in parts of a job array.
 """
 
 import json
@@ -99,9 +99,10 @@ def embed_files(
     if items is not None:
         suffixes = suffixes_of(loaded.modality)
         listed = list_items(items, suffixes=suffixes, columns=columns, root=root, missing="leave")
-    meta = loaded.meta
+    meta = dict(loaded.meta)
     if part is not None:
-        listed = part_of(listed, part)
+        listed, of_part = take_part(listed, part)
+        meta |= of_part
     files.check_ids(out, [item.id for item in listed])
     refuse_missing_files([item.path for item in listed], allow_some=skips_bad)
     sizes = {"batch_size": batch_size, "workers": workers}
@@ -141,6 +142,8 @@ def write(piece: Piece, out: Path, meta: Mapping[str, str], *, skips_bad: bool) 
     """
     embedded, bad = piece
     print_bad(bad, "items")
+    if "part" in meta and (skips_bad or not bad):
+        embedded = with_bad(embedded, bad)
     if embedded is None or (bad and not skips_bad):
         num_items = len(bad) + (0 if embedded is None else len(embedded.ids))
         raise LikenessError(
@@ -382,7 +385,7 @@ def _embed_pieces(
                 embeddings, bad = embed(items)
             if len(items) == PIECE_ITEMS:  # enough to stop for, if most are no numbers
                 refuse_diverged(bad, 0 if embeddings is None else len(embeddings.ids))
-            files.write(_piece_path(folder, number), _with_bad(embeddings, bad))
+            files.write(_piece_path(folder, number), with_bad(embeddings, bad))
             say(
                 f"piece {number + 1} of {len(pieces)}: {len(items) - len(bad)} embeddings",
                 error=True,
@@ -405,8 +408,8 @@ def joined(pieces: Sequence[Piece], meta: Mapping[str, str]) -> Piece:
     return Embeddings(ids, np.concatenate([each.matrix for each in readable]), meta), bad
 
 
-def _with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
-    """Return the embeddings of a piece, whose metadata name the unreadable items."""
+def with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
+    """Return the embeddings of a piece or part, whose metadata name the unreadable items."""
     readable = embeddings or Embeddings((), np.zeros((0, 1), np.float32), {})
     return Embeddings(
         readable.ids, readable.matrix, {**readable.meta, "bad": json.dumps(list(bad))}
@@ -414,8 +417,11 @@ def _with_bad(embeddings: Embeddings | None, bad: Sequence[Bad]) -> Embeddings:
 
 
 def _without_bad(embeddings: Embeddings) -> Piece:
-    """What `_with_bad` was given."""
-    bad = [Bad(*fields) for fields in json.loads(embeddings.meta["bad"])]
+    """What `with_bad` was given."""
+    try:
+        bad = [Bad(*map(str, fields)) for fields in json.loads(embeddings.meta["bad"])]
+    except (ValueError, TypeError, RecursionError):
+        raise LikenessError("a part does not say which items it lacks; embed it again") from None
     return embeddings if embeddings.ids else None, bad
 
 
@@ -462,8 +468,8 @@ def _remove_pieces(folder: Path) -> None:
             path.unlink()
 
 
-def part_of(items: Sequence[Item], part: str) -> Sequence[Item]:
-    """Return one part of a list, for a job array.
+def take_part(items: Sequence[Item], part: str) -> tuple[Sequence[Item], dict[str, str]]:
+    """Return one part of a list for a job array, and what its embeddings say of it.
 
     Args:
         items: The whole list, the same for all jobs.
@@ -474,11 +480,52 @@ def part_of(items: Sequence[Item], part: str) -> Sequence[Item]:
 
     Example:
         >>> items = [Item(name, Path(name), "") for name in "abcde"]
-        >>> [item.id for item in part_of(items, "2/2")]
+        >>> [item.id for item in take_part(items, "2/2")[0]]
         ['c', 'd', 'e']
     """
-    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", part)
+    number, count = _part_of(part)
+    first, stop = len(items) * (number - 1) // count, len(items) * number // count
+    return items[first:stop], {"part": part, "list": list_digest(items)}
+
+
+def _part_of(text: str) -> tuple[int, int]:
+    """The number of a part and the number of parts that I/N says."""
+    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise LikenessError(f"part {part!r}: write I/N, such as 1/8 for the first of eight parts")
-    number, count = int(match[1]), int(match[2])
-    return items[len(items) * (number - 1) // count : len(items) * number // count]
+        raise LikenessError(
+            f"part {text[:40]!r}: write I/N, such as 1/8 for the first of eight parts"
+        )
+    return int(match[1]), int(match[2])
+
+
+def join_parts(paths: Sequence[Path]) -> Piece:
+    """Put the parts of a job array together, in the order of the list.
+
+    Returns:
+        The embeddings, with the metadata that one run would have given them, or None if no item
+        could be read; and the items that could not be read.
+
+    Raises:
+        LikenessError: A file is no part, or a part is missing, there twice, or of another model,
+            list or number of parts.
+    """
+    by_number: dict[int, Piece] = {}
+    count, meta = 0, dict[str, str]()
+    for path in paths:
+        embeddings = files.read(path)
+        of_part = dict(embeddings.meta)
+        if not {"part", "list", "bad"} <= of_part.keys():
+            raise LikenessError(f"{path} is no part; --join takes what `embed --part I/N` wrote")
+        number, of_count = _part_of(of_part.pop("part"))
+        del of_part["bad"]
+        if by_number and (of_count, of_part) != (count, meta):
+            raise LikenessError(
+                f"{path} is a part of another model, list or number of parts than {paths[0]}"
+            )
+        count, meta = of_count, of_part
+        by_number[number] = _without_bad(embeddings)
+    if not len(by_number) == len(paths) == count:
+        there = ", ".join(map(str, sorted(by_number)))
+        raise LikenessError(f"{len(paths)} files hold the parts {there} of {count}; give each once")
+    del meta["list"]
+    return joined([by_number[number] for number in sorted(by_number)], meta)

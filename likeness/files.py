@@ -14,8 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from likeness.eval import types
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as stored
@@ -73,26 +71,21 @@ class Embeddings(types.Embeddings):
         stored.write(Path(path), self)
 
 
-def read_embeddings(path: str | PathLike[str], *more: str | PathLike[str]) -> Embeddings:
-    """Read embeddings from a file, or those of several files of one model as one.
+def read_embeddings(path: str | PathLike[str]) -> Embeddings:
+    """Read embeddings from a file.
 
     Args:
         path: an .npz, .ark, .scp or .parquet file.
-        more: further ones, such as what `likeness embed --part` wrote, in the order of the list.
 
     Returns:
         The embeddings. The float32 numbers of a file come back bit for bit.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        LikenessError: a file is of another kind, of another model, or damaged.
+        FileNotFoundError: the file does not exist.
+        LikenessError: the file is of another kind, or damaged.
     """
-    read = [stored.read(Path(file)) for file in (path, *more)]
-    for file, part in zip(more, read[1:], strict=True):
-        if part.meta != read[0].meta:
-            raise LikenessError(f"{file} is of another model, or read otherwise, than {path}")
-    ids = tuple(id for part in read for id in part.ids)
-    return Embeddings(ids, np.concatenate([part.matrix for part in read]), read[0].meta)
+    read = stored.read(Path(path))
+    return Embeddings(read.ids, read.matrix, read.meta)
 
 
 def files_in(*given: Any) -> list[Path]:

@@ -47,8 +47,8 @@ def sharing(
 
 
 @options.app.command(
-    epilog="Example: likeness embed --model runs/an4 --items list.txt --root wavs --out "
-    "embeddings.npz"
+    epilog="Examples: likeness embed --model runs/an4 --items list.txt --root wavs --out "
+    "embeddings.npz; likeness embed --join part-*.npz --out embeddings.npz"
 )
 @options.with_options(options.listing, reading, options.loading, sharing)
 def embed(
@@ -66,6 +66,10 @@ def embed(
         Literal["skip", "refuse"],
         typer.Option(help="Unreadable items are left out and named, or nothing is written."),
     ] = "skip",
+    join: Annotated[bool, typer.Option("--join", help="Join what --part wrote.")] = False,
+    parts: Annotated[
+        list[Path] | None, typer.Argument(help="The files to --join.", exists=True, dir_okay=False)
+    ] = None,
 ) -> None:
     """Embed every item of a list, and write raw vectors with their norms.
 
@@ -78,6 +82,13 @@ def embed(
 
     embeddings.check_suffix(out)
     skips_bad = bad_items == "skip"
+    if join or parts:
+        if not (join and parts) or model is not None or items is not None or ijb is not None:
+            raise LikenessError("--join takes the files of all parts and --out, and nothing else")
+        from likeness.extraction import join_parts, write
+
+        write(join_parts(parts), out, {}, skips_bad=skips_bad)
+        return
     if model is None or (items is None) == (ijb is None):
         raise LikenessError("embed needs --model, and --items LIST or --ijb FOLDER, one of them")
     from likeness.extraction import Reading, embed_files

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from likeness import extraction
-from likeness.eval.errors import LikenessError
 from likeness.eval.formats import embeddings as files
-from likeness.files import read_embeddings
 from likeness.modalities import folders
 from likeness.modalities.speaker import audio
 from likeness.models.run import load_model
 from likeness.toolkit.data.items import Item
 from likeness.toolkit.models.loaded import Loaded
-from tests.scripts import printed, program, refused
+from tests.scripts import program, run_command
 
 # Pieces are thousands of items long; this runs the same command with pieces of five.
 SCRIPT = (
@@ -127,21 +125,39 @@ def test_pieces_without_their_plan_are_not_gone_on_from(
 
 
 def test_parts_of_a_job_array_join_to_what_one_run_gives(
-    model: Path, items: list[Item], tmp_path: Path
+    model: Path, items: list[Item], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "items.txt"
     listed.write_text("".join(f"{item.id}\t{item.path}\n" for item in items))
-    command = ("embed", "--batch-size", "1", "--model", model, "--items", listed, "--out")
-    printed(*command, tmp_path / "whole.npz")
-    parts = [tmp_path / f"part{number}.npz" for number in (1, 2, 3)]
+
+    def embed(*options: str | Path, ok: bool = True) -> str:
+        command = ["embed", "--batch-size", "1", *options]
+        assert (run_command(*command) == 0) is ok
+        return capfd.readouterr().err
+
+    of_model = ("--model", model, "--items", listed)
+    embed(*of_model, "--out", tmp_path / "whole.npz")
+    whole = files.read(tmp_path / "whole.npz")
+    # of 14 parts each has one item; that of the eighth is broken
+    parts = [tmp_path / f"part{number}.npz" for number in range(1, 15)]
     for number, part in enumerate(parts, 1):
-        printed(*command, part, "--part", f"{number}/3")
-    whole, again = files.read(tmp_path / "whole.npz"), read_embeddings(*parts)
+        embed(*of_model, "--part", f"{number}/14", "--out", part)
+    assert "broken" in embed("--join", *reversed(parts), "--out", tmp_path / "joined.npz")
+    again = files.read(tmp_path / "joined.npz")
     assert again.ids == whole.ids
     assert np.array_equal(again.matrix, whole.matrix)
     assert dict(again.meta) == dict(whole.meta)
-    files.write(parts[2], files.Embeddings(("z",), whole.matrix[:1], {"model": "other"}))
-    with pytest.raises(LikenessError, match=r"part3\.npz is of another model"):
-        read_embeddings(*parts)
+    first, third = tmp_path / "1of3.npz", tmp_path / "3of3.npz"
+    for number, part in ((1, first), (3, third)):
+        embed(*of_model, "--part", f"{number}/3", "--out", part)
+    out = tmp_path / "refused.npz"
+    for wrong, message in (
+        ((first, third), "parts 1, 3 of 3"),
+        ((first, parts[1]), "another model, list or number"),
+        ((tmp_path / "whole.npz",), "is no part"),
+        ((first, third, "--model", model), "--join takes"),
+    ):
+        assert message in embed("--join", *wrong, "--out", out, ok=False)
     for part in ("0/3", "4/3", "a/b"):
-        assert "write I/N" in refused(*command, tmp_path / "x.npz", "--part", part)
+        assert "write I/N" in embed(*of_model, "--part", part, "--out", out, ok=False)
+    assert not out.exists()
