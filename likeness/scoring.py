@@ -15,7 +15,7 @@ from likeness.eval.errors import LikenessError
 from likeness.eval.formats.subjects import read_durations
 from likeness.eval.formats.trials import read_scores, read_trials
 from likeness.eval.scoring.origin import read_origin
-from likeness.eval.scoring.score import Scored, lacking, quality_of, sides_of
+from likeness.eval.scoring.score import Scored, lacking, quality_of, sides_of, with_spellings
 from likeness.eval.scoring.score import calibrate as calibrate_values
 from likeness.eval.scoring.score import score as score_values
 from likeness.eval.scoring.settings import Scoring, column_names, measures_of
@@ -33,6 +33,7 @@ def score(
     probe: File | Embeddings | None = None,
     models: Models | None = None,
     columns: ColumnNames = "",
+    strip_extension: bool = False,
     missing: Missing = "refuse",
 ) -> Scored:
     """Score a list of trials.
@@ -47,6 +48,8 @@ def score(
             mapping. The enrolment ids of the trials are then models.
         columns: which column of the trial list is which, where it does not say so itself:
             "enrol=file_x,probe=file_y,label=Decision", or by their numbers.
+        strip_extension: whether ids of trials and embeddings may differ in the extension of a
+            file, as ann/1.wav and ann/1 do.
         missing: what becomes of trials whose ids have no embedding: "refuse", or "skip", which
             leaves them out, with a warning that counts them.
 
@@ -66,7 +69,7 @@ def score(
         (28, 'cosine')
     """
     given = {"embeddings": embeddings, "probe": probe, "models": models}
-    listed, sides, left_out = _prepared(trials, columns, missing, given)
+    listed, sides, left_out = _prepared(trials, columns, missing, given, strip_extension)
     name = (str(trials) if isinstance(trials, str | PathLike) else "") + left_out
     scored = score_values(listed, scoring=scoring or Scoring(), **sides)
     return named(scored, name) if name else scored
@@ -84,6 +87,7 @@ def _prepared(
     columns: ColumnNames,
     missing: Missing,
     sides: Mapping[str, Any],
+    strip_extension: bool,
 ) -> tuple[Trials, dict[str, Any], str]:
     """Read what trials are scored with.
 
@@ -92,13 +96,22 @@ def _prepared(
         columns: Which column of the list is which.
         missing: What becomes of trials whose ids have no embedding.
         sides: `embeddings`, `probe` and `models`, or their files.
+        strip_extension: Whether ids may differ in an extension.
 
     Returns:
         The trials; the sides, read; and words on trials that are left out.
+
+    Raises:
+        LikenessError: Several embeddings have one id but for their extensions.
     """
     listed = trials if isinstance(trials, Trials) else read_trials(trials, columns=columns)
     enrol, models = embeddings_of(sides["embeddings"]), models_of(sides["models"])
     probe = None if sides["probe"] is None else embeddings_of(sides["probe"])
+    if strip_extension:
+        asked = [*listed.enrol_ids, *listed.probe_ids]
+        asked += [item for items in (models or {}).values() for item in items]
+        enrol = with_spellings(enrol, asked)
+        probe = None if probe is None else with_spellings(probe, asked)
     left_out = ""
     if missing == "skip":
         listed, models, left_out = _with_embeddings(listed, enrol, probe, models)
@@ -156,6 +169,7 @@ def calibrate(
     probe: File | Embeddings | None = None,
     models: Models | None = None,
     columns: ColumnNames = "",
+    strip_extension: bool = False,
     missing: Missing = "refuse",
 ) -> Fusion:
     """Fit a calibration of the scores that `score` gives, as `likeness fit calibration` does.
@@ -172,6 +186,7 @@ def calibrate(
         p_target: the prior of a target trial at which the calibration is to be good.
         probe: embeddings of the probe side, where they are apart.
         models: the items that enrol each model.
+        strip_extension: as in `score`.
         missing: as in `score`.
 
     Returns:
@@ -194,7 +209,7 @@ def calibrate(
         True
     """
     given = {"embeddings": embeddings, "probe": probe, "models": models}
-    listed, sides, _ = _prepared(trials, columns, missing, given)
+    listed, sides, _ = _prepared(trials, columns, missing, given, strip_extension)
     return calibrate_values(
         listed,
         scoring=scoring or Scoring(),

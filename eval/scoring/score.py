@@ -8,6 +8,7 @@ trial. Differences, and ratios of what stands under the logarithm, are linear in
 QMF.
 """
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from likeness.eval.types import (
 )
 
 Models = Mapping[str, Sequence[str]]
+_EXTENSION = re.compile(r"(?<=[^/\\])\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
 PLAIN = Scoring()
 
 
@@ -356,6 +358,56 @@ def _log_durations(sides: Sides, durations: Mapping[str, float] | None) -> tuple
     return log_measure("the durations", enrol), log_measure("the durations", probe)
 
 
+def without_extension(id: str) -> str:
+    """Returns an id without an ending such as .wav or .jpeg: a dot, a letter and one to four more
+    letters or digits.
+
+    Example:
+        >>> without_extension("ann/1.wav"), without_extension("v1.0/2"), without_extension("a.mp3")
+        ('ann/1', 'v1.0/2', 'a')
+    """
+    return _EXTENSION.sub("", id)
+
+
+def with_spellings(embeddings: Embeddings, asked: Sequence[str]) -> Embeddings:
+    """Returns embeddings that have the ids that are asked for, too, whatever their extensions.
+
+    Args:
+        embeddings: N embeddings.
+        asked: Ids, some of which differ from those of the embeddings in their extension alone.
+
+    Returns:
+        The embeddings, with a further row for each such id. An id that is there, and one that is
+        not there without its extension either, adds none.
+
+    Raises:
+        LikenessError: Several embeddings have one id but for their extensions.
+
+    Example:
+        >>> embeddings = Embeddings(("ann/1", "bob/1"), [[1, 0], [0, 1]])
+        >>> with_spellings(embeddings, ["ann/1.wav", "bob/1", "cid/1"]).ids
+        ('ann/1', 'bob/1', 'ann/1.wav')
+    """
+    known = set(embeddings.ids)
+    others = [id for id in dict.fromkeys(asked) if id not in known]
+    rows: dict[str, list[int]] = {}
+    for row, id in enumerate(embeddings.ids):
+        rows.setdefault(without_extension(id), []).append(row)
+    added = {id: rows[without_extension(id)] for id in others if without_extension(id) in rows}
+    for id, fitting in added.items():
+        if len(fitting) > 1:
+            names = [embeddings.ids[row] for row in fitting[:2]]
+            raise LikenessError(
+                f"{id!r} fits several embeddings without its extension ({' and '.join(names)}); "
+                "write the ids as in the embeddings"
+            )
+    if not added:
+        return embeddings
+    chosen = np.array([fitting[0] for fitting in added.values()])
+    matrix = np.concatenate((embeddings.matrix, embeddings.matrix[chosen]))
+    return Embeddings((*embeddings.ids, *added), matrix, embeddings.meta)
+
+
 def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
     """The ids that have no embedding, in their order."""
     known = set(embeddings.ids)
@@ -365,9 +417,12 @@ def lacking(ids: Iterable[str], embeddings: Embeddings) -> list[str]:
 def _refuse_missing(side: str, ids: Sequence[str], embeddings: Embeddings) -> None:
     """Refuses ids of a side without an embedding, and says how they can be found or left out."""
     if missing := lacking(ids, embeddings):
+        bare = set(map(without_extension, embeddings.ids))
         remedy = "embed these items too, or leave their trials out by --missing skip"
         if len(missing) == len(ids):
-            remedy = "the list is of other items than the embeddings, or writes their ids otherwise"
+            remedy = "the list is of other items than the embeddings"
+        if all(without_extension(name) in bare for name in missing):
+            remedy = "add --strip-extension (in Python strip_extension=True)"
         raise LikenessError(
             f"no embedding for {len(missing)} of {len(ids)} {side} ids ({name_first(missing)}; the "
             f"embeddings have ids such as {name_first(embeddings.ids[:2])}); {remedy}"

@@ -261,6 +261,9 @@ def scoring(
         Path | None, input_file("Embeddings whose mean is subtracted from all others.")
     ] = None,
     durations: Durations = None,
+    strip_extension: Annotated[
+        bool, typer.Option("--strip-extension", help="Ids may differ in a file's extension.")
+    ] = False,
     missing: Annotated[
         Literal["refuse", "skip"], typer.Option(help="What becomes of ids without an embedding.")
     ] = "refuse",

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import likeness
 from likeness.commands.fit import calibration as fit_command
 from likeness.commands.score import score as score_command
 from likeness.eval.calibration import Fusion
+from likeness.eval.errors import LikenessError
 from likeness.eval.scoring.plda import Plda
-from likeness.eval.scoring.score import Scored, calibrate, score
+from likeness.eval.scoring.score import Scored, calibrate, score, with_spellings
 from likeness.eval.scoring.settings import Scoring
 from likeness.eval.types import Embeddings, Trials
 
@@ -35,7 +37,7 @@ def test_every_field_has_its_option_of_the_command_line() -> None:
     """A new option is a field of Scoring and a parameter of the command, of the same name."""
     names = {field.name for field in fields(Scoring)}
     of_lists = {"context", "trials", "columns", "embeddings", "out", "models"}
-    of_lists.add("missing")
+    of_lists |= {"strip_extension", "missing"}
     for command, absent, more in (
         (score_command, set(), {"scores", "fusion"}),
         (fit_command, {"calibration"}, {"quality"}),
@@ -120,3 +122,44 @@ def test_embeddings_of_another_network_are_warned_of() -> None:
         scored = score(TRIALS, EMBEDDINGS, probe=probe)
     assert isinstance(scored, Scored)
     np.testing.assert_allclose(scored.values, score(TRIALS, EMBEDDINGS).values, atol=1e-6)
+
+
+ROWS = np.eye(3)
+NAMED = Embeddings(("ann/1", "ann/2.flac", "bob/1.0"), ROWS)
+
+
+def test_scores_are_those_of_the_ids_without_extension() -> None:
+    trials = Trials(("ann/1.wav", "ann/2"), ("ann/2.WAV", "bob/1.0"), [0, 1, 1], [0, 0, 1])
+    with pytest.raises(ValueError, match="--strip-extension"):
+        likeness.score(trials, NAMED)
+    scored = likeness.score(trials, NAMED, strip_extension=True)
+    assert scored.values.tolist() == [0, 1, 0]
+    assert scored.trials is trials
+
+
+def test_it_is_not_offered_where_it_does_not_help() -> None:
+    trials = Trials(("ann/1.wav", "cid/1.wav"), ("bob/1.0",), [0, 1], [0, 0])
+    with pytest.raises(LikenessError) as caught:
+        likeness.score(trials, NAMED)
+    assert "strip" not in str(caught.value)
+    with pytest.raises(ValueError, match="cid/1"):
+        likeness.score(trials, NAMED, strip_extension=True)
+
+
+def test_two_files_of_one_name_are_refused() -> None:
+    embeddings = Embeddings(("a.wav", "a.flac", "b.wav"), ROWS)
+    assert with_spellings(embeddings, ["a.wav", "b"]).ids == (*embeddings.ids, "b")
+    with pytest.raises(ValueError, match=r"'a'.*a\.wav and a\.flac"):
+        with_spellings(embeddings, ["a"])
+
+
+def test_models_and_both_sides_apart() -> None:
+    trials = Trials(("m",), ("ann/2",), [0], [0])
+    scored = likeness.score(
+        trials,
+        Embeddings(("ann/1",), [[1, 0]]),
+        probe=Embeddings(("ann/2.wav",), [[1, 0]]),
+        models={"m": ["ann/1.wav"]},
+        strip_extension=True,
+    )
+    assert scored.values.tolist() == [1]
