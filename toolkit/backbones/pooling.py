@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Pooling = Literal["TSTP", "ASTP", "ASP", "MQMHASTP"]
+Pooling = Literal["TAP", "TSTP", "ASTP", "ASP", "MQMHASTP"]
 
 
 def frame_mask(lengths: Tensor, num_frames: int) -> Tensor:
@@ -109,12 +109,15 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
     Call the module with (x, mask or None). Names of parameters are WeSpeaker's. The sizes of the
     attention are the defaults of WeSpeaker's pooling_layers.py, which none of its recipes changes.
 
+    - TAP: the mean.
     - TSTP: mean and standard deviation (Snyder et al. 2018).
     - ASTP: both under channel-wise attention (Desplanques et al. 2020); with `global_context` the
       attention sees the utterance's mean and deviation too.
     - ASP: the same with ReLU and batch norm inside (Okabe et al. 2018 as in voxceleb_trainer).
     - MQMHASTP: two queries of eight heads with channel-wise attention (Zhao et al. 2022).
     """
+    if name == "TAP":
+        return _Mean(), channels
     if name == "TSTP":
         return _Statistics(), 2 * channels
     if name == "ASTP":
@@ -128,6 +131,13 @@ def pool(name: Pooling, channels: int, *, global_context: bool = False) -> tuple
 def precise(x: Tensor) -> Tensor:
     """Return x in float32 at least."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+class _Mean(nn.Module):
+    """The mean."""
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        return statistics(x, mask)[:, : x.shape[1]]
 
 
 class _Statistics(nn.Module):

@@ -41,6 +41,8 @@ def weighted(x: Tensor, scores: Tensor, floor: float) -> tuple[Tensor, Tensor]:
 def expected(name: str, p: dict[str, Tensor], x: Tensor, global_context: bool) -> Tensor:
     """One utterance (C, T), by the formulas of WeSpeaker's pooling_layers.py."""
     mean, deviation = x.mean(dim=1), (x.var(dim=1) + 1e-7).sqrt()
+    if name == "TAP":
+        return mean
     if name == "TSTP":
         return torch.cat([mean, deviation])
     if name == "ASTP":
