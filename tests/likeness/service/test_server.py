@@ -1,4 +1,4 @@
-"""`likeness serve` as it runs: its processes, how it starts and ends."""
+"""`likeness serve` as it runs: its processes, how it starts and ends, TLS."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -169,3 +171,23 @@ def test_two_processes_share_a_gallery(model: Path, files: list[bytes], tmp_path
     finally:
         database.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_tls(model: Path, files: list[bytes], tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl, to make a certificate")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate}"
+    options = "-days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*command.split(), *options.split()], check=True, capture_output=True)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    with likeness_serve(model, tmp_path, "--tls-certificate", certificate, "--tls-key", key) as (
+        url,
+        _,
+    ):
+        assert url.startswith("https://")
+        both = {"first": files[0], "second": files[0]}
+        with client(url, verify=trusted) as asked:
+            assert asked.post("verify", files=both).json()["score"] == pytest.approx(1)
+        with client(url) as asked, pytest.raises(httpx.ConnectError):
+            asked.get("health")
