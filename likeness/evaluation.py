@@ -41,6 +41,7 @@ from likeness.held_out import HeldOutFiles, run_of_scores
 
 if TYPE_CHECKING:
     from likeness.eval.reports.media import Media
+    from likeness.model import Model
 
 System = File | Scored | Scores
 Embedded = File | Embeddings | Sequence[File | Embeddings]
@@ -134,7 +135,7 @@ class Evaluation:
         """
         return self._only.threshold(far=far, p_target=p_target)
 
-    def save_thresholds(self, to: File | Any, *, guarantee: float | None = None) -> Thresholds:
+    def save_thresholds(self, to: File | Model, *, guarantee: float | None = None) -> Thresholds:
         """Keep the thresholds at the EER and at each FAR with the model that gave the scores.
 
         `Model.verify(a, b, far=0.01)`, `likeness verify --far 0.01`, `likeness gallery` and
@@ -367,13 +368,16 @@ def evaluate(
         subjects = subjects or (run.labels if run.labels.is_file() else None)
     named = _named(scores)
     about = (trials, subjects, groups, quality, embeddings, failures)
-    if any(isinstance(of, Scores) for of in named.values()):
-        if any(each is not None for each in (*about, countermeasure)):
+    bare = {name: of for name, of in named.items() if isinstance(of, Scores)}
+    with_ids = {name: of for name, of in named.items() if not isinstance(of, Scores)}
+    if bare:
+        if with_ids or any(each is not None for each in (*about, countermeasure)):
             raise LikenessError(
                 "Scores have no ids, so that trials, subjects, groups, quality and embeddings tell "
-                "nothing of them; give a score file with ids, or what likeness.score gives"
+                "nothing of them, and they cannot be set beside scores with ids; give a score file "
+                "with ids, or what likeness.score gives"
             )
-        compared = _measured_alone(named, settings)
+        compared = _measured_alone(bare, settings)
         _warn_of_distances(compared)
         return Evaluation(compared, settings)
     embedded = _by_system(embeddings, list(named))
@@ -387,7 +391,7 @@ def evaluate(
                 "failures need the whole list of trials with labels (--trials), without spoofs"
             )
         listed, lost = compared_trials(listed, read_failures(failures))
-    systems = {name: _read(name, of, listed, columns) for name, of in named.items()}
+    systems = {name: _read(name, of, listed, columns) for name, of in with_ids.items()}
     attacked = {name: of for name, of in systems.items() if of[0].spoof is not None}
     for name, (whole, scored, origin) in attacked.items():
         systems[name] = *_bona_fide(whole, scored), origin
@@ -418,7 +422,7 @@ def _warn_of_distances(compared: Compared) -> None:
             )
 
 
-def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, Any]:
+def _named(scores: System | Mapping[str, System] | Sequence[File | Scored]) -> dict[str, System]:
     """Name -> scores of each system.
 
     Raises:
@@ -490,12 +494,10 @@ def _measure_spoofs(
         compared.results.extend(spoof_results(*more))
 
 
-def _measured_alone(systems: Mapping[str, Any], settings: VerificationSettings) -> Compared:
+def _measured_alone(systems: Mapping[str, Scores], settings: VerificationSettings) -> Compared:
     """Measure each system whose scores have no ids: neither subjects nor differences are known."""
     results: list[Result] = []
     for name, scores in systems.items():
-        if not isinstance(scores, Scores):
-            raise LikenessError(f"{name}: this has ids, and is not set beside Scores without ids")
         check_labels(name, scores.target)
         results += evaluate_values(
             scores, settings, system=name, subjects_from="unknown: bare scores have no ids"
