@@ -1,5 +1,5 @@
-"""Before and after a training: how its recipe reads the data, what its model is worth on held-out
-items, and which commands may come next.
+"""Before and after a training: how its recipe reads the data, what it takes, and which commands may
+come next.
 """
 
 import inspect
@@ -22,25 +22,21 @@ from torch import Tensor
 from likeness.checking.check import check_labels
 from likeness.eval.errors import LikenessError
 from likeness.eval.formats.column_names import parse_columns
-from likeness.eval.reports import items as item_page
-from likeness.eval.reports.figures import training_curves
 from likeness.eval.temporary import temporary_folder
 from likeness.eval.thresholds import LEAST_ERRORS
 from likeness.eval.types import Trials
-from likeness.evaluation import evaluate
-from likeness.held_out import HeldOut, HeldOutFiles, measure_held_out, write_held_out
+from likeness.held_out import HeldOut
+from likeness.modalities.face import validation
 from likeness.modalities.folders import suffixes_of
 from likeness.modalities.speaker.bandwidth import is_narrow
 from likeness.models.trust import options_of
-from likeness.toolkit.console import say, warn
+from likeness.toolkit.console import warn
 from likeness.toolkit.data.batch import Batch, Draw
 from likeness.toolkit.data.items import Items
 from likeness.toolkit.data.labels import LabelPattern
 from likeness.toolkit.data.listing import is_kaldi_folder, list_items
 from likeness.toolkit.data.reading import Bad
 from likeness.toolkit.models.parts import describe
-from likeness.toolkit.training.log import read_log
-from likeness.toolkit.training.measure import metrics_of, run_test
 from likeness.toolkit.training.plan import plan
 from likeness.toolkit.training.recipe import Recipe
 from likeness.toolkit.training.run import Run
@@ -211,7 +207,8 @@ def check_training(
         f"a step: {seconds:.3g} s, the median of {len(begun) - 3}",
         f"all {steps:,} steps: {_duration(steps * seconds)}, without what is measured between them",
     ]
-    return "\n".join(lines)
+    odd = validation.odd_sizes(planned.trials[1]) if planned.trials else []
+    return "\n".join([*lines, *(f"odd: {text}" for text in odd)])
 
 
 def _duration(seconds: float) -> str:
@@ -226,46 +223,6 @@ def _peak_gib() -> float:
 
     unit = 1 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
-
-
-def report_run(recipe: Recipe, out: Path, data: Path, *, command: str) -> HeldOut | None:
-    """Measure a finished run on what it held out; print it, and leave files and a page.
-
-    Args:
-        recipe: What was trained. One that measures item by item is tested on its test items.
-        out: The folder of the run; the page is its report/index.html.
-        data: The data set.
-        command: Makes the page again.
-
-    Returns:
-        What was held out; None where the recipe holds nothing out, or where it cannot be written.
-    """
-    measured = None
-    if recipe.measures_items:
-        measured = run_test(recipe, out, data)
-        metrics = metrics_of(recipe, measured)
-        say("test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
-        page = out / "report" / "index.html"
-        item_page.html(page, measured, recipe.metrics, command=command, log=read_log(out))
-        say(f"report: {page}")
-    folder = HeldOutFiles(out).folder
-    try:
-        held_out = measure_held_out(recipe, out, data, measured=measured)
-        if held_out is None:
-            return None
-        write_held_out(out, held_out)
-        say(
-            f"held out: {len(held_out.items)} items with {len(held_out.scored)} trials, their "
-            f"embeddings and scores in {folder}"
-        )
-        if measured is None:
-            curves = training_curves(read_log(out), tuple(recipe.metrics))
-            page = evaluate(out).report(out / "report", command=command, training=curves)
-            say(f"report: {page}")
-    except ValueError as error:  # such as ids that no list can hold; the model is whole
-        warn(f"{folder}, or the report of it, is incomplete: {error}")
-        return None
-    return held_out
 
 
 def next_commands(recipe: Recipe, data: Path, out: Path, held_out: HeldOut | None) -> list[str]:

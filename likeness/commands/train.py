@@ -82,13 +82,8 @@ def train(  # its options are those of a command, each of which is typed alone
     from likeness.toolkit.training.recipe import load, override
     from likeness.toolkit.training.run import holds_checkpoint
     from likeness.toolkit.training.train import fit
-    from likeness.training import (
-        check_training,
-        next_commands,
-        prepare_recipe,
-        report_run,
-        warn_of_labels,
-    )
+    from likeness.training import check_training, next_commands, prepare_recipe, warn_of_labels
+    from likeness.training_page import report_run
 
     loaded, variant = load(recipe_files.located(recipe))
     given = options.arguments_of(context, prepare_recipe)

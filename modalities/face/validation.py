@@ -13,6 +13,14 @@ from likeness.modalities.face import bins, pairs
 from likeness.toolkit.data.items import Item
 
 Set = tuple[list[Item], Trials]
+PAIRS = {  # of the published sets
+    "lfw": 6_000,
+    "agedb_30": 6_000,
+    "calfw": 6_000,
+    "cplfw": 6_000,
+    "cfp_ff": 7_000,
+    "cfp_fp": 7_000,
+}
 
 
 def trials(
@@ -92,3 +100,17 @@ def _read(data: Path, name: str) -> Set:
     enrol_ids = tuple(f"{name}/{id}" for id in listed.enrol_ids)
     probe_ids = tuple(f"{name}/{id}" for id in listed.probe_ids)
     return items, Trials(enrol_ids, probe_ids, listed.enrol, listed.probe, listed.target)
+
+
+def odd_sizes(listed: Trials) -> list[str]:
+    """A sentence for each set whose number of pairs is not that of the published one."""
+    names = np.array([id.partition("/")[0] for id in listed.enrol_ids])[listed.enrol]
+    counts = {
+        str(name): int(count)
+        for name, count in zip(*np.unique(names, return_counts=True), strict=True)
+    }
+    return [
+        f"{name} has {count:,} pairs here, and {PAIRS[name]:,} as it was published"
+        for name, count in counts.items()
+        if count != PAIRS.get(name, count)
+    ]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from likeness.eval.types import Trials
+from likeness.modalities.face import validation
 from tests import tiny
 from tests.scripts import run_command
 
@@ -35,3 +38,11 @@ def test_it_says_what_training_takes_and_keeps_nothing(
 def test_a_training_needs_a_place(voices: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("train", "speaker/folders", "--data", voices) == 2
     assert "--out" in capsys.readouterr().err
+
+
+def test_sets_of_another_size_are_odd() -> None:
+    ids = tuple(f"{name}/{k}" for name in ("lfw", "mine") for k in range(4))
+    trials = Trials(
+        ids, ids, np.array([0, 2, 4]), np.array([1, 3, 5]), np.array([True, False, True])
+    )
+    assert validation.odd_sizes(trials) == ["lfw has 2 pairs here, and 6,000 as it was published"]
