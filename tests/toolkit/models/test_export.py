@@ -20,7 +20,7 @@ from likeness.modalities.image import images
 from likeness.modalities.speaker import audio
 from likeness.modalities.speaker.features import MFCC, KaldiFbank
 from likeness.modalities.speaker.speechbrain_fbank import SpeechBrainFbank
-from likeness.models import onnx as exported_models
+from likeness.models.load import load_exported
 from likeness.models.run import load_model
 from likeness.toolkit.backbones.image_resnet import ImageResNet, SmallCNN
 from likeness.toolkit.backbones.statistics import OrderStatistics
@@ -69,7 +69,7 @@ def test_a_checkpoint_s_export_embeds_as_it_does(voices: Path, tmp_path: Path) -
     embedder = TorchEmbedder(frontend, recipe.backbone(frontend.dim))
     checkpoint.save_model(path, embedder, recipe, similarity="simple:0.3", step=1, metrics={})
     assert "8 dimensions" in printed("export", path, "--out", out)
-    torch_model, onnx_model = load_model(path), exported_models.load(out)
+    torch_model, onnx_model = load_model(path), load_exported(out)
     assert onnx_model.meta == torch_model.meta
     items = folders.items(voices, split="all")[:7]
     (a, _), (b, bad) = (
@@ -108,7 +108,7 @@ def test_front_ends_are_in_the_graph(frontend: Any, network: Any, tmp_path: Path
     assert result.distance < 1e-6
     assert result.norm_error < 1e-4
     assert result.num_items == 15
-    other: Any = exported_models.load(out)
+    other: Any = load_exported(out)
     waves = torch.randn(3, 10_000) * 0.1
     # other systems may pad: what is past the end changes nothing
     sizes = (10_000, 5_000, 9_000)
@@ -125,7 +125,7 @@ def test_pixel_scaling_crop_and_polarlike_features_are_in_the_graph(tmp_path: Pa
     result = export.export(mnist, tmp_path / "mnist.onnx")
     assert result.distance < 1e-6
     assert result.num_items == 13
-    made: Any = exported_models.load(tmp_path / "mnist.onnx")
+    made: Any = load_exported(tmp_path / "mnist.onnx")
     assert made.embedder.dim == 8
     with pytest.raises(ValueError, match="1 x 28 x 30"):
         made.embedder.embed_batch(np.zeros((2, 1, 28, 30), np.float32))
@@ -257,8 +257,8 @@ def hostile(folder: Path) -> list[tuple[Any, str]]:
 def test_hostile_files_are_refused_before_they_run(exported: Path, tmp_path: Path) -> None:
     for change, says in hostile(tmp_path):
         with pytest.raises(ValueError, match=says):
-            exported_models.load(changed(exported, tmp_path / "bad.onnx", change))
+            load_exported(changed(exported, tmp_path / "bad.onnx", change))
     plain = changed(exported, tmp_path / "plain.onnx", lambda m: m.ClearField("metadata_props"))
-    assert exported_models.load(plain) is None  # from elsewhere
+    assert load_exported(plain) is None  # from elsewhere
     with pytest.raises(ValueError, match="does not exist"):
-        exported_models.load(tmp_path / "none.onnx")
+        load_exported(tmp_path / "none.onnx")
